@@ -1,0 +1,55 @@
+# `make` prints the targets below with their `##` lines; `make test` is what CI runs.
+
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run fmt lint types imports test soak bench figures check lock clean
+
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	PYTHON="$(PYTHON)" bash scripts/setup.sh
+	@touch $@
+
+run: setup ## start the example application
+	$(BIN)/ulak up examples.demo:engine
+
+fmt: setup ## format the code and fix what ruff can fix
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lint: setup ## ruff check, ruff format --check, codespell
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+
+types: setup ## mypy --strict on src/ulak
+	$(BIN)/mypy
+
+imports: setup ## imports point the right way (docs/design.md, section 4)
+	$(BIN)/lint-imports
+
+check: lint types imports ## lint, types and imports, without the tests
+
+test: setup lint types imports ## everything CI checks
+	$(BIN)/python -m pytest $(ARGS)
+
+soak: setup ## kill workers for a long time and count what was lost
+	$(BIN)/python -m bench.soak
+
+bench: setup ## measure speed
+	$(BIN)/python -m bench
+
+figures: setup ## measure every promised figure and write docs/figures.md
+	$(BIN)/python -m bench.figures
+
+lock: setup ## write requirements.lock anew (UPGRADE=1: newest versions)
+	bash scripts/lock.sh
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
