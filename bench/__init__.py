@@ -1,0 +1,1 @@
+"""Speed and endurance of ulak, measured; `bench/peers` holds the baselines."""
