@@ -1,0 +1,62 @@
+"""Time, through one door: instants are whole microseconds since 1970 in UTC.
+
+Inside, an instant is an `int`: it is compared, stored and indexed as it is, and costs nothing
+to read back. At the edge it becomes an aware `datetime`.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+Instant = int
+"""Microseconds since 1970-01-01T00:00:00Z."""
+
+SECOND = 1_000_000
+
+
+class Clock(Protocol):
+    """Tells the time that decides. A store owns one; nobody else asks the machine."""
+
+    def now(self) -> Instant:
+        """Answer the present instant."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> Instant:
+        return time.time_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is turned."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = to_instant(start)
+
+    def now(self) -> Instant:
+        return self._now
+
+    def advance(self, by: timedelta) -> Instant:
+        """Turn the clock forward and answer the new instant."""
+        self._now += micros(by)
+        return self._now
+
+
+def micros(span: timedelta) -> int:
+    """Answer a duration in whole microseconds."""
+    return span // timedelta(microseconds=1)
+
+
+def to_instant(moment: datetime) -> Instant:
+    """Turn an aware datetime into an instant; a naive one is refused by ValueError."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone; pass an aware datetime")
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """Turn an instant into an aware datetime in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)

@@ -1,0 +1,206 @@
+"""Every rule for people and the clock: what may be asked of a job that nobody has leased.
+
+The same acts on a leased job are recorded as requests and answered by the worker's commit
+(`decide`, `RunFacts.asked`) or by whoever finds them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core import event as kinds
+from ulak.core import undo
+from ulak.core.change import EVERY_STAGE, Change
+from ulak.core.checks import refusals_of
+from ulak.core.draft import Draft, frees_key
+from ulak.core.flow import Flow, Gate, names
+from ulak.core.job import JobRow, Result
+from ulak.core.lifecycle import DONE, FAILED, FINAL, HELD, UNDOING, WAITING, Same
+from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry, Signal
+from ulak.core.policy import SUBMITTER
+from ulak.errors import TransitionNotAllowed
+from ulak.ids import to_text
+
+
+def answer(
+    flow: Flow[Any],
+    job: JobRow,
+    asked: Asked,
+    now: Instant,
+    *,
+    commit_id: bytes,
+    roles: Collection[str] | None = None,
+) -> Change | None:
+    """Answer the change that an act makes, or None when the clock has nothing to do yet.
+
+    Args:
+        flow: The job's flow, in the job's version.
+        job: The job as it was read; nobody has leased it.
+        asked: The act.
+        now: The store's time.
+        commit_id: The identity of this write.
+        roles: The roles of whoever acts; None when the caller vouches for them.
+
+    Raises:
+        TransitionNotAllowed: the lifecycle or a guard says no, and why.
+    """
+    draft = Draft(flow, job, now, commit_id=commit_id, actor=asked.actor)
+    if isinstance(asked, Elapsed):
+        return _elapsed(draft)
+    if isinstance(asked, Signal):
+        return _signal(draft, asked)
+    if job.role == UNDOING:
+        raise _no(job, "its undos are running; wait until they have ended")
+    if isinstance(asked, Decide):
+        return _decide(draft, asked, roles)
+    if isinstance(asked, Release):
+        return _release(draft, asked)
+    if isinstance(asked, Retry):
+        return _retry(draft, asked)
+    return _cancel(draft, asked)
+
+
+def _no(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
+    return TransitionNotAllowed(
+        f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', code=code, state=job.state
+    )
+
+
+def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Change:
+    job, place = draft.row, draft.table.places[draft.row.state]
+    gate = place.gate
+    if gate is None:
+        asking = [g.state for g in draft.flow.declared.gates]
+        raise _no(job, f"no decision is asked here; gates are in {names(asking)}")
+    if asked.choice not in gate.choices:
+        raise _no(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
+    _must_be_allowed(job, gate, asked, roles)
+    draft.results.append(Result(job.id, job.round, gate.state, "", asked.data or b"null"))
+    draft.row = job._replace(has_results=1)
+    to = gate.choices[asked.choice]
+    if asked.choice in refusals_of(draft.flow, gate):
+        undo.give_up(draft, to, kind=kinds.DECIDED, code=asked.choice, message=asked.note)
+    else:
+        draft.arrive(draft.table.places[to])
+        draft.note(kinds.DECIDED, from_state=job.state, code=asked.choice, message=asked.note)
+    return draft.change()
+
+
+def _must_be_allowed(
+    job: JobRow, gate: Gate[Any], asked: Decide, roles: Collection[str] | None
+) -> None:
+    if gate.by and roles is not None and not gate.by & set(roles):
+        raise _no(
+            job, f"only {names(sorted(gate.by))} may decide here, {asked.actor} may not",
+            code="not-permitted",
+        )  # fmt: skip
+    barred = {job.submitter if who is SUBMITTER else who for who in gate.not_by}
+    if asked.actor in barred:
+        raise _no(
+            job, f"{asked.actor} may not decide here; somebody else must", code="not-permitted"
+        )
+
+
+def _release(draft: Draft, asked: Release) -> Change:
+    job, life = draft.row, draft.flow.lifecycle
+    if job.role != HELD or job.state != life.held:
+        if draft.table.places[job.state].gate is not None:
+            raise _no(job, "a decision is asked here; use decide")
+        raise _no(job, f'only a job in "{life.held}" can be released')
+    if job.undo_to is not None:
+        undo.resume(draft, kinds.RELEASED, asked.note)
+        return draft.change()
+    to = job.resume if isinstance(life.release_to, Same) else life.release_to
+    draft.arrive(draft.table.places[to or life.initial])
+    draft.note(kinds.RELEASED, from_state=job.state, message=asked.note)
+    return draft.change()
+
+
+def _retry(draft: Draft, asked: Retry) -> Change:
+    job, flow = draft.row, draft.flow
+    if job.role != FAILED:
+        raise _no(job, "only a failed job can be retried")
+    if job.permanent and not flow.retries_permanent:
+        raise _no(job, f"it failed for good ({job.code}); submit a new job instead")
+    after_us = 0
+    if flow.operator_retry is not None:
+        delay = flow.operator_retry.delay_us(job.round, job.id)
+        if delay is None:
+            raise _no(
+                job, f"it was retried {job.round - 1} times, and this flow allows no more",
+                code="retries-spent",
+            )  # fmt: skip
+        after_us = delay
+    target = draft.table.retry_to
+    to = job.resume if isinstance(target, Same) else target
+    if to is None:
+        to = flow.lifecycle.initial
+    if to != job.resume:
+        draft.voids.append(EVERY_STAGE)
+    draft.arrive(draft.table.places[to], after_us=after_us)
+    draft.row = draft.row._replace(round=job.round + 1, started="")
+    draft.note(kinds.RETRIED, from_state=job.state, message=asked.note)
+    # What its end gave back must be had again, or another job of the same key would run beside it.
+    freed = job.dedup_key is not None and frees_key(flow, job)
+    return draft.change()._replace(takes_key=freed)
+
+
+def _cancel(draft: Draft, asked: Cancel) -> Change:
+    job, life = draft.row, draft.flow.lifecycle
+    if job.role in FINAL:
+        raise _no(job, "it has already ended", code=kinds.TOO_LATE)
+    if job.undo_to is not None:
+        raise _no(job, "its undos are owed; release it to try them again")
+    draft.answers.append(("cancel", ""))
+    undo.give_up(
+        draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE, message=asked.note
+    )
+    return draft.change()
+
+
+def _signal(draft: Draft, asked: Signal) -> Change:
+    job, place = draft.row, draft.table.places[draft.row.state]
+    if job.role != WAITING or job.awaits != asked.name or place.wait is None:
+        raise _no(job, f'it does not wait for "{asked.name}" now')
+    draft.results.append(Result(job.id, job.round, job.state, "", asked.data or b"null"))
+    draft.row = job._replace(has_results=1)
+    draft.arrive(draft.table.places[place.wait.to or job.state])
+    draft.note(kinds.SIGNALLED, from_state=job.state, code=asked.name, message=asked.note)
+    draft.answers.append(("signal", asked.name))
+    return draft.change()
+
+
+def _elapsed(draft: Draft) -> Change | None:
+    """Act on a deadline of the state first, then on the expiry of the job."""
+    job, now = draft.row, draft.now
+    if job.wake_at is None or job.wake_at > now or job.role == UNDOING:
+        return None
+    place = draft.table.places[job.state]
+    if job.deadline_at is not None and job.deadline_at <= now:
+        return _deadline(draft)
+    if job.role in FINAL or job.undo_to is not None:
+        return None
+    draft.answers.append(("expire", ""))
+    undo.give_up(
+        draft, draft.flow.lifecycle.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE,
+        message=f'its time ran out in "{place.state}"',
+    )  # fmt: skip
+    return draft.change()
+
+
+def _deadline(draft: Draft) -> Change:
+    job, place = draft.row, draft.table.places[draft.row.state]
+    asked = place.gate or place.wait
+    to = (asked.on_expiry if asked is not None else None) or draft.flow.lifecycle.expired
+    target = draft.table.places[to]
+    refused = place.gate is not None and to in {
+        place.gate.choices[choice] for choice in refusals_of(draft.flow, place.gate)
+    }
+    if job.role not in FINAL and (refused or (target.is_final and target.role != DONE)):
+        undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
+    else:
+        draft.arrive(target)
+        draft.note(kinds.WAITED, from_state=job.state)
+    return draft.change()

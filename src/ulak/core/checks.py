@@ -1,0 +1,390 @@
+"""What can be wrong with a flow's declaration, each with the sentence that mends it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from ulak.core.flow import Flow, Gate, Stage, names
+from ulak.core.lifecycle import (
+    BUSY,
+    CANCELLED,
+    DONE,
+    EXPIRED,
+    FAILED,
+    FINAL,
+    HELD,
+    READY,
+    UNDOING,
+    WAITING,
+    Role,
+    Same,
+)
+from ulak.core.policy import Backoff, Until
+from ulak.errors import FlowError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
+
+
+def check(flow: Flow[Any]) -> None:
+    """Go through a declaration once.
+
+    Raises:
+        FlowError: the first thing that cannot work, naming flow, state and cure.
+    """
+    for rule in _RULES:
+        for complaint in rule(flow):
+            raise FlowError(f"{flow.name}: {complaint}")
+
+
+def moves_of(flow: Flow[Any]) -> dict[str, tuple[str, ...]]:
+    """Answer the declared moves; a single state may be written without its list."""
+    return {
+        state: (ways,) if isinstance(ways, str) else tuple(ways)
+        for state, ways in flow.lifecycle.moves.items()
+    }
+
+
+def ends_of(flow: Flow[Any]) -> frozenset[str]:
+    """The states to which every unfinished state may move without a line in the table."""
+    life = flow.lifecycle
+    named = (life.held, life.failed, life.expired, life.cancelled, life.undoing, life.undone)
+    return frozenset(s for s in named if s is not None)
+
+
+def roles_of(flow: Flow[Any]) -> dict[str, Role]:
+    """Answer every state of the flow with its role."""
+    life = flow.lifecycle
+    roles: dict[str, Role] = dict.fromkeys(_states(flow), READY)
+    roles.update({s.during: BUSY for s in flow.declared.stages if s.during is not None})
+    roles.update({g.state: HELD for g in flow.declared.gates})
+    roles.update({w.state: WAITING for w in flow.declared.waits})
+    roles.update(_declared_roles(flow))
+    if life.undoing is not None:
+        roles[life.undoing] = UNDOING
+    return roles
+
+
+def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
+    """Answer the choices of a gate that undo what was done."""
+    if gate.refusals is not None:
+        return gate.refusals
+    bad = {s for s, role in _declared_roles(flow).items() if role in FINAL and role != DONE}
+    return frozenset(choice for choice, to in gate.choices.items() if to in bad)
+
+
+def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
+    life = flow.lifecycle
+    roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
+    roles |= {life.expired: EXPIRED, life.cancelled: CANCELLED, life.failed: FAILED}
+    roles[life.held] = HELD
+    if life.undone is not None:
+        roles[life.undone] = FAILED
+    return roles
+
+
+def _states(flow: Flow[Any]) -> list[str]:
+    """Every state, in the order the table first names it."""
+    seen = dict.fromkeys([flow.lifecycle.initial])
+    for state, ways in moves_of(flow).items():
+        seen.update(dict.fromkeys([state, *ways]))
+    seen.update(dict.fromkeys(flow.lifecycle.done_states()))
+    seen.update(dict.fromkeys(sorted(ends_of(flow))))
+    return list(seen)
+
+
+Complaints = Iterator[str]
+
+
+def _names_are_storable(flow: Flow[Any]) -> Complaints:
+    for what, name in [("flow", flow.name), ("queue", flow.queue)]:
+        if not _NAME.fullmatch(name):
+            yield f"{what} name {name!r} cannot be stored; use letters, digits and . _ : - (100)"
+    for state in _states(flow):
+        if not _NAME.fullmatch(state):
+            yield f"state {state!r} cannot be stored; use letters, digits and . _ : - (100)"
+    if flow.version < 1 or flow.schema < 1:
+        yield "version and schema count from 1"
+
+
+def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
+    life, moves = flow.lifecycle, moves_of(flow)
+    if life.initial not in moves:
+        yield f'the initial state "{life.initial}" has no moves; give it a line in the table'
+    if not life.done_states():
+        yield "no state means success; name at least one in done="
+    roles: dict[str, str] = {}
+    special = [(s, "done") for s in life.done_states()]
+    special += [(life.held, "held"), (life.failed, "failed"), (life.expired, "expired")]
+    special += [(life.cancelled, "cancelled")]
+    special += [(s, n) for s, n in [(life.undoing, "undoing"), (life.undone, "undone")] if s]
+    for state, role in special:
+        if state in roles:
+            yield f'"{state}" is both {roles[state]} and {role}; a state has one role'
+        roles[state] = role
+    for state in _states(flow):
+        if state not in moves and state not in roles:
+            came = next(a for a, ways in moves.items() if state in ways)
+            yield (
+                f'"{came}" may move to "{state}", which the table does not know; '
+                f'give "{state}" a line of its own or name it in done='
+            )
+
+
+def _everything_is_reached(flow: Flow[Any]) -> Complaints:
+    life, moves = flow.lifecycle, moves_of(flow)
+    seen, todo = {life.initial}, [life.initial]
+    while todo:
+        for state in moves.get(todo.pop(), ()):
+            if state not in seen:
+                seen.add(state)
+                todo.append(state)
+    implied = set(ends_of(flow))
+    for target in (life.release_to, life.retry_to):
+        if isinstance(target, str):
+            implied.add(target)
+    for state in [*moves, *life.done_states()]:
+        if state not in seen | implied:
+            yield f'nothing leads to "{state}"; add a move to it or delete it'
+
+
+def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
+    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    taken: dict[str, str] = {}
+    for stage in flow.declared.stages:
+        state = stage.state
+        if state not in known:
+            yield (
+                f'there is a stage for "{state}", which the table does not know; '
+                f"its states are {names(sorted(known))}"
+            )
+        if state in roles:
+            yield f'"{state}" is {roles[state]} and has a stage; no worker acts there'
+        if state in taken:
+            yield f'"{state}" has two stages; a state is left by one'
+        if not moves.get(state):
+            yield f'there is a stage for "{state}" but no move leads out of it; add one'
+        taken[state] = "stage"
+    yield from _during_states_fit(flow, taken)
+    yield from _stages_know_where_to_go(flow)
+
+
+def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
+    moves, owners = moves_of(flow), dict[str, str]()
+    asked = {g.state for g in flow.declared.gates} | {w.state for w in flow.declared.waits}
+    for stage in flow.declared.stages:
+        during = stage.during
+        if during is None:
+            continue
+        if during in owners:
+            yield (
+                f'"{during}" is the during state of "{owners[during]}" and of "{stage.state}"; '
+                "it belongs to one stage"
+            )
+        owners[during] = stage.state
+        if during not in moves.get(stage.state, ()):
+            yield (
+                f'the stage for "{stage.state}" runs during "{during}", but the table has no '
+                f'move "{stage.state}" to "{during}"; add it'
+            )
+        if during in taken or during in asked or during in _declared_roles(flow):
+            yield f'"{during}" is a during state and cannot have a stage, gate or role of its own'
+        if not moves.get(during):
+            yield f'nothing leads out of "{during}"; add the move that its stage makes'
+
+
+def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
+    moves, ends = moves_of(flow), ends_of(flow)
+    for stage in flow.declared.stages:
+        origin = stage.during or stage.state
+        ways = moves.get(origin, ())
+        if stage.to is not None and stage.to not in ways:
+            yield (
+                f'the stage for "{stage.state}" goes to "{stage.to}", but "{origin}" may move to '
+                f"{names(ways)}"
+            )
+        if stage.to is None and not [w for w in ways if w not in ends] and len(ways) != 1:
+            yield f'the stage for "{stage.state}" has no way on; add a move or say to='
+
+
+def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
+    for stage in flow.declared.stages:
+        where = f'the stage for "{stage.state}"'
+        if stage.timeout <= timedelta(0):
+            yield f"{where} has a timeout of {stage.timeout}; it must be longer than nothing"
+        if stage.limit is not None and stage.limit.n < 1:
+            yield f"{where} has Limit({stage.limit.n}); at least one run must be allowed"
+        if stage.isolate not in (None, "process"):
+            yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
+        if stage.isolate == "process":
+            yield from _can_run_in_a_process(stage, where)
+        if stage.queue is not None and not _NAME.fullmatch(stage.queue):
+            yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
+        yield from _backoff_makes_sense(stage.retry, where)
+    yield from _backoff_makes_sense(flow.retry, "retry=")
+    yield from _backoff_makes_sense(flow.undo_retry, "undo_retry=")
+    yield from _backoff_makes_sense(flow.operator_retry, "operator_retry=")
+
+
+def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
+    function = stage.function
+    if inspect.iscoroutinefunction(function):
+        yield f"{where} is async and isolated; a stage in a process of its own is a plain def"
+    elif "<" in getattr(function, "__qualname__", "<"):
+        yield (
+            f"{where} is isolated but its function is not at the top of a module, so a child "
+            "process cannot import it; move it there"
+        )
+
+
+def _backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
+    if backoff is None:
+        return
+    spans = [backoff.first, backoff.longest, *(backoff.delays or ())]
+    if backoff.retries < 0 or backoff.factor < 1 or backoff.jitter < 0:
+        yield f"{where} has {backoff}; retries and jitter are not negative, the factor is not < 1"
+    elif any(span < timedelta(0) for span in spans):
+        yield f"{where} has a negative delay; a retry cannot come before its failure"
+
+
+def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
+    moves, declared = moves_of(flow), flow.declared
+    asked = [g.state for g in declared.gates] + [w.state for w in declared.waits]
+    for state in asked:
+        if asked.count(state) > 1 or state in {s.state for s in declared.stages}:
+            yield f'"{state}" has two ways of being left; keep one stage, gate or wait'
+    roles, undoing = roles_of(flow), flow.lifecycle.undoing
+    served = {s.state for s in declared.stages} | {s.during for s in declared.stages} | set(asked)
+    for state in moves:
+        if state not in served and roles[state] == READY and state != undoing:
+            yield f'nothing leads out of "{state}"; add a stage, a gate or a wait'
+
+
+def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
+    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    for gate in flow.declared.gates:
+        where = f'the gate in "{gate.state}"'
+        if gate.state not in known:
+            yield f"{where} is not in the table; its states are {names(sorted(known))}"
+        if gate.state in roles:
+            yield f'{where} asks nobody: "{gate.state}" is {roles[gate.state]}'
+        if not gate.choices:
+            yield f"{where} has no choices; nobody could answer it"
+        ways = (*moves.get(gate.state, ()), *ends_of(flow))
+        for choice, to in gate.choices.items():
+            if to not in ways:
+                yield (
+                    f'{where} lets "{choice}" lead to "{to}", but "{gate.state}" may move to '
+                    f"{names(moves.get(gate.state, ()))}"
+                )
+        if (gate.deadline is None) != (gate.on_expiry is None):
+            yield f"{where} needs both deadline= and on_expiry=, or neither"
+        if gate.on_expiry is not None and gate.on_expiry not in ways:
+            yield f'{where} expires to "{gate.on_expiry}", which is not one of its moves'
+        if gate.refusals is not None and not gate.refusals <= set(gate.choices):
+            yield f"{where} names a refusal that is not one of its choices"
+
+
+def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
+    moves, roles, known = moves_of(flow), roles_of(flow), set(_states(flow))
+    for wait in flow.declared.waits:
+        where = f'the wait in "{wait.state}"'
+        if wait.state not in known:
+            yield f"{where} is not in the table; its states are {names(sorted(known))}"
+            return
+        final = roles[wait.state] in FINAL
+        if wait.signal is None and wait.deadline is None:
+            yield f"{where} waits for nothing; give it signal= or after="
+        if wait.signal is not None and (wait.to is None or final):
+            yield f"{where} needs to= for its signal, and a state that is not final"
+        if (wait.deadline is None) != (wait.on_expiry is None):
+            yield f"{where} needs both deadline= and on_expiry=, or neither"
+        ways = moves.get(wait.state, ()) if final else (*moves.get(wait.state, ()), *ends_of(flow))
+        for to in (wait.to, wait.on_expiry):
+            if to is not None and to not in ways:
+                yield f'{where} leads to "{to}", but "{wait.state}" may move to {names(ways)}'
+
+
+def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
+    life, roles = flow.lifecycle, roles_of(flow)
+    for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
+        if target is None or isinstance(target, Same):
+            continue
+        if target not in roles or roles[target] in FINAL or target == life.held:
+            yield f'{option}="{target}" is not an unfinished state of the table'
+    undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
+    if undos and isinstance(life.retry_to, Same):
+        yield (
+            f'retry_to=SAME would go back to work that the undo of "{undos[0]}" took away; '
+            f'name a state, such as "{life.initial}"'
+        )
+    for option, target in [("undoing", life.undoing), ("undone", life.undone)]:
+        if target is not None and not undos:
+            yield f'{option}="{target}" but no stage has an undo; declare one or drop it'
+    if flow.retry_via is not None and flow.retry_via not in roles:
+        yield f'retry_via="{flow.retry_via}" is not a state of the table'
+
+
+def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
+    if flow.dedup is None:
+        return
+    until = flow.dedup.until
+    if isinstance(until, Until):
+        if until is Until.FORGOTTEN and flow.dedup.keep is None:
+            yield "Until.FORGOTTEN keeps the key for ever; say how long with keep="
+        return
+    roles = roles_of(flow)
+    for state in until:
+        if roles.get(state) not in FINAL:
+            yield (
+                f'the dedup key is freed in "{state}", from which the job goes on without it: a '
+                "second job could start beside it; free keys in final states only"
+            )
+    open_ends = [s for s, role in roles.items() if role == FAILED and s not in until]
+    if open_ends and not isinstance(until, Until):
+        yield (
+            f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
+            "submitted again; add that state to until="
+        )
+
+
+def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
+    owner: dict[type[BaseException], str] = {}
+    for option in ("transient", "permanent", "holds_on"):
+        for error in getattr(flow, option):
+            if not (isinstance(error, type) and issubclass(error, BaseException)):
+                yield f"{option} names {error!r}, which is not an exception class"
+            elif error in owner:
+                yield f"{error.__name__} is both {owner[error]} and {option}; choose one"
+            else:
+                owner[error] = option
+
+
+def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
+    if flow.max_lapses < 1:
+        yield f"max_lapses={flow.max_lapses}; a job must survive at least no lapse: use 1 or more"
+    if flow.expires is not None and flow.expires <= timedelta(0):
+        yield f"expires={flow.expires}; a job needs some time"
+    fields = getattr(flow.payload, "__annotations__", None)
+    for secret in sorted(flow.secret):
+        if fields is not None and secret not in fields:
+            yield f"secret field {secret!r} is not a field of {flow.payload.__name__}"  # type: ignore[union-attr]
+
+
+_RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (
+    _names_are_storable,
+    _the_table_knows_its_states,
+    _stages_fit_the_table,
+    _everything_is_reached,
+    _stage_options_make_sense,
+    _gates_fit_the_table,
+    _waits_fit_the_table,
+    _every_state_has_a_way_on,
+    _operators_have_somewhere_to_go,
+    _dedup_leaves_no_gap,
+    _error_classes_are_apart,
+    _numbers_make_sense,
+)

@@ -1,0 +1,236 @@
+"""Every rule of a run: the flow, the job, how the run ended and the time give the change.
+
+Pure. What a worker saw comes in as an outcome, what is to be written goes out as a change, and
+nothing else is known. The rules for operators and the clock are in `acts`, those for undoing in
+`undo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ulak.clock import Instant, micros
+from ulak.core import event as kinds
+from ulak.core import undo
+from ulak.core.change import Change
+from ulak.core.draft import Draft
+from ulak.core.flow import Flow, names
+from ulak.core.job import JobRow, Result
+from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
+from ulak.core.outcome import (
+    Cancel,
+    Deferred,
+    Elapsed,
+    Finished,
+    GivenBack,
+    Lapsed,
+    Left,
+    Noted,
+    Outcome,
+    Overran,
+    Raised,
+    Stopped,
+)
+from ulak.core.table import Place
+from ulak.errors import TransitionNotAllowed
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a worker knows about the run besides its outcome."""
+
+    worker: str
+    started_at: Instant
+    may_keep: Callable[[Place], bool] | None = None
+    """Whether the lease may go on to the stage of this place, in this worker, now."""
+    asked: Cancel | Elapsed | None = None
+    """A cancel or an expiry that reached the worker while the stage ran."""
+
+
+def decide(
+    flow: Flow[Any],
+    job: JobRow,
+    outcome: Outcome,
+    now: Instant,
+    *,
+    facts: RunFacts,
+    commit_id: bytes,
+) -> Change:
+    """Answer the change that the end of a run makes. The job must be leased.
+
+    Raises:
+        TransitionNotAllowed: the outcome asks for a move that the table lacks.
+    """
+    draft = Draft(
+        flow, job, now, commit_id=commit_id, actor=facts.worker, worker=facts.worker,
+        started_at=facts.started_at,
+    )  # fmt: skip
+    if isinstance(outcome, Noted):
+        return _noted(draft, outcome)
+    if isinstance(outcome, Overran):
+        draft.note(kinds.OVERRAN, from_state=job.state, code=kinds.TIMEOUT)
+        return draft.change(keep=True)
+    if isinstance(outcome, Finished):
+        if job.role == UNDOING:
+            undo.finished(draft)
+        else:
+            _finished(draft, outcome)
+    else:
+        _interrupted(draft, outcome)
+    if facts.asked is not None:
+        _give_way(draft, facts.asked)
+    keep = (
+        facts.may_keep is not None
+        and draft.row.role in CLAIMABLE
+        and draft.row.not_before <= now
+        and draft.row.role != UNDOING
+        and not isinstance(outcome, GivenBack)
+        and facts.may_keep(draft.table.places[draft.row.state])
+    )
+    if keep:
+        draft.keep_lease()
+    return draft.change(keep=keep)
+
+
+def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
+    """Answer how a run that was lost with its worker counts, or None when it is simply run again.
+
+    Lapses are counted apart from attempts: a worker that dies is not the job's fault, until it
+    dies too often.
+    """
+    if job.lapses >= flow.max_lapses:
+        return Stopped(
+            kinds.WORKER_DIED,
+            f"{job.lapses} workers vanished while they ran this stage; release it to try again",
+        )
+    if flow.on_lapse is not None and job.role != UNDOING:
+        return Lapsed()
+    return None
+
+
+def _finished(draft: Draft, outcome: Finished) -> None:
+    row = draft.row
+    place = draft.table.places[row.state]
+    to = outcome.to or place.to
+    if to is None or to not in place.ways:
+        raise TransitionNotAllowed(_no_way(draft, place, to), state=row.state)
+    _leave_behind(draft, place, outcome.left)
+    draft.arrive(
+        draft.table.places[to],
+        after_us=0 if outcome.after is None else micros(outcome.after),
+    )
+    draft.note(kinds.MOVED, from_state=row.state, emitted=len(draft.messages))
+
+
+def _no_way(draft: Draft, place: Place, to: str | None) -> str:
+    job_id, state = draft.row.id.hex(), draft.row.state
+    if to is None:
+        return (
+            f'job {job_id}: the stage for "{state}" may go to {names(place.ways)}; '
+            "return Goto(...) to say which"
+        )
+    return f'job {job_id}: "{state}" may move to {names(place.ways)}, not to "{to}"'
+
+
+def _leave_behind(draft: Draft, place: Place, left: Left) -> None:
+    draft.messages, draft.spawns = left.messages, left.spawns
+    if left.result is not None and place.stage is not None:
+        row = draft.row
+        draft.results.append(Result(row.id, row.round, place.stage.state, "", left.result))
+        draft.row = row._replace(has_results=1)
+
+
+def _noted(draft: Draft, outcome: Noted) -> Change:
+    row = draft.row
+    stage = undo.current_stage(draft)
+    draft.results.append(Result(row.id, row.round, stage, outcome.name, outcome.data))
+    draft.row = row._replace(has_results=1)
+    draft.note(kinds.NOTED, from_state=row.state, message=outcome.name)
+    return draft.change(keep=True)
+
+
+def _interrupted(draft: Draft, outcome: Outcome) -> None:
+    row = draft.row
+    if isinstance(outcome, GivenBack):
+        draft.row = row._replace(not_before=draft.now, parked_on=None, lapsed=0)
+        draft.note(kinds.GIVEN_BACK, from_state=row.state)
+    elif isinstance(outcome, Stopped):
+        hold(draft, outcome.code, outcome.message, outcome.details)
+    elif isinstance(outcome, Deferred):
+        spent = row.attempt + 1 if outcome.spend_attempt else row.attempt
+        wait = micros(outcome.after)
+        draft.row = row._replace(attempt=spent, not_before=draft.now + wait, lapsed=0)
+        draft.note(kinds.RETRY, from_state=row.state, message=outcome.message)
+    elif isinstance(outcome, Lapsed):
+        code = draft.flow.on_lapse or kinds.WORKER_DIED
+        _failed(draft, Raised(code, "the worker that ran this stage vanished"))
+    elif isinstance(outcome, Raised):
+        _failed(draft, outcome)
+
+
+def _failed(draft: Draft, failure: Raised) -> None:
+    """Try again after the declared delay, or give up."""
+    row = draft.row
+    if row.role == UNDOING:
+        undo.failed(draft, failure)
+        return
+    place = draft.table.places[row.state]
+    backoff = place.retry or draft.flow.retry
+    delay = None if failure.permanent else backoff.delay_us(row.attempt + 1, row.id)
+    if delay is None:
+        life = draft.flow.lifecycle
+        end = life.failed if life.undone is None else life.undone
+        undo.give_up(
+            draft, end, kind=kinds.FAILED, code=failure.code, message=failure.message,
+            details=failure.details, permanent=failure.permanent, failed=life.failed,
+        )  # fmt: skip
+        return
+    via = draft.flow.retry_via
+    if via is not None and place.stage is not None:
+        draft.row = row._replace(state=via)
+        draft.note(
+            kinds.FAILED, from_state=row.state, code=failure.code, message=failure.message,
+            details=failure.details,
+        )  # fmt: skip
+        source = draft.table.places[place.stage.state]
+        draft.row = row
+        draft.arrive(source, after_us=delay)
+        draft.row = draft.row._replace(attempt=row.attempt + 1, lapses=row.lapses)
+        draft.note(kinds.RETRY, from_state=via, code=failure.code)
+        return
+    draft.row = row._replace(attempt=row.attempt + 1, not_before=draft.now + delay, lapsed=0)
+    draft.note(
+        kinds.RETRY, from_state=row.state, code=failure.code, message=failure.message,
+        details=failure.details,
+    )  # fmt: skip
+
+
+def hold(draft: Draft, code: str, message: str, details: str | None = None) -> None:
+    """Stop the job for a person; it remembers where it stood and what it still owes."""
+    row = draft.row
+    draft.arrive(draft.table.places[draft.flow.lifecycle.held])
+    draft.row = draft.row._replace(code=code, resume=row.resume or row.state)
+    draft.note(kinds.HELD, from_state=row.state, code=code, message=message, details=details)
+
+
+def _give_way(draft: Draft, asked: Cancel | Elapsed) -> None:
+    """Follow a finished move with the cancel or the expiry that came in meanwhile."""
+    if draft.row.role in FINAL or draft.row.role == UNDOING:
+        return
+    life = draft.flow.lifecycle
+    if isinstance(asked, Cancel):
+        draft.actor = asked.actor
+        draft.answers.append(("cancel", ""))
+        undo.give_up(
+            draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE,
+            message=asked.note,
+        )  # fmt: skip
+    else:
+        draft.actor = asked.actor
+        draft.answers.append(("expire", ""))
+        undo.give_up(
+            draft, life.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
+        )
+    draft.actor = draft.worker or draft.actor

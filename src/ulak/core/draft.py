@@ -1,0 +1,218 @@
+"""A change while it is being decided: the row as it will be, and what is written with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core import event as kinds
+from ulak.core.change import Change
+from ulak.core.flow import Flow
+from ulak.core.job import Event, JobRow, Message, NewJob, Result
+from ulak.core.lifecycle import DONE, FINAL, UNDOING
+from ulak.core.policy import Until
+from ulak.core.table import Place
+
+# What a text column must hold on every store; longer texts are cut, since losing the tail of a
+# message is better than holding the job over it.
+LONGEST_TEXT = 4000
+
+
+class Draft:
+    """The one mutable record of the core; it never leaves the decision that made it."""
+
+    __slots__ = (
+        "actor",
+        "answers",
+        "commit_id",
+        "events",
+        "flow",
+        "messages",
+        "now",
+        "origin",
+        "results",
+        "row",
+        "spawns",
+        "started_at",
+        "table",
+        "voids",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        flow: Flow[Any],
+        job: JobRow,
+        now: Instant,
+        *,
+        commit_id: bytes,
+        actor: str,
+        worker: str | None = None,
+        started_at: Instant | None = None,
+    ) -> None:
+        self.flow = flow
+        self.table = flow.table
+        self.origin = job
+        self.row = job
+        self.now = now
+        self.commit_id = commit_id
+        self.actor = actor
+        self.worker = worker
+        self.started_at = started_at
+        self.events: list[Event] = []
+        self.results: list[Result] = []
+        self.voids: list[str] = []
+        self.messages: tuple[Message, ...] = ()
+        self.spawns: tuple[NewJob, ...] = ()
+        self.answers: list[tuple[str, str]] = []
+
+    def arrive(self, place: Place, *, after_us: int = 0) -> None:
+        """Put the job into a state, with everything that the state decides."""
+        now, row = self.now, self.row
+        started = row.started
+        if row.stood and row.state in self.table.places:
+            started = _started(started, self.table.places[row.state])
+        deadline = None
+        if place.deadline_us is not None:
+            deadline = now + (after_us or place.deadline_us)
+        elif place.wait is not None and after_us:
+            deadline = now + after_us
+        self.row = row._replace(
+            state=place.state,
+            role=place.role,
+            attempt=0,
+            lapses=0,
+            changed_at=now,
+            code=None,
+            permanent=0,
+            resume=None,
+            started=started,
+            lane=place.lane,
+            not_before=now + after_us,
+            slot=place.slot,
+            parked_on=None,
+            awaits=place.awaits,
+            deadline_at=deadline,
+            wake_at=deadline if place.is_final else _earlier(deadline, row.expires_at),
+            stood=0,
+            lapsed=0,
+        )
+
+    def note(
+        self,
+        kind: str,
+        *,
+        from_state: str,
+        code: str | None = None,
+        message: str | None = None,
+        details: str | None = None,
+        emitted: int = 0,
+    ) -> None:
+        """Add a line to the trail, leading to where the job stands now."""
+        row, origin = self.row, self.origin
+        self.events.append(
+            Event(
+                origin.id,
+                origin.seq + len(self.events) + 1,
+                kind,
+                from_state,
+                row.state,
+                self.actor,
+                code,
+                clean(message),
+                details,
+                row.round,
+                origin.attempt + 1,
+                self.worker,
+                origin.token,
+                self.started_at,
+                self.now,
+                emitted,
+                self.commit_id,
+            )
+        )
+
+    def keep_lease(self) -> None:
+        """Go on to the next stage under the same lease, entering its busy state on the way."""
+        place = self.table.places[self.row.state]
+        if self.row.role != UNDOING and place.during is not None:
+            source = self.row.state
+            self.arrive(self.table.places[place.during])
+            self.note(kinds.ENTERED, from_state=source)
+        self.row = self.row._replace(leased_at=self.now, stood=1)
+
+    def change(self, *, keep: bool = False) -> Change:
+        """Close the draft. A leased job's change is guarded by its token, any other by version."""
+        origin, row = self.origin, self.row
+        was_leased = origin.leased_by is not None
+        if was_leased and not keep:
+            # The token moves when a lease ends, so that a zombie of this run cannot write.
+            row = row._replace(leased_by=None, token=row.token + 1)
+        row = row._replace(version=origin.version + 1, seq=origin.seq + len(self.events))
+        held_slot = origin.slot if was_leased else None
+        next_slot = row.slot if keep else None
+        ended = row.role in FINAL and origin.role not in FINAL
+        return Change(
+            row,
+            self.commit_id,
+            origin.token if was_leased else None,
+            None if was_leased else origin.version,
+            tuple(self.events),
+            tuple(self.results),
+            tuple(self.voids),
+            self.messages,
+            self.spawns,
+            ended and row.dedup_key is not None and frees_key(self.flow, row),
+            False,
+            held_slot if held_slot != next_slot else None,
+            next_slot if held_slot != next_slot else None,
+            tuple(self.answers),
+            tuple(proof_body(e) for e in self.events) if self.flow.proofs else (),
+            origin.state if origin.state != row.state else None,
+        )
+
+
+def frees_key(flow: Flow[Any], row: JobRow) -> bool:
+    """Tell whether a job that stands in this final state gives its dedup key back."""
+    if flow.dedup is None:
+        return False
+    until = flow.dedup.until
+    if until is Until.FINISHED:
+        return True
+    if until is Until.FAILED_FOR_GOOD:
+        return row.role != DONE
+    return not isinstance(until, Until) and row.state in until
+
+
+def proof_body(event: Event) -> bytes:
+    """Write the facts of an event that a proof stands for, the same for ever."""
+    facts = (
+        event.job_id.hex(), event.seq, event.kind, event.from_state or "", event.to_state,
+        event.actor, event.code or "", event.message or "", event.details or "", event.at,
+    )  # fmt: skip
+    return b"\x1f".join(str(fact).encode() for fact in facts)
+
+
+def clean(text: str | None) -> str | None:
+    """Make a text storable everywhere: no NUL, no unpaired surrogate, not endless."""
+    if text is None or text == "":
+        return None
+    if len(text) > LONGEST_TEXT:
+        text = text[: LONGEST_TEXT - 1] + "…"
+    if text.isprintable() and text.isascii():
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _started(started: str, place: Place) -> str:
+    """Remember a stage that stood leased and has an undo; the latest start counts."""
+    if not place.has_undo or place.stage is None:
+        return started
+    name = place.stage.state
+    return " ".join([*(s for s in started.split() if s != name), name])
+
+
+def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return min(a, b)

@@ -1,0 +1,389 @@
+"""A flow: a lifecycle with the stages, gates, waits and undos that leave its states."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from ulak.core.lifecycle import Lifecycle
+from ulak.core.policy import Backoff, Dedup, Limit, Submitter, as_backoff
+from ulak.errors import FlowError
+
+if TYPE_CHECKING:
+    from ulak.core.run import Run
+    from ulak.core.table import Table
+
+P = TypeVar("P")
+R = TypeVar("R")
+D = TypeVar("D")
+
+Pool = Literal["loop", "thread", "process"]
+
+# Long enough for a slow report, short enough that a stuck stage is noticed within a shift.
+DEFAULT_TIMEOUT = timedelta(minutes=15)
+
+
+class Stage(Generic[P, R]):
+    """The work that leaves one state. Its stored name is that state's.
+
+    The decorated function stays callable, so a test may call it with a `Run` of its own.
+    """
+
+    def __init__(
+        self,
+        flow: Flow[P],
+        state: str,
+        function: Callable[[Run[P]], R | Awaitable[R]],
+        *,
+        during: str | None,
+        to: str | None,
+        retry: Backoff | None,
+        timeout: timedelta,
+        limit: Limit | None,
+        isolate: str | None,
+        queue: str | None,
+    ) -> None:
+        self.flow = flow
+        self.state = state
+        self.function = function
+        self.during = during
+        self.to = to
+        self.retry = retry
+        self.timeout = timeout
+        self.limit = limit
+        self.isolate = isolate
+        self.queue = queue
+        self.undo_function: Callable[[Run[P]], object] | None = None
+
+    def __call__(self, run: Run[P]) -> R | Awaitable[R]:
+        return self.function(run)
+
+    def undo(self, function: Callable[[Run[P]], object]) -> Callable[[Run[P]], object]:
+        """Declare how this stage is taken back.
+
+        It runs when the job gives up, is cancelled, is refused at a gate or expires, if the
+        stage has started. It may run more than once and must succeed when nothing is to undo.
+        """
+        self.flow.must_be_open()
+        if self.undo_function is not None:
+            raise FlowError(
+                f'{self.flow.name}: stage "{self.state}" has two undos; keep one function'
+            )
+        self.undo_function = function
+        return function
+
+    @property
+    def pool(self) -> Pool:
+        """Where the stage runs: on the loop, in a thread, or in a process of its own."""
+        return "process" if self.isolate == "process" else pool_of(self.function)
+
+    def __repr__(self) -> str:
+        return f"<stage {self.flow.name}/{self.state}>"
+
+
+class StageDecorator(Generic[P]):
+    """What `flow.stage(...)` answers: it turns a function into that stage."""
+
+    def __init__(self, flow: Flow[P], state: str, options: dict[str, Any]) -> None:
+        self._flow = flow
+        self._state = state
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[[Run[P]], Awaitable[R]]) -> Stage[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[[Run[P]], R]) -> Stage[P, R]: ...
+    def __call__(self, function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
+        self._flow.must_be_open()
+        made: Stage[P, Any] = Stage(self._flow, self._state, function, **self._options)
+        self._flow.declared.stages.append(made)
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate(Generic[D]):
+    """A planned question to a person, asked in one state."""
+
+    flow_name: str
+    state: str
+    choices: Mapping[str, str]
+    data: type[D] | None
+    by: frozenset[str]
+    not_by: frozenset[str | Submitter]
+    deadline: timedelta | None
+    on_expiry: str | None
+    refusals: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait(Generic[D]):
+    """A state in which time or a signal decides."""
+
+    flow_name: str
+    state: str
+    signal: str | None
+    to: str | None
+    data: type[D] | None
+    deadline: timedelta | None
+    on_expiry: str | None
+
+
+@dataclass(slots=True)
+class Declared:
+    """What the decorators of one flow have collected, in the order they were written."""
+
+    stages: list[Stage[Any, Any]] = field(default_factory=list)
+    gates: list[Gate[Any]] = field(default_factory=list)
+    waits: list[Wait[Any]] = field(default_factory=list)
+
+
+class Flow(Generic[P]):
+    """One kind of job: its lifecycle, its payload, and the functions that move it.
+
+    A flow is a plain value until an engine registers it; then it is checked whole, and a
+    declaration that cannot work is refused with a sentence that says how to mend it.
+
+    Args:
+        name: Stored with every job; renaming a flow orphans its jobs.
+        lifecycle: The table.
+        payload: A dataclass, msgspec or pydantic class, or nothing for plain JSON.
+        version: Stored with every job. An old job finishes by the version it started with.
+        queue: The queue of its stages, by default the flow's name.
+        retry: The automatic retry of every stage that has none of its own.
+        transient: Error classes that are worth a retry even if a wider class is permanent.
+        permanent: Error classes that are never retried.
+        holds_on: Error classes for which a person must look.
+        dedup: When two submissions are the same job.
+        operator_retry: How often and after which delays an operator may retry a failed job.
+        retries_permanent: Whether an operator may retry a permanent failure.
+        retry_via: A state that an automatic retry passes through, written in the same commit.
+        on_lapse: A code that makes the loss of a worker a failed attempt.
+        max_lapses: After so many lost workers at one stage the job is held.
+        expires: How long a job may take from its submit to its end.
+        undo_retry: The automatic retry of undos.
+        proofs: Chain every move into the tenant's proofs.
+        secret: Payload fields hidden on every surface.
+        schema: The version of the payload's shape, stored with it.
+        upgrade: Turns the plain data of an older schema into today's.
+        unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lifecycle: Lifecycle,
+        *,
+        payload: type[P] | None = None,
+        version: int = 1,
+        queue: str | None = None,
+        retry: int | Backoff = 3,
+        transient: Collection[type[BaseException]] = (),
+        permanent: Collection[type[BaseException]] = (),
+        holds_on: Collection[type[BaseException]] = (),
+        dedup: Dedup | None = None,
+        operator_retry: Backoff | None = None,
+        retries_permanent: bool = False,
+        retry_via: str | None = None,
+        on_lapse: str | None = None,
+        max_lapses: int = 20,
+        expires: timedelta | None = None,
+        undo_retry: int | Backoff = 5,
+        proofs: bool = False,
+        secret: Collection[str] = (),
+        schema: int = 1,
+        upgrade: Callable[[int, Any], Any] | None = None,
+        unguessable_ids: bool = False,
+    ) -> None:
+        self.name = name
+        self.lifecycle = lifecycle
+        self.payload = payload
+        self.version = version
+        self.queue = name if queue is None else queue
+        self.retry = as_backoff(retry)
+        self.transient = tuple(transient)
+        self.permanent = tuple(permanent)
+        self.holds_on = tuple(holds_on)
+        self.dedup = dedup
+        self.operator_retry = operator_retry
+        self.retries_permanent = retries_permanent
+        self.retry_via = retry_via
+        self.on_lapse = on_lapse
+        self.max_lapses = max_lapses
+        self.expires = expires
+        self.undo_retry = as_backoff(undo_retry)
+        self.proofs = proofs
+        self.secret = frozenset(secret)
+        self.schema = schema
+        self.upgrade = upgrade
+        self.unguessable_ids = unguessable_ids
+        self.declared = Declared()
+        self._table: Table | None = None
+
+    @classmethod
+    def steps(
+        cls,
+        name: str,
+        *functions: Callable[[Run[P]], Any] | tuple[str, Callable[[Run[P]], Any]],
+        **options: Any,
+    ) -> Flow[P]:
+        """Make a linear flow: one stage after the other, then `done`.
+
+        Each function's name is stored as its state; `("state", function)` names it apart, so
+        that the function may be renamed later. `options` are those of `Flow`.
+        """
+        named = [f if isinstance(f, tuple) else (f.__name__, f) for f in functions]
+        if not named:
+            raise FlowError(f"{name}: steps needs at least one function")
+        states = [state for state, _ in named] + ["done"]
+        moves = {a: [b] for a, b in itertools.pairwise(states)}
+        flow = cls(name, Lifecycle(states[0], moves), **options)
+        for state, function in named:
+            flow.stage(state)(function)
+        return flow
+
+    def stage(
+        self,
+        state: str,
+        *,
+        during: str | None = None,
+        to: str | None = None,
+        retry: int | Backoff | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        limit: Limit | None = None,
+        isolate: Literal["process"] | None = None,
+        queue: str | None = None,
+    ) -> StageDecorator[P]:
+        """Declare the work that leaves `state`.
+
+        The function is run at least once; the move it leads to is counted once. It returns its
+        result, or a `Goto`, `Hold` or `RetryLater`; it raises to fail.
+
+        Args:
+            state: The state it leaves.
+            during: A state of its own while it runs, entered durably before the function starts.
+            to: Where it goes; may be left out when the table leaves one way.
+            retry: Replaces the flow's `retry`.
+            timeout: An async stage is cancelled and a process killed then; a thread is asked.
+            limit: How many runs there may be at once over all workers.
+            isolate: "process" runs it in a child of its own, whose death touches this job only.
+            queue: Replaces the flow's queue.
+        """
+
+        return StageDecorator(
+            self,
+            state,
+            {
+                "during": during,
+                "to": to,
+                "retry": None if retry is None else as_backoff(retry),
+                "timeout": timeout,
+                "limit": limit,
+                "isolate": isolate,
+                "queue": queue,
+            },
+        )
+
+    def gate(
+        self,
+        state: str,
+        *,
+        choices: Mapping[str, str],
+        data: type[D] | None = None,
+        by: Collection[str] = (),
+        not_by: str | Submitter | Collection[str | Submitter] = (),
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+        refusals: Collection[str] | None = None,
+    ) -> Gate[D]:
+        """Declare a question to a person, asked in `state` and answered by `engine.decide`.
+
+        Args:
+            state: Where the job waits for the answer.
+            choices: The possible answers and the state each leads to.
+            data: What the answer may carry.
+            by: The roles that may answer; empty means anyone.
+            not_by: Who may not, `SUBMITTER` for whoever submitted the job.
+            deadline: How long the question stands.
+            on_expiry: Where the job goes when nobody answered in time.
+            refusals: The choices that undo what was done so far; by default those that lead to
+                a failed, cancelled or expired state.
+        """
+        self.must_be_open()
+        barred = (not_by,) if isinstance(not_by, str | Submitter) else tuple(not_by)
+        made = Gate(
+            self.name, state, dict(choices), data, frozenset(by), frozenset(barred), deadline,
+            on_expiry, None if refusals is None else frozenset(refusals),
+        )  # fmt: skip
+        self.declared.gates.append(made)
+        return made
+
+    def wait(
+        self,
+        state: str,
+        *,
+        signal: str | None = None,
+        to: str | None = None,
+        data: type[D] | None = None,
+        after: timedelta | None = None,
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+    ) -> Wait[D]:
+        """Declare a state in which time or a signal decides.
+
+        `wait(s, signal="paid", to="paid", deadline=..., on_expiry="abandoned")` waits for
+        `engine.signal`; `wait(s, after=timedelta(hours=1), to="checked")` for the clock. On a
+        final state it says when the job leaves it by itself.
+        """
+        self.must_be_open()
+        if after is not None:
+            deadline, on_expiry = after, on_expiry or to
+        made = Wait(self.name, state, signal, to, data, deadline, on_expiry)
+        self.declared.waits.append(made)
+        return made
+
+    @property
+    def table(self) -> Table:
+        """The checked table, by which every decision is made.
+
+        Raises:
+            FlowError: the declaration cannot work.
+        """
+        if self._table is None:
+            from ulak.core.table import build
+
+            self._table = build(self)
+        return self._table
+
+    def must_be_open(self) -> None:
+        """Refuse further declarations once the flow was checked: jobs may already follow it."""
+        if self._table is not None:
+            raise FlowError(
+                f"{self.name}: the flow is already registered with an engine; "
+                "declare every stage, gate and undo before connecting it"
+            )
+
+    def mermaid(self) -> str:
+        """Draw the lifecycle as a Mermaid state diagram."""
+        from ulak.core.drawing import mermaid
+
+        return mermaid(self)
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} version {self.version}>"
+
+
+def pool_of(function: Callable[..., Any]) -> Pool:
+    """Answer where a function can run: coroutines on the loop, everything else in a thread."""
+    return "loop" if inspect.iscoroutinefunction(function) else "thread"
+
+
+def names(items: Sequence[str]) -> str:
+    """Write states for a sentence: "a", "b" or "c"."""
+    quoted = [f'"{item}"' for item in items]
+    if len(quoted) < 2:
+        return "".join(quoted) or "nothing"
+    return ", ".join(quoted[:-1]) + f" or {quoted[-1]}"

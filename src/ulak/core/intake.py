@@ -1,0 +1,102 @@
+"""How a job begins: the row, the first event and the key of a submission."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any
+
+from ulak.clock import Instant, micros
+from ulak.core import event as kinds
+from ulak.core.draft import proof_body
+from ulak.core.flow import Flow
+from ulak.core.job import Event, JobRow, NewJob, Payload
+from ulak.core.lifecycle import WAITING
+from ulak.errors import BadInput
+
+PRIORITIES = range(4)
+NORMAL = 1
+LONGEST_KEY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a caller says about a job besides its payload."""
+
+    _: KW_ONLY
+    tenant: str = ""
+    submitter: str = ""
+    priority: int = NORMAL
+    after: timedelta | None = None
+    dedup_key: str | None = None
+    expires: timedelta | None = None
+    scheduled_for: Instant | None = None
+
+
+def begin(
+    flow: Flow[Any],
+    payload: Payload,
+    submission: Submission,
+    now: Instant,
+    *,
+    job_id: bytes,
+    commit_id: bytes,
+) -> NewJob:
+    """Answer the new job, standing in its flow's initial state.
+
+    Raises:
+        BadInput: the submission cannot be accepted as it is.
+    """
+    _check(submission)
+    place = flow.table.places[flow.lifecycle.initial]
+    after_us = 0 if submission.after is None else micros(submission.after)
+    expires = submission.expires or flow.expires
+    expires_at = None if expires is None else now + micros(expires)
+    deadline = None
+    if place.deadline_us is not None:
+        deadline = now + (after_us if after_us and place.role == WAITING else place.deadline_us)
+    dates = [d for d in (deadline, expires_at) if d is not None]
+    row = JobRow(
+        id=job_id, tenant=submission.tenant, flow=flow.name, flow_version=flow.version,
+        created_at=now, submitter=submission.submitter, dedup_key=submission.dedup_key,
+        priority=submission.priority, expires_at=expires_at,
+        scheduled_for=submission.scheduled_for, state=place.state, role=place.role, version=1,
+        seq=1, round=1, attempt=0, lapses=0, changed_at=now, code=None, permanent=0, resume=None,
+        started="", undo_to=None, has_results=0, lane=place.lane, not_before=now + after_us,
+        slot=place.slot, parked_on=None, awaits=place.awaits, deadline_at=deadline,
+        wake_at=min(dates, default=None), leased_by=None, leased_at=None, token=0, stood=0,
+        lapsed=0, requests=0,
+    )  # fmt: skip
+    event = Event(
+        job_id, 1, kinds.SUBMITTED, None, place.state, submission.submitter or kinds.ENGINE,
+        None, None, None, 1, 0, None, 0, None, now, 0, commit_id,
+    )  # fmt: skip
+    keep = None if flow.dedup is None else flow.dedup.keep
+    return NewJob(
+        row, event, payload,
+        key_expires_at=None if keep is None else now + micros(keep),
+        proof=proof_body(event) if flow.proofs else None,
+    )  # fmt: skip
+
+
+def _check(submission: Submission) -> None:
+    if submission.priority not in PRIORITIES:
+        raise BadInput(f"priority {submission.priority} is not one of 0 (most urgent) to 3")
+    if submission.after is not None and submission.after < timedelta(0):
+        raise BadInput(f"after={submission.after} lies in the past; leave it out to run now")
+    if submission.expires is not None and submission.expires <= timedelta(0):
+        raise BadInput(f"expires={submission.expires}: the job would have no time at all")
+    for name in ("tenant", "submitter", "dedup_key"):
+        text = getattr(submission, name) or ""
+        if "\x00" in text or not _is_utf8(text):
+            raise BadInput(f"{name} {text!r} holds a character that no store can keep")
+        if len(text) > LONGEST_KEY:
+            raise BadInput(f"{name} has {len(text)} characters; {LONGEST_KEY} are allowed")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""The records of a job as every store keeps them.
+
+`JobRow` and `Event` are named tuples, not frozen dataclasses: a store binds them as parameters
+and makes them from its rows without touching each field, which at ten thousand jobs a second is
+a third of the time otherwise spent (bench/profile.md).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ulak.clock import Instant
+from ulak.core.lifecycle import Role
+
+
+class JobRow(NamedTuple):
+    """One job, as the table `jobs` holds it. Columns that never change come first.
+
+    A store writes `row[FIRST_MUTABLE:SIDE]` when it commits a change; what follows are side
+    columns, moved by requests only and guarded by nothing.
+    """
+
+    id: bytes
+    tenant: str
+    flow: str
+    flow_version: int
+    created_at: Instant
+    submitter: str
+    dedup_key: str | None
+    priority: int
+    """0 is the most urgent of 0..3."""
+    expires_at: Instant | None
+    """When the job itself runs out of time, whatever state it is in."""
+    scheduled_for: Instant | None
+
+    state: str
+    role: Role
+    version: int
+    """Moves with every committed change; the guard of operators."""
+    seq: int
+    """The number of the last event of the trail."""
+    round: int
+    """1, and one more with every retry by an operator."""
+    attempt: int
+    """Failed attempts at this stage, or at this undo."""
+    lapses: int
+    """Leases lost at this stage because a worker vanished."""
+    changed_at: Instant
+    code: str | None
+    """Why the job is held, failed or being undone."""
+    permanent: int
+    """1 when it failed for a reason that no retry mends."""
+    resume: str | None
+    """The state it was held or failed from: where `SAME` goes."""
+    started: str
+    """Stages with an undo that have started and are not undone, in order, separated by spaces."""
+    undo_to: str | None
+    """The state to enter after the last undo; set exactly while undos are owed."""
+    has_results: int
+    """1 once a result was stored, so that a claim knows whether to look for one."""
+    lane: str
+    """Which workers may take it (`lane_of`); '' when nobody may."""
+    not_before: Instant
+    slot: str | None
+    """The limit of which this stage needs a slot."""
+    parked_on: str | None
+    """The limit it waits for, outside the claim index."""
+    awaits: str | None
+    """The signal that a waiting job waits for."""
+    deadline_at: Instant | None
+    """When the wait or the gate of this state ends by itself."""
+    wake_at: Instant | None
+    """When upkeep must look at it: the earlier of its deadline and its expiry."""
+    leased_by: str | None
+    leased_at: Instant | None
+    """When the present or the last lease was taken; kept after a lapse."""
+    token: int
+    """Rises with every claim, rescue and give-back; the guard of workers."""
+    stood: int
+    """1 once it was leased in this state: then its stage has started."""
+    lapsed: int
+    """1 when the last lease lapsed and no run has answered for it yet."""
+
+    requests: int
+    """How many requests wait for it; a side column."""
+
+
+FIRST_MUTABLE = JobRow._fields.index("state")
+SIDE = JobRow._fields.index("requests")
+
+
+class Event(NamedTuple):
+    """One committed line of a job's trail. Order is by `seq`, never by time."""
+
+    job_id: bytes
+    seq: int
+    kind: str
+    from_state: str | None
+    to_state: str
+    actor: str
+    code: str | None
+    message: str | None
+    details: str | None
+    """JSON, or nothing."""
+    round: int
+    attempt: int
+    worker: str | None
+    token: int
+    started_at: Instant | None
+    at: Instant
+    emitted: int
+    """How many outbox messages were written with this event."""
+    commit_id: bytes
+
+
+class Payload(NamedTuple):
+    """What a job was submitted with, encoded."""
+
+    data: bytes
+    schema: int
+
+
+class Result(NamedTuple):
+    """What a stage, a `once`, a decision or a signal left for later stages."""
+
+    job_id: bytes
+    round: int
+    stage: str
+    name: str
+    """'' for the stage's own result."""
+    data: bytes
+
+
+class Message(NamedTuple):
+    """One line of the outbox: `(job_id, seq, n)` is its identity, `key` its order."""
+
+    job_id: bytes
+    seq: int
+    n: int
+    key: str
+    topic: str
+    data: bytes
+    at: Instant
+
+
+class Request(NamedTuple):
+    """What somebody asks of a job that a worker has leased: a cancel, an expiry, a signal."""
+
+    job_id: bytes
+    kind: str
+    name: str
+    actor: str
+    note: str | None
+    data: bytes | None
+    at: Instant
+
+
+class NewJob(NamedTuple):
+    """A job about to be stored: its row, its first event, its payload, its key."""
+
+    row: JobRow
+    event: Event
+    payload: Payload
+    key_expires_at: Instant | None
+    """When the dedup key may be taken over even though nobody freed it."""
+    proof: bytes | None = None
+
+
+def lane_of(queue: str, pool: str, flow: str, version: int) -> str:
+    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each."""
+    return f"{queue}/{pool}/{flow}@{version}"

@@ -1,0 +1,180 @@
+"""How a run ended, and what an operator or the clock asks of a job.
+
+`Goto`, `Hold` and `RetryLater` are what a stage may return instead of its result. The rest is
+made by the engine: `decide` takes one of these and answers the change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+
+from ulak.clock import Instant
+from ulak.core.job import Message, NewJob
+
+
+@dataclass(frozen=True, slots=True)
+class Goto:
+    """Returned by a stage: move to `state`, which must be one of its moves.
+
+    `result` is stored as the stage's result; `after` delays the next stage, or sets how long a
+    waiting state waits.
+    """
+
+    state: str
+    _: KW_ONLY
+    after: timedelta | None = None
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Returned by a stage: a person must look at this. `code` is stored and shown."""
+
+    code: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Returned by a stage: not now. By default no attempt is spent."""
+
+    after: timedelta
+    _: KW_ONLY
+    spend_attempt: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run leaves beside its outcome: messages, new jobs, and its encoded result."""
+
+    result: bytes | None = None
+    messages: tuple[Message, ...] = ()
+    spawns: tuple[NewJob, ...] = ()
+
+
+NOTHING = Left()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The stage or the undo returned. `to` and `after` come from a `Goto`."""
+
+    left: Left = NOTHING
+    to: str | None = None
+    after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run asks for a person: a `Hold`, or an error class that holds."""
+
+    code: str
+    message: str
+    details: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The run asked to be run later."""
+
+    after: timedelta
+    spend_attempt: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The run failed. A permanent failure is not retried."""
+
+    code: str
+    message: str
+    permanent: bool = False
+    details: str | None = None
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """The lease lapsed: its worker vanished in the middle of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """The run was interrupted by a drain; no attempt is spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overran:
+    """A thread is past its time and cannot be stopped; the lease stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A `once` finished inside a run that goes on."""
+
+    name: str
+    data: bytes
+
+
+Outcome = Finished | Stopped | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Who acts, and what they say about it."""
+
+    actor: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(Act):
+    """An operator answers a gate."""
+
+    choice: str = ""
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Act):
+    """An operator lets a held job go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Act):
+    """An operator runs a failed job again, in a new round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Act):
+    """An operator ends a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(Act):
+    """Something outside happened that a waiting job waits for."""
+
+    name: str = ""
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed(Act):
+    """A deadline or an expiry has come; nobody in particular acts."""
+
+    actor: str = field(default="ulak")
+
+
+Asked = Decide | Release | Retry | Cancel | Signal | Elapsed
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The facts of the run that a worker's change must carry into the trail."""
+
+    worker: str
+    started_at: Instant
+    keep: bool = False
+    """The worker asks to keep the lease for the next stage."""

@@ -1,0 +1,104 @@
+"""What a flow may declare about retries, limits and sameness, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final
+from zlib import crc32
+
+from ulak.clock import micros
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How often, and how long after each failure, a stage is tried again.
+
+    `Backoff(3)` tries three more times, after about 1, 2 and 4 seconds; `Backoff(delays=[...])`
+    names each delay. The jitter is drawn from the job's id, so that a decision can be replayed.
+
+    Args:
+        retries: How many more attempts after the first.
+        first: The delay before the first retry.
+        factor: By how much each delay exceeds the one before it.
+        longest: No delay is longer.
+        jitter: The share by which a delay may be longer, so that a crowd does not return at once.
+        delays: The delays themselves, instead of all of the above; no jitter is added.
+    """
+
+    retries: int = 3
+    _: KW_ONLY
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    longest: timedelta = timedelta(minutes=15)
+    jitter: float = 0.1
+    delays: Sequence[timedelta] | None = None
+
+    def limit(self) -> int:
+        """Answer how many retries there are."""
+        return self.retries if self.delays is None else len(self.delays)
+
+    def delay_us(self, failures: int, job_id: bytes) -> int | None:
+        """Answer the wait after this many failures, or None when there are no more retries."""
+        if failures > self.limit():
+            return None
+        if self.delays is not None:
+            return micros(self.delays[failures - 1])
+        # The exponent is capped because 2.0 ** 2000 is an error, not a long time.
+        grown = micros(self.first) * self.factor ** min(failures - 1, 64)
+        base = min(grown, micros(self.longest))
+        draw = crc32(job_id + failures.to_bytes(4, "big")) / 0xFFFFFFFF
+        return int(base * (1 + self.jitter * draw))
+
+
+NO_RETRY: Final = Backoff(0)
+
+
+def as_backoff(value: int | Backoff) -> Backoff:
+    """Read `retry=3` as `Backoff(3)`."""
+    return Backoff(value) if isinstance(value, int) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `n` runs of a stage at once, over every worker of the store."""
+
+    n: int
+
+
+class Until(Enum):
+    """How long a dedup key keeps its job the only one."""
+
+    FINISHED = "finished"
+    """Until the job ends, well or badly."""
+    FAILED_FOR_GOOD = "failed-for-good"
+    """Until the job ends badly; a job that succeeded keeps its key."""
+    FORGOTTEN = "forgotten"
+    """Until `keep` has passed or the job is pruned, however it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """The same submission makes the same job.
+
+    Args:
+        key: Makes the key from the payload; the default is the payload itself, canonically.
+        until: When the key is free again: an `Until`, or the final states that free it.
+        keep: The key may be taken over this long after the submit, whatever became of the job.
+    """
+
+    key: Callable[[Any], str] | None = None
+    _: KW_ONLY
+    until: Until | Sequence[str] = Until.FINISHED
+    keep: timedelta | None = None
+
+
+class Submitter(Enum):
+    """A stand-in for the person who submitted the job."""
+
+    SUBMITTER = "submitter"
+
+
+SUBMITTER: Final = Submitter.SUBMITTER

@@ -1,0 +1,184 @@
+"""What a stage sees: its payload, what earlier stages left, and the ways to act on the outside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from ulak.clock import to_datetime
+from ulak.core.decision import Decision
+from ulak.core.flow import Flow, Gate, Stage, Wait
+from ulak.core.job import JobRow
+from ulak.errors import ResultNotReady
+from ulak.ids import to_text
+
+P = TypeVar("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Host(Protocol):
+    """What the engine does for a run. `Run` is the words, the host is the work."""
+
+    def payload(self) -> Any:
+        """Answer the decoded payload."""
+
+    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
+        """Answer whether the stage has a result in this round or an earlier one, and which."""
+
+    def find_decision(self, gate: Gate[Any]) -> Any:
+        """Answer the recorded decision of a gate, or None."""
+
+    def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        """Run an effect unless its result is recorded; record it durably before answering."""
+
+    def emit(self, topic: str, data: object, key: str | None) -> None:
+        """Put a message into the outbox of this run's commit."""
+
+    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
+        """Add jobs to this run's commit and answer their ids."""
+
+    def progress(self, fraction: float, note: str | None) -> None:
+        """Remember how far the stage is."""
+
+    def resource(self, kind: type[T]) -> T:
+        """Answer the worker's own resource of this type."""
+
+
+class Run(Generic[P]):
+    """One attempt at one stage of one job."""
+
+    __slots__ = ("_host", "_job", "_stop", "log")
+
+    def __init__(self, job: JobRow, host: Host, stop: Callable[[], bool]) -> None:
+        self._job = job
+        self._host = host
+        self._stop = stop
+        self.log = logging.getLogger("ulak.run")
+        """A logger: it tells what happened to the process, the trail what happened to the job."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return to_text(self._job.id)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant the job belongs to, '' when there is none."""
+        return self._job.tenant
+
+    @property
+    def payload(self) -> P:
+        """What the job was submitted with."""
+        payload: P = self._host.payload()
+        return payload
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt at this stage; a lost worker does not count as one."""
+        return self._job.attempt + 1
+
+    @property
+    def round(self) -> int:
+        """1, and one more after every retry by an operator."""
+        return self._job.round
+
+    @property
+    def token(self) -> int:
+        """Rises with every claim of this job: give it to an outside system that can fence."""
+        return self._job.token
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The tick this job was made for, when a schedule made it."""
+        instant = self._job.scheduled_for
+        return None if instant is None else to_datetime(instant)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the stage should stop: a cancel, a timeout, a drain, or a lost lease.
+
+        A plain `def` stage is only asked; it must look. An async stage is cancelled as well.
+        """
+        return self._stop()
+
+    def result(self, stage: Stage[Any, R]) -> R:
+        """Answer what an earlier stage returned.
+
+        Raises:
+            ResultNotReady: it has not finished, returned nothing, or was undone.
+        """
+        found, value = self._host.find_result(stage.state, stage)
+        if not found:
+            raise ResultNotReady(
+                f'job {self.job_id}: the stage for "{stage.state}" has left no result; '
+                "use find_result if that may be"
+            )
+        answer: R = value
+        return answer
+
+    def find_result(self, stage: Stage[Any, R]) -> R | None:
+        """Answer what an earlier stage returned, or None when it left nothing."""
+        return self._host.find_result(stage.state, stage)[1]  # type: ignore[no-any-return]
+
+    def decision(self, gate: Gate[D]) -> Decision[D]:
+        """Answer who decided what at a gate.
+
+        Raises:
+            ResultNotReady: nobody has.
+        """
+        decision: Decision[D] | None = self._host.find_decision(gate)
+        if decision is None:
+            raise ResultNotReady(f'job {self.job_id}: nobody has decided in "{gate.state}"')
+        return decision
+
+    def signal(self, wait: Wait[D]) -> D:
+        """Answer what the signal carried that ended a wait.
+
+        Raises:
+            ResultNotReady: no signal has.
+        """
+        found, value = self._host.find_result(wait.state, wait)
+        if not found:
+            raise ResultNotReady(f'job {self.job_id}: no signal has ended "{wait.state}"')
+        answer: D = value
+        return answer
+
+    @overload
+    def once(self, name: str, function: Callable[[str], Awaitable[T]]) -> Awaitable[T]: ...
+    @overload
+    def once(self, name: str, function: Callable[[str], T]) -> T: ...
+    def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        """Run an outside effect and record its result durably, before this returns.
+
+        In this round the effect does not run again once its result was recorded, whatever
+        happens to the worker. Before that it may: `function` is given `key(name)`, so that the
+        outside can tell a repetition. In an async stage give it an async function and await.
+        """
+        return self._host.once(name, function)
+
+    def key(self, name: str) -> str:
+        """Answer a key for the outside that is the same on every attempt of this round."""
+        return f"{self.job_id}/{self._job.round}/{name}"
+
+    def emit(self, topic: str, data: object, *, key: str | None = None) -> None:
+        """Send a message with this stage's move: with it or not at all, at least once.
+
+        Messages of one key are sent in order; the default key is the job.
+        """
+        self._host.emit(topic, data, key)
+
+    def spawn(self, flow: Flow[T], payloads: Iterable[T], **options: Any) -> list[str]:
+        """Submit jobs with this stage's move: with it or not at all. Answers their ids."""
+        return self._host.spawn(flow, payloads, options)
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the stage is, 0 to 1. Kept at most once a second, not in the trail."""
+        self._host.progress(fraction, note)
+
+    def resource(self, kind: type[T]) -> T:
+        """Answer this worker's resource of that type, as given to the engine."""
+        return self._host.resource(kind)

@@ -1,0 +1,163 @@
+"""The table that a checked flow is decided by: for every state, what may happen there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ulak.clock import micros
+from ulak.core import checks
+from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
+from ulak.core.job import lane_of
+from ulak.core.lifecycle import BUSY, FAILED, FINAL, HELD, READY, WAITING, Role, Same
+from ulak.core.policy import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the engine may do with a job that stands in one state."""
+
+    state: str
+    role: Role
+    stage: Stage[Any, Any] | None = None
+    gate: Gate[Any] | None = None
+    wait: Wait[Any] | None = None
+    to: str | None = None
+    """Where the stage goes by itself; None when it must say so with a `Goto`."""
+    ways: tuple[str, ...] = ()
+    """Where the stage may go."""
+    during: str | None = None
+    """The busy state that the claim of this stage enters; None in that state itself."""
+    lane: str = ""
+    slot: str | None = None
+    retry: Backoff | None = None
+    timeout_us: int = 0
+    has_undo: bool = False
+    awaits: str | None = None
+    deadline_us: int | None = None
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A flow, resolved: nothing here needs the declaration again."""
+
+    places: Mapping[str, Place]
+    legal: frozenset[tuple[str, str]]
+    undo_lanes: Mapping[str, str]
+    """For each stage with an undo, the lane in which that undo is claimed."""
+    retry_to: str | Same
+    slots: Mapping[str, int]
+    """Every limit of the flow and how many slots it has."""
+    entries: Mapping[str, str]
+    """The busy state that a claim enters, for each state that has one."""
+    lanes: frozenset[str]
+
+    def exits(self, state: str) -> tuple[str, ...]:
+        """Answer every state that may follow, in a stable order."""
+        return tuple(sorted(to for origin, to in self.legal if origin == state))
+
+
+def build(flow: Flow[Any]) -> Table:
+    """Check a flow and resolve it.
+
+    Raises:
+        FlowError: with a sentence naming the flow, the state and the cure.
+    """
+    checks.check(flow)
+    roles = checks.roles_of(flow)
+    places = {state: _place(flow, state, role) for state, role in roles.items()}
+    undo_lanes = {
+        stage.state: lane_of(flow.queue, pool_of(stage.undo_function), flow.name, flow.version)
+        for stage in flow.declared.stages
+        if stage.undo_function is not None
+    }
+    lifecycle = flow.lifecycle
+    retry_to = lifecycle.retry_to
+    if retry_to is None:
+        retry_to = lifecycle.initial if undo_lanes else Same()
+    return Table(
+        places=places,
+        legal=_legal(flow, roles, retry_to),
+        undo_lanes=undo_lanes,
+        retry_to=retry_to,
+        slots={
+            slot_name(flow, stage): stage.limit.n
+            for stage in flow.declared.stages
+            if stage.limit is not None
+        },
+        entries={s.state: s.during for s in flow.declared.stages if s.during is not None},
+        lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
+    )
+
+
+def slot_name(flow: Flow[Any], stage: Stage[Any, Any]) -> str:
+    """Name the limit of a stage, as the table of slots holds it."""
+    return f"{flow.name}/{stage.state}"
+
+
+def _place(flow: Flow[Any], state: str, role: Role) -> Place:
+    moves = checks.moves_of(flow)
+    wait = next((w for w in flow.declared.waits if w.state == state), None)
+    deadline = None if wait is None else wait.deadline
+    if role in FINAL:
+        return Place(
+            state, role, wait=wait, is_final=True,
+            deadline_us=None if deadline is None else micros(deadline),
+        )  # fmt: skip
+    gate = next((g for g in flow.declared.gates if g.state == state), None)
+    if gate is not None:
+        deadline = gate.deadline
+    stage = next((s for s in flow.declared.stages if state in (s.state, s.during)), None)
+    if stage is None:
+        return Place(
+            state, role, gate=gate, wait=wait, awaits=wait.signal if wait else None,
+            deadline_us=None if deadline is None else micros(deadline),
+        )  # fmt: skip
+    origin = stage.during or stage.state
+    ways = tuple(moves.get(origin, ()))
+    onward = [s for s in ways if s not in checks.ends_of(flow)] or list(ways)
+    return Place(
+        state,
+        role,
+        stage=stage,
+        to=stage.to or (onward[0] if len(onward) == 1 else None),
+        ways=ways,
+        during=stage.during if state == stage.state else None,
+        lane=lane_of(stage.queue or flow.queue, stage.pool, flow.name, flow.version),
+        slot=None if stage.limit is None else slot_name(flow, stage),
+        retry=stage.retry or flow.retry,
+        timeout_us=micros(stage.timeout),
+        has_undo=stage.undo_function is not None,
+    )
+
+
+def _legal(
+    flow: Flow[Any], roles: Mapping[str, Role], retry_to: str | Same
+) -> frozenset[tuple[str, str]]:
+    """Every move that may ever be written, the declared ones and those that roles imply."""
+    lifecycle = flow.lifecycle
+    legal = {(a, b) for a, ways in checks.moves_of(flow).items() for b in ways}
+    unfinished = {s for s, role in roles.items() if role not in FINAL}
+    ends = {lifecycle.held, lifecycle.failed, lifecycle.cancelled, lifecycle.expired}
+    ends |= {s for s in (lifecycle.undoing, lifecycle.undone) if s is not None}
+    legal |= {(a, b) for a in unfinished for b in ends if a != b}
+    if any(s.undo_function is not None for s in flow.declared.stages):
+        # A refusal at a gate reaches its end only after the undos, from where they ran.
+        refused = {g.choices[c] for g in flow.declared.gates for c in checks.refusals_of(flow, g)}
+        origins = unfinished if lifecycle.undoing is None else {lifecycle.undoing, lifecycle.held}
+        legal |= {(a, b) for a in origins for b in refused if a != b}
+    workable = {s for s, role in roles.items() if role in (READY, BUSY, WAITING, HELD)}
+    workable -= {lifecycle.held}
+    release_to = lifecycle.release_to
+    released = workable if isinstance(release_to, Same) else {release_to}
+    retried = workable if isinstance(retry_to, Same) else {retry_to}
+    legal |= {(lifecycle.held, b) for b in released}
+    dead = [s for s, role in roles.items() if role == FAILED]
+    legal |= {(a, b) for a in dead for b in retried}
+    if flow.retry_via is not None:
+        for stage in flow.declared.stages:
+            legal.add((stage.during or stage.state, flow.retry_via))
+            legal.add((flow.retry_via, stage.state))
+    return frozenset(legal)

@@ -1,0 +1,147 @@
+"""Compensation: what a job that ends early still owes, and in which order it is paid.
+
+While undos run, the job's role is `undoing`. It enters its end only by the last undo's change,
+which also frees its dedup key; until then nobody may retry, release or cancel it.
+"""
+
+from __future__ import annotations
+
+from ulak.core import event as kinds
+from ulak.core.draft import Draft
+from ulak.core.lifecycle import HELD, UNDOING
+from ulak.core.outcome import Raised
+
+
+def give_up(
+    draft: Draft,
+    to: str,
+    *,
+    kind: str,
+    code: str,
+    message: str | None = None,
+    details: str | None = None,
+    permanent: bool = False,
+    failed: str | None = None,
+) -> None:
+    """End the job in `to`, after the undos of every stage that has started.
+
+    Args:
+        draft: The change so far.
+        to: Where it ends once everything is undone.
+        kind: The event that says why.
+        code: Why, as stored.
+        message: Why, for people.
+        details: More of it, as JSON.
+        permanent: No retry will mend it.
+        failed: Where it ends instead when there is nothing to undo.
+    """
+    row = draft.row
+    owed = _with_present_stage(draft)
+    if not owed:
+        end = failed or to
+        draft.arrive(draft.table.places[end])
+        draft.row = draft.row._replace(
+            code=code, permanent=int(permanent), resume=row.resume or row.state, started=""
+        )
+        draft.note(kind, from_state=row.state, code=code, message=message, details=details)
+        return
+    _begin(draft, owed, to)
+    draft.row = draft.row._replace(
+        code=code, permanent=int(permanent), resume=row.resume or row.state
+    )
+    draft.note(kind, from_state=row.state, code=code, message=message, details=details)
+
+
+def finished(draft: Draft) -> None:
+    """One undo succeeded: void what its stage left, and go on to the next or to the end."""
+    row = draft.row
+    owed = row.started.split()
+    stage = owed.pop()
+    draft.voids.append(stage)
+    if owed:
+        draft.row = row._replace(
+            started=" ".join(owed), lane=draft.table.undo_lanes[owed[-1]], attempt=0, lapses=0,
+            not_before=draft.now, lapsed=0, stood=0,
+        )  # fmt: skip
+        draft.note(kinds.UNDONE, from_state=row.state, message=stage)
+        return
+    draft.row = row._replace(started="", stood=0)
+    draft.note(kinds.UNDONE, from_state=row.state, message=stage)
+    end = row.undo_to or draft.flow.lifecycle.failed
+    draft.row = row._replace(started="", stood=0)
+    draft.arrive(draft.table.places[end])
+    draft.row = draft.row._replace(
+        undo_to=None, code=row.code, permanent=row.permanent, resume=row.resume
+    )
+    draft.note(kinds.ENDED, from_state=row.state, code=row.code)
+
+
+def failed(draft: Draft, failure: Raised) -> None:
+    """One undo failed: try it again, or hold the job until a person has looked."""
+    row = draft.row
+    stage = row.started.split()[-1]
+    delay = draft.flow.undo_retry.delay_us(row.attempt + 1, row.id)
+    if delay is not None and not failure.permanent:
+        draft.row = row._replace(attempt=row.attempt + 1, not_before=draft.now + delay, lapsed=0)
+        draft.note(
+            kinds.RETRY, from_state=row.state, code=failure.code, details=failure.details,
+            message=f"undo of {stage}: {failure.message}",
+        )  # fmt: skip
+        return
+    hold_undo(draft, f"undo of {stage}: {failure.message}", failure.details)
+
+
+def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
+    """Hold a job whose undo cannot be finished; what it owes stays written in the row."""
+    row = draft.row
+    place = draft.table.places[draft.flow.lifecycle.held]
+    draft.row = row._replace(
+        state=place.state, role=HELD, attempt=0, lapses=0, lapsed=0, stood=0, lane="",
+        slot=None, parked_on=None, wake_at=None, deadline_at=None, changed_at=draft.now,
+    )  # fmt: skip
+    draft.note(
+        kinds.HELD, from_state=row.state, code=kinds.UNDO_FAILED, message=message, details=details
+    )
+
+
+def resume(draft: Draft, kind: str, message: str | None) -> None:
+    """Go on undoing after a person has released a job held with `undo-failed`."""
+    row = draft.row
+    _begin(draft, row.started.split(), row.undo_to or draft.flow.lifecycle.failed)
+    draft.row = draft.row._replace(code=row.code, permanent=row.permanent, resume=row.resume)
+    draft.note(kind, from_state=row.state, message=message)
+
+
+def current_stage(draft: Draft) -> str:
+    """Name the stage that a run works for: the one being undone, or the one of its state."""
+    row = draft.row
+    if row.role == UNDOING:
+        return row.started.split()[-1]
+    stage = draft.table.places[row.state].stage
+    return row.state if stage is None else stage.state
+
+
+def _with_present_stage(draft: Draft) -> list[str]:
+    row = draft.row
+    owed = row.started.split()
+    place = draft.table.places[row.state]
+    if row.stood and place.has_undo and place.stage is not None:
+        owed = [*(s for s in owed if s != place.stage.state), place.stage.state]
+    return owed
+
+
+def _begin(draft: Draft, owed: list[str], to: str) -> None:
+    row, life = draft.row, draft.flow.lifecycle
+    state = life.undoing or (row.resume if row.state == life.held and row.resume else row.state)
+    not_before = draft.now
+    place = draft.table.places[row.state]
+    if row.lapsed and row.leased_at is not None and place.timeout_us:
+        # Its last run vanished and may still be working somewhere; the undo comes after the
+        # moment by which that run must have ended.
+        not_before = max(not_before, row.leased_at + place.timeout_us)
+    draft.row = row._replace(
+        state=state, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
+        started=" ".join(owed), undo_to=to, lane=draft.table.undo_lanes[owed[-1]],
+        not_before=not_before, slot=None, parked_on=None, awaits=None, deadline_at=None,
+        wake_at=None, stood=0, lapsed=0,
+    )  # fmt: skip

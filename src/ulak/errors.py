@@ -1,0 +1,130 @@
+"""Every error that ulak raises, one tree.
+
+    UlakError
+    ├── FlowError               a declaration is wrong; raised before anything runs
+    ├── BadInput                an argument cannot be used; nothing was changed
+    ├── JobNotFound             (also a LookupError)
+    ├── ResultNotReady          (also a LookupError) the stage has not finished in this round
+    ├── TransitionNotAllowed    the lifecycle or a guard says no
+    ├── StaleJob                someone else moved first; reread and decide again
+    ├── KeyTaken                another job holds this dedup key; its id is in the error
+    ├── Overloaded              intake is full; carries retry_after
+    ├── UnknownOutcome          the commit was not acknowledged in time; carries the job id
+    ├── NotSupported            this store cannot do that; names the call and the cure
+    └── StoreError              the store could not answer; retrying may help
+        └── Refused             the store answered and will not write this; retrying will not help
+
+Each class has a stable `code` that every surface shows, and fields besides its text.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class UlakError(Exception):
+    """The root of the tree; catching it catches everything ulak raises on purpose."""
+
+    code = "error"
+
+
+class FlowError(UlakError):
+    """A flow's declaration is wrong. The message names the flow, the state and the cure."""
+
+    code = "flow-invalid"
+
+
+class BadInput(UlakError, ValueError):
+    """An argument cannot be used as given; nothing was changed."""
+
+    code = "bad-input"
+
+
+class JobNotFound(UlakError, LookupError):
+    """No job has this id, or it belongs to another tenant."""
+
+    code = "job-not-found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"there is no job {job_id}")
+        self.job_id = job_id
+
+
+class ResultNotReady(UlakError, LookupError):
+    """The stage asked for has no result in this round of the job."""
+
+    code = "result-not-ready"
+
+
+class TransitionNotAllowed(UlakError):
+    """The lifecycle or a guard refuses this move; the job is as it was."""
+
+    code = "transition-not-allowed"
+
+    def __init__(self, message: str, *, code: str | None = None, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+        if code is not None:
+            self.code = code
+
+
+class StaleJob(UlakError):
+    """Someone else moved the job first; reread it and decide again."""
+
+    code = "stale-job"
+
+    def __init__(self, message: str, *, job_id: str, decided_by: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.decided_by = decided_by
+
+
+class KeyTaken(UlakError):
+    """Another job holds the dedup key that this one would need."""
+
+    code = "key-taken"
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class Overloaded(UlakError):
+    """Intake is full. Nothing was accepted; try again after `retry_after`."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after: timedelta) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class UnknownOutcome(UlakError):
+    """The commit was not acknowledged in time: the job may or may not be stored.
+
+    Submitting again with the same dedup key, or reading `job_id`, tells which.
+    """
+
+    code = "unknown-outcome"
+
+    def __init__(self, message: str, *, job_id: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class NotSupported(UlakError):
+    """This store cannot do what was asked; the message names the call and the cure."""
+
+    code = "not-supported"
+
+
+class StoreError(UlakError):
+    """The store could not answer and wrote nothing that it did not report; retrying may help."""
+
+    code = "store-error"
+
+
+class Refused(StoreError):
+    """The store answered and refused the data itself; the same write will be refused again."""
+
+    code = "store-refused"

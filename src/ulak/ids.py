@@ -1,0 +1,58 @@
+"""Identities: UUIDv7 in sixteen bytes inside, text at the edge.
+
+A UUIDv7 begins with its time, so new rows land at the end of every index. Where knowing an id
+is itself the permission to read (a capability), a UUIDv4 is used: it tells nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+
+from ulak.clock import Instant
+from ulak.errors import BadInput
+
+RandomBytes = Callable[[int], bytes]
+
+_VERSION_7 = 0x7 << 76
+_VERSION_4 = 0x4 << 76
+_VARIANT = 0x2 << 62
+_LOW_62 = (1 << 62) - 1
+_BOTH_MARKS_OUT = ~((0xF << 76) | (0x3 << 62))
+
+
+def time_ordered_id(now: Instant, random_bytes: RandomBytes = os.urandom) -> bytes:
+    """Make a UUIDv7 for this instant; the sub-millisecond part keeps ids of one moment in order."""
+    millis, rest = divmod(now, 1000)
+    low = int.from_bytes(random_bytes(8), "big") & _LOW_62
+    # 1000 microseconds spread over the 12 bits that RFC 9562 leaves for a finer clock.
+    return ((millis << 80) | _VERSION_7 | ((rest * 4096 // 1000) << 64) | _VARIANT | low).to_bytes(
+        16, "big"
+    )
+
+
+def unguessable_id(random_bytes: RandomBytes = os.urandom) -> bytes:
+    """Make a UUIDv4, for ids that are capabilities."""
+    bits = int.from_bytes(random_bytes(16), "big") & _BOTH_MARKS_OUT
+    return (bits | _VERSION_4 | _VARIANT).to_bytes(16, "big")
+
+
+def to_text(identity: bytes) -> str:
+    """Write an id as people and URLs carry it."""
+    text = identity.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def from_text(text: str) -> bytes:
+    """Read an id as people write it.
+
+    Raises:
+        BadInput: it is not a UUID.
+    """
+    try:
+        return uuid.UUID(text).bytes
+    except (ValueError, AttributeError, TypeError):
+        raise BadInput(
+            f"{text!r} is not a job id; an id looks like 0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
+        ) from None

@@ -1,0 +1,1 @@
+"""Where jobs are kept: one protocol, and the stores that keep it."""

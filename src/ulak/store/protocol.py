@@ -1,0 +1,373 @@
+"""What every store promises. A store compares, swaps and reads; the rules are in `ulak.core`.
+
+Verbs are synchronous and batched. Every verb is one transaction: it happens whole or not at all.
+`ulak.testing.conformance` holds a store to each sentence here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple, Protocol
+
+from ulak.clock import Clock, Instant
+from ulak.core.change import Change, Receipt
+from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+
+LARGEST_BATCH = 500
+LARGEST_BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a store can do; the conformance suite and the engine read these, never its name."""
+
+    _: KW_ONLY
+    name: str
+    durable: bool
+    """What was committed survives the death of the process."""
+    shared: bool
+    """Several processes may use it at once."""
+    caller_transactions: bool = False
+    """`submit(connection=...)` writes in the caller's own transaction."""
+    durability: str = ""
+    """In a sentence, what a power cut may cost."""
+
+
+class Added(NamedTuple):
+    """The answer to one new job: `created` is False when its key was held by `row`."""
+
+    row: JobRow
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """How many jobs may be taken from these lanes together: the free places of one pool."""
+
+    lanes: tuple[str, ...]
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What one worker can run now."""
+
+    worker: str
+    wants: tuple[Want, ...]
+    entries: Mapping[tuple[str, int, str], str] = field(default_factory=dict)
+    """(flow, version, state) of stages with a busy state, and that state."""
+    suspects: bool = True
+    """Whether one job with two or more lapses may be among them."""
+
+
+class Claim(NamedTuple):
+    """One leased job with what its stage needs."""
+
+    row: JobRow
+    payload: Payload
+    results: tuple[Result, ...]
+
+
+class Claimed(NamedTuple):
+    """What a claim took, and what it saw on the way."""
+
+    claims: list[Claim]
+    now: Instant
+    """The store's time; the engine adds its own monotonic difference to it."""
+    requests: list[Request]
+    """What is asked of jobs that this worker has leased."""
+    next_at: Instant | None
+    """When the next delayed job of these lanes becomes due."""
+    unparked: int = 0
+
+
+class WorkerRow(NamedTuple):
+    """One worker's lease: every job it holds lives by this row."""
+
+    id: str
+    started_at: Instant
+    renewed_at: Instant
+    expires_at: Instant
+    lanes: str
+    """Every lane it serves, separated by spaces; for `why` and `doctor`."""
+    about: str
+    """Host and process, for people."""
+
+
+class Renewal(NamedTuple):
+    """The answer to a renewal. `alive` is False when the lease had lapsed and was taken away."""
+
+    alive: bool
+    now: Instant
+    requests: list[Request]
+
+
+class DedupRow(NamedTuple):
+    """Which job holds a dedup key, and until when at most."""
+
+    tenant: str
+    flow: str
+    key: str
+    job_id: bytes
+    expires_at: Instant | None
+
+
+class SlotRow(NamedTuple):
+    """One place of a limited stage. A closed one is not given again."""
+
+    limit: str
+    n: int
+    job_id: bytes | None
+    closed: int
+
+
+class OutboxRow(NamedTuple):
+    """A message and how far it has come."""
+
+    message: Message
+    sent_at: Instant | None
+    tries: int
+    not_before: Instant
+    dead: int
+
+
+class ProofRow(NamedTuple):
+    """One link of a tenant's chain: `hash` covers `body` and the hash before it."""
+
+    tenant: str
+    proof_id: int
+    job_id: bytes
+    seq: int
+    body: bytes
+    hash: bytes
+
+
+class CountRow(NamedTuple):
+    """How many jobs of a flow stand in a state."""
+
+    flow: str
+    flow_version: int
+    state: str
+    role: str
+    jobs: int
+
+
+class Progress(NamedTuple):
+    """How far a running stage says it is."""
+
+    job_id: bytes
+    fraction: float
+    note: str | None
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a list shows; every condition that is set must hold."""
+
+    _: KW_ONLY
+    tenant: str | None = None
+    flow: str | None = None
+    state: str | None = None
+    role: str | None = None
+    code: str | None = None
+    queue: str | None = None
+
+
+class Store(Protocol):
+    """The truth about every job."""
+
+    features: Features
+    clock: Clock
+
+    # --- life -------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Be ready for use. Creates the schema when there is none.
+
+        Raises:
+            StoreError: the schema is of another version, with the command that mends it.
+        """
+
+    def close(self) -> None:
+        """Give back connections and files; closing twice is nothing."""
+
+    def migrate(self) -> tuple[int, int]:
+        """Bring the schema to this release; answer its version before and after."""
+
+    # --- writing ----------------------------------------------------------------
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        """Store new jobs with payload, first event and key; answer each in order.
+
+        A job whose (tenant, flow, dedup key) is held by an unexpired key is not stored: the
+        holder is answered with `created=False`. An id that is already stored is answered as
+        created: repeating an `add` whose answer was lost is safe.
+
+        Raises:
+            Refused: the data cannot be stored; nothing was written.
+            StoreError: nothing was written, or it is not known.
+        """
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        """Write each change whole - job, events, results, outbox, spawned jobs, key, slot,
+        counters, proofs - or not at all, and answer one receipt per change, in order.
+
+        A worker's change is written while the stored token is `change.token`; an operator's
+        while the version is `change.version` and the job is not leased. A change that its guard
+        refuses writes nothing and never harms its neighbours. A change that `takes_slot` is
+        refused as `SlotTaken` when none is free, one that `takes_key` as `KeyTaken` when another
+        job holds it. A freed slot unparks the most urgent, oldest job parked on that limit.
+        A change whose commit id is already in the trail is answered `Committed`: repeating is
+        safe. At most one change per job, at most `LARGEST_BATCH` changes.
+
+        Raises:
+            Refused: the data of some change cannot be stored; nothing was written.
+            StoreError: nothing was written, or it is not known: look with `find_commits`.
+        """
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """Lease jobs to a worker: lapsed leases are given back first, whoever held them.
+
+        Takes, per want, up to `places` jobs of its lanes that are unleased, not parked and due,
+        the most urgent first, then the longest due, then by id; at most one with two or more
+        lapses, and none when `suspects` is false. The token and `stood` of each move; a job that
+        needs a slot takes one or is parked instead; a job whose state is in `entries` enters its
+        busy state with an `entered` event. A lapse moves the token, counts, frees the slot,
+        makes the job due at once and writes a `lapsed` event.
+        A worker that was never registered, or whose lease has lapsed, gets nothing.
+        """
+
+    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
+        """Begin a worker's lease and answer the store's time."""
+
+    def renew(self, worker: str, *, lease_us: int) -> Renewal:
+        """Extend a worker's lease, unless it lapsed and was taken away."""
+
+    def unregister(self, worker: str) -> None:
+        """End a worker's lease at once: what it still holds can be rescued now."""
+
+    def request(self, request: Request) -> bool:
+        """Ask something of a job; the same (kind, name) asked twice is one request.
+
+        Answers whether the job is leased now, so that its worker will see it.
+        """
+
+    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+        """Drop requests that need no change: the job has ended."""
+
+    def report(self, progress: Sequence[Progress]) -> None:
+        """Keep the latest progress of running jobs. Not in the trail, guards nothing."""
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Make each limit have exactly so many open slots; a lowered one closes and drains."""
+
+    # --- upkeep -----------------------------------------------------------------
+
+    def due(self, limit: int) -> list[JobRow]:
+        """Answer jobs whose `wake_at` has come and that nobody has leased, the oldest first."""
+
+    def overdue_leased(self, limit: int) -> list[JobRow]:
+        """Answer leased jobs whose `wake_at` has come and for which no expiry is requested."""
+
+    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
+        """Answer unleased jobs that have requests."""
+
+    def unpark(self, limit: int) -> int:
+        """Unpark jobs whose limit has a free slot that no commit has passed on."""
+
+    def fold_counts(self) -> None:
+        """Sum up the deltas that commits appended; the sums stay the same."""
+
+    def prune(self, *, before: Instant, limit: int) -> int:
+        """Remove up to `limit` jobs that ended before then, with everything of theirs except
+        proofs and dedup keys that have not expired; answer how many. Unfinished jobs stay."""
+
+    # --- outbox -----------------------------------------------------------------
+
+    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        """Take the head of up to `limit` keys for this relay alone, for `hold_us`.
+
+        The head of a key is its oldest message that is neither sent nor dead; a key whose head
+        is not due, or is taken, gives nothing: order per key is kept and no key waits for another.
+        """
+
+    def settle_messages(
+        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
+    ) -> None:
+        """Record what was published, and for failures when to try again or that they are dead."""
+
+    def dead_messages(self, limit: int) -> list[OutboxRow]:
+        """Answer messages that gave up, the oldest first."""
+
+    def revive_message(self, message: Message) -> bool:
+        """Let a dead message be tried again; False when it is not dead."""
+
+    # --- reading ----------------------------------------------------------------
+
+    def find_job(self, job_id: bytes) -> JobRow | None:
+        """Answer the job as it is stored."""
+
+    def find_payload(self, job_id: bytes) -> Payload | None:
+        """Answer the payload as it was submitted."""
+
+    def find_results(self, job_id: bytes) -> list[Result]:
+        """Answer every result of the job, the latest round last."""
+
+    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
+        """Answer the job that holds a dedup key now."""
+
+    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
+        """Tell which changes are in the trail, by their commit ids."""
+
+    def find_progress(self, job_id: bytes) -> Progress | None:
+        """Answer the latest progress."""
+
+    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Answer the events after that number, in order."""
+
+    def list_jobs(
+        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
+    ) -> list[JobRow]:
+        """Answer jobs by id, newest first, below `after`."""
+
+    def counts(self) -> list[CountRow]:
+        """Answer exact counts per flow, version and state, without counting jobs."""
+
+    def workers(self) -> list[WorkerRow]:
+        """Answer every registered worker, lapsed ones too."""
+
+    def pending_requests(self, job_id: bytes) -> list[Request]:
+        """Answer what is asked of a job and not settled."""
+
+    def slots(self) -> list[SlotRow]:
+        """Answer every slot, by limit and number."""
+
+    # --- whole-store reads for `verify`, by id upward ---------------------------
+
+    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
+        """Answer jobs by id, upward."""
+
+    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
+        """Answer every message of a job, sent ones too."""
+
+    def scan_keys(self) -> Iterator[DedupRow]:
+        """Answer every dedup key."""
+
+    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
+        """Answer a tenant's proofs in order."""
+
+    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
+        """Answer each tenant's last proof id and hash."""
+
+    def scan_orphans(self) -> list[str]:
+        """Name rows of other tables that belong to no job, one sentence each."""
+
+    # --- waking -----------------------------------------------------------------
+
+    def changed_elsewhere(self) -> bool:
+        """Tell cheaply whether another process has committed since the last call."""
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        """Call `ring` after each commit of this process that may have made a job due."""
