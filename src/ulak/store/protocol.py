@@ -223,7 +223,8 @@ class Store(Protocol):
         safe. At most one change per job, at most `LARGEST_BATCH` changes.
 
         Raises:
-            Refused: the data of some change cannot be stored; nothing was written.
+            Refused: the data of some change cannot be stored, or the batch is none; nothing was
+                written.
             StoreError: nothing was written, or it is not known: look with `find_commits`.
         """
 
@@ -233,8 +234,8 @@ class Store(Protocol):
         Takes, per want, up to `places` jobs of its lanes that are unleased, not parked and due,
         the most urgent first, then the longest due, then by id; at most one with two or more
         lapses, and none when `suspects` is false. The token and `stood` of each move; a job that
-        needs a slot takes one or is parked instead; a job whose state is in `entries` enters its
-        busy state with an `entered` event. A lapse moves the token, counts, frees the slot,
+        needs a slot takes one or is parked instead, and the next job is looked at in its place;
+        a `ready` job whose state is in `entries` enters its busy state with an `entered` event. A lapse moves the token, counts, frees the slot,
         makes the job due at once and writes a `lapsed` event.
         A worker that was never registered, or whose lease has lapsed, gets nothing.
         """
@@ -261,7 +262,11 @@ class Store(Protocol):
         """Keep the latest progress of running jobs. Not in the trail, guards nothing."""
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Make each limit have exactly so many open slots; a lowered one closes and drains."""
+        """Make each limit have exactly so many open slots; a lowered one closes and drains.
+
+        A job in a closed slot still counts: no slot is given while as many jobs hold one, open
+        or closed, as there are open slots. Limits that are not named stay as they are.
+        """
 
     # --- upkeep -----------------------------------------------------------------
 
@@ -282,7 +287,12 @@ class Store(Protocol):
 
     def prune(self, *, before: Instant, limit: int) -> int:
         """Remove up to `limit` jobs that ended before then, with everything of theirs except
-        proofs and dedup keys that have not expired; answer how many. Unfinished jobs stay."""
+        proofs; answer how many.
+
+        Unfinished jobs stay. So does a job that is still needed: one whose dedup key expires at
+        a date that has not come, since a duplicate is answered with it, and one with a message
+        that is neither sent nor dead. A key without a date goes with its job.
+        """
 
     # --- outbox -----------------------------------------------------------------
 

@@ -1,0 +1,340 @@
+"""The store in memory: the reference, and the plainest statement of what a store does.
+
+Every verb runs under one lock, so each is one transaction. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ulak.clock import Clock, Instant, SystemClock
+from ulak.core import event as kinds
+from ulak.core.change import (
+    COMMITTED,
+    EVERY_STAGE,
+    Change,
+    Committed,
+    KeyTaken,
+    LeaseLost,
+    Receipt,
+    SlotTaken,
+    Stale,
+)
+from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request
+from ulak.core.lifecycle import BUSY, FINAL, READY
+from ulak.errors import Refused
+from ulak.ids import to_text
+from ulak.store.memory_reads import MemoryReads
+from ulak.store.memory_tables import key_of, urgency
+from ulak.store.protocol import (
+    LARGEST_BATCH,
+    Added,
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Features,
+    Progress,
+    Renewal,
+    SlotRow,
+    WorkerRow,
+)
+
+# Claims and lapses are not changes, so their events carry no commit id.
+NO_COMMIT = b""
+SUSPECT_LAPSES = 2
+
+
+class MemoryStore(MemoryReads):
+    """A `Store` in the memory of this process."""
+
+    features = Features(
+        name="memory",
+        durable=False,
+        shared=False,
+        durability="everything is lost when the process ends",
+    )
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(SystemClock() if clock is None else clock)
+
+    # --- life -------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do: what is stored lives as long as the object."""
+
+    def migrate(self) -> tuple[int, int]:
+        return (1, 1)
+
+    # --- intake -----------------------------------------------------------------
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        with self._transaction() as now:
+            return [self._add(job, now) for job in jobs]
+
+    def _add(self, job: NewJob, now: Instant) -> Added:
+        if job.row.id in self._jobs:
+            return Added(self._jobs[job.row.id], True)
+        holder = self._holder(key_of(job.row), now)
+        if holder is not None:
+            return Added(self._jobs[holder], False)
+        self._put(job.row)
+        self._payloads[job.row.id] = job.payload
+        self._take_key(key_of(job.row), job.row.id, job.key_expires_at)
+        self._append(job.row.tenant, [job.event], [] if job.proof is None else [job.proof])
+        return Added(job.row, True)
+
+    # --- commit -----------------------------------------------------------------
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        with self._transaction() as now:
+            self._must_be_writable(changes)
+            return [self._commit(change, now) for change in changes]
+
+    def _must_be_writable(self, changes: Sequence[Change]) -> None:
+        """Refuse the batch before its first write: what fails later would leave half of it."""
+        if len(changes) > LARGEST_BATCH:
+            raise Refused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
+        seen: set[bytes] = set()
+        for change in changes:
+            name = to_text(change.row.id)
+            if change.row.id in seen:
+                raise Refused(f"job {name} has two changes in one commit; one is allowed")
+            seen.add(change.row.id)
+            if self._is_in_trail(change) or self._guard(change) is not None:
+                continue
+            messages = [(m.job_id, m.seq, m.n) for m in change.messages]
+            if len(set(messages)) < len(messages) or self._messages.keys() & set(messages):
+                raise Refused(f"job {name}: two messages have one identity (job, seq, n)")
+            stored = self._jobs[change.row.id].seq
+            if [e.seq for e in change.events] != list(range(stored + 1, change.row.seq + 1)):
+                raise Refused(f"job {name}: its events do not follow number {stored} of the trail")
+
+    def _commit(self, change: Change, now: Instant) -> Receipt:
+        if not self._is_in_trail(change):
+            refusal = self._guard(change) or self._lack(change, now)
+            if refusal is not None:
+                return refusal
+            self._write_change(change, now)
+        pending = self._requests[change.row.id]
+        return Committed(tuple(pending.values())) if pending else COMMITTED
+
+    def _guard(self, change: Change) -> Receipt | None:
+        """Answer the refusal when somebody came first."""
+        row = self._jobs.get(change.row.id)
+        if change.token is not None:
+            return None if row is not None and row.token == change.token else LeaseLost()
+        if row is None or row.version != change.version or row.leased_by is not None:
+            return Stale(row)
+        return None
+
+    def _lack(self, change: Change, now: Instant) -> Receipt | None:
+        """Answer the refusal when the change needs what is not to be had."""
+        if change.takes_slot is not None and self._free_places(change.takes_slot) <= 0:
+            return SlotTaken(change.takes_slot)
+        if change.takes_key:
+            holder = self._holder(key_of(change.row), now)
+            if holder not in (None, change.row.id):
+                return KeyTaken(holder)
+        return None
+
+    def _write_change(self, change: Change, now: Instant) -> None:
+        old = self._jobs[change.row.id]
+        row = JobRow._make((*old[:FIRST_MUTABLE], *change.row[FIRST_MUTABLE:SIDE], *old[SIDE:]))
+        self._put(self._settle(row, change.answers))
+        self._append(row.tenant, change.events, change.proofs)
+        results = self._results[row.id]
+        for stage, name in [(key[1], key) for key in results]:
+            if stage in change.voids or EVERY_STAGE in change.voids:
+                del results[name]
+        results.update({(r.round, r.stage, r.name): r for r in change.results})
+        self._post(change.messages)
+        if change.frees_slot is not None:
+            self._free_slot(change.frees_slot, row.id)
+        if change.takes_slot is not None:
+            self._take_slot(change.takes_slot, row.id)
+        if change.frees_key:
+            self._free_key(key_of(row), row.id)
+        if change.takes_key and self._holder(key_of(row), now) is None:
+            self._take_key(key_of(row), row.id, None)
+        for job in change.spawns:
+            self._add(job, now)
+
+    # --- claims and leases ------------------------------------------------------
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        with self._transaction() as now:
+            unparked = self._give_back_lapsed(now)
+            if request.worker not in self._workers:
+                return Claimed([], now, [], None, unparked)
+            claims = self._take(request, now)
+            lanes = {lane for want in request.wants for lane in want.lanes}
+            dates = [row.not_before for lane in lanes for row in self._on_shelf("lane", lane)]
+            return Claimed(
+                claims,
+                now,
+                self._requests_of_worker(request.worker),
+                min((date for date in dates if date > now), default=None),
+                unparked,
+            )
+
+    def _give_back_lapsed(self, now: Instant) -> int:
+        """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
+        unparked = 0
+        for worker in [w for w in self._workers.values() if w.expires_at <= now]:
+            for row in sorted(self._on_shelf("leased", worker.id)):
+                # The token moves, so that the vanished worker cannot write over its successor.
+                lost = row._replace(
+                    leased_by=None, token=row.token + 1, lapses=row.lapses + 1, lapsed=1,
+                    not_before=now, version=row.version + 1, seq=row.seq + 1,
+                )  # fmt: skip
+                self._put(lost)
+                event = _event(lost, kinds.LAPSED, row, kinds.ENGINE, worker.id, now)
+                self._append(row.tenant, [event], [])
+                if row.slot is not None:
+                    unparked += self._free_slot(row.slot, row.id)
+            del self._workers[worker.id]
+        return unparked
+
+    def _take(self, request: ClaimRequest, now: Instant) -> list[Claim]:
+        claims: list[Claim] = []
+        suspects = request.suspects
+        for want in request.wants:
+            standing = [row for lane in want.lanes for row in self._on_shelf("lane", lane)]
+            due = sorted((row for row in standing if row.not_before <= now), key=urgency)
+            free = want.places
+            for row in due:
+                is_suspect = row.lapses >= SUSPECT_LAPSES
+                if free <= 0:
+                    break
+                if is_suspect and not suspects:
+                    continue
+                if row.slot is not None and not self._take_slot(row.slot, row.id):
+                    self._put(row._replace(parked_on=row.slot))
+                    continue
+                claims.append(self._lease(row, request, now))
+                free -= 1
+                suspects = suspects and not is_suspect
+        return claims
+
+    def _lease(self, row: JobRow, request: ClaimRequest, now: Instant) -> Claim:
+        """Give a job to a worker, entering the busy state of its stage on the way."""
+        leased = row._replace(leased_by=request.worker, leased_at=now, token=row.token + 1, stood=1)
+        busy = request.entries.get((row.flow, row.flow_version, row.state))
+        # A job that undoes may stand in a state of the same name; its undo enters nothing.
+        if busy is not None and row.role == READY:
+            leased = leased._replace(
+                state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=now
+            )
+            event = _event(leased, kinds.ENTERED, row, request.worker, request.worker, now)
+            self._append(row.tenant, [event], [])
+        self._put(leased)
+        results = self.find_results(row.id) if row.has_results else []
+        return Claim(leased, self._payloads[row.id], tuple(results))
+
+    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
+        with self._transaction() as now:
+            served = " ".join(lanes)
+            self._workers[worker] = WorkerRow(worker, now, now, now + lease_us, served, about)
+            return now
+
+    def renew(self, worker: str, *, lease_us: int) -> Renewal:
+        with self._transaction() as now:
+            row = self._workers.get(worker)
+            if row is None:
+                return Renewal(False, now, [])
+            self._workers[worker] = row._replace(renewed_at=now, expires_at=now + lease_us)
+            return Renewal(True, now, self._requests_of_worker(worker))
+
+    def unregister(self, worker: str) -> None:
+        with self._transaction() as now:
+            row = self._workers.pop(worker, None)
+            if row is not None and self._on_shelf("leased", worker):
+                # The row stays, lapsed, for the next claimer: there is one way of rescue only.
+                self._workers[worker] = row._replace(expires_at=now)
+                self._made_due = True
+
+    # --- requests, progress, limits ---------------------------------------------
+
+    def request(self, request: Request) -> bool:
+        with self._transaction():
+            row = self._jobs.get(request.job_id)
+            if row is None:
+                return False
+            self._requests[row.id].setdefault((request.kind, request.name), request)
+            self._put(self._settle(row, ()))
+            return row.leased_by is not None
+
+    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+        with self._transaction():
+            if job_id in self._jobs:
+                self._put(self._settle(self._jobs[job_id], answers))
+
+    def report(self, progress: Sequence[Progress]) -> None:
+        with self._transaction():
+            self._progress.update({p.job_id: p for p in progress if p.job_id in self._jobs})
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        with self._transaction():
+            for limit, places in limits.items():
+                slots = self._slots[limit]
+                for n in range(1, max(places, len(slots)) + 1):
+                    slot = slots.get(n, SlotRow(limit, n, None, 0))
+                    slots[n] = slot._replace(closed=int(n > places))
+
+    # --- upkeep -----------------------------------------------------------------
+
+    def due(self, limit: int) -> list[JobRow]:
+        with self._transaction() as now:
+            return [row for row in self._waking(now) if row.leased_by is None][:limit]
+
+    def overdue_leased(self, limit: int) -> list[JobRow]:
+        with self._transaction() as now:
+            leased = [row for row in self._waking(now) if row.leased_by is not None]
+            return [row for row in leased if not self._is_asked(row.id, "expire")][:limit]
+
+    def _waking(self, now: Instant) -> list[JobRow]:
+        dated = [(row.wake_at, row.id, row) for row in self._on_shelf("waking")]
+        return [row for wake_at, _, row in sorted(dated) if wake_at is not None and wake_at <= now]
+
+    def _is_asked(self, job_id: bytes, kind: str) -> bool:
+        return any(asked == kind for asked, _ in self._requests[job_id])
+
+    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
+        with self._transaction():
+            asked = sorted(job_id for job_id, requests in self._requests.items() if requests)
+            free = [job_id for job_id in asked if self._jobs[job_id].leased_by is None][:limit]
+            return [(self._jobs[i], list(self._requests[i].values())) for i in free]
+
+    def unpark(self, limit: int) -> int:
+        with self._transaction():
+            unparked = 0
+            for name in sorted(self._slots):
+                unparked += self._pass_on(name, min(self._free_places(name), limit - unparked))
+            return unparked
+
+    def fold_counts(self) -> None:
+        """Nothing to do: the sums themselves are kept."""
+
+    def prune(self, *, before: Instant, limit: int) -> int:
+        with self._transaction() as now:
+            kept = {k.job_id for k in self._keys.values() if (k.expires_at or 0) > now}
+            kept |= {m[0] for m, r in self._messages.items() if r.sent_at is None and not r.dead}
+            ended = [
+                row.id
+                for row in sorted(self._jobs.values())
+                if row.role in FINAL and row.changed_at < before and row.id not in kept
+            ][:limit]
+            self._forget(set(ended))
+            return len(ended)
+
+
+def _event(row: JobRow, kind: str, before: JobRow, actor: str, worker: str, now: Instant) -> Event:
+    """A line that the store itself writes: a lease was taken into a busy state, or lost."""
+    token = row.token if kind == kinds.ENTERED else before.token
+    return Event(
+        row.id, row.seq, kind, before.state, row.state, actor, None, None, None, row.round,
+        row.attempt + 1, worker, token, row.leased_at, now, 0, NO_COMMIT,
+    )  # fmt: skip

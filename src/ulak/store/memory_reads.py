@@ -1,0 +1,188 @@
+"""The outbox and the reading verbs of the store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ulak.clock import Instant
+from ulak.core.change import Change
+from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
+from ulak.ids import to_text
+from ulak.store.memory_tables import MemoryTables
+from ulak.store.protocol import (
+    CountRow,
+    DedupRow,
+    JobFilter,
+    OutboxRow,
+    Progress,
+    ProofRow,
+    SlotRow,
+    WorkerRow,
+)
+
+
+class MemoryReads(MemoryTables):
+    """What reads jobs, and what takes messages from the outbox."""
+
+    # --- outbox -----------------------------------------------------------------
+
+    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        with self._transaction() as now:
+            heads: dict[str, OutboxRow] = {}
+            for row in self._messages.values():
+                if row.sent_at is None and not row.dead:
+                    heads.setdefault(row.message.key, row)
+            due = [head for head in heads.values() if head.not_before <= now][:limit]
+            return [self._write(row._replace(not_before=now + hold_us)) for row in due]
+
+    def settle_messages(
+        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
+    ) -> None:
+        with self._transaction() as now:
+            for message in sent:
+                row = self._find_message(message)
+                if row is not None and row.sent_at is None:
+                    self._write(row._replace(sent_at=now, dead=0))
+            for message, not_before, dead in failed:
+                row = self._find_message(message)
+                if row is not None and row.sent_at is None:
+                    self._write(
+                        row._replace(tries=row.tries + 1, not_before=not_before, dead=int(dead))
+                    )
+
+    def dead_messages(self, limit: int) -> list[OutboxRow]:
+        with self._transaction():
+            return [row for row in self._messages.values() if row.dead][:limit]
+
+    def revive_message(self, message: Message) -> bool:
+        with self._transaction() as now:
+            row = self._find_message(message)
+            if row is None or not row.dead:
+                return False
+            self._write(row._replace(dead=0, tries=0, not_before=now))
+            return True
+
+    def _find_message(self, message: Message) -> OutboxRow | None:
+        return self._messages.get((message.job_id, message.seq, message.n))
+
+    def _write(self, row: OutboxRow) -> OutboxRow:
+        self._messages[row.message.job_id, row.message.seq, row.message.n] = row
+        return row
+
+    # --- reading ----------------------------------------------------------------
+
+    def find_job(self, job_id: bytes) -> JobRow | None:
+        with self._lock:
+            return self._jobs.get(job_id)
+
+    def find_payload(self, job_id: bytes) -> Payload | None:
+        with self._lock:
+            return self._payloads.get(job_id)
+
+    def find_results(self, job_id: bytes) -> list[Result]:
+        with self._lock:
+            return sorted(self._results.get(job_id, {}).values(), key=lambda result: result.round)
+
+    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
+        with self._transaction() as now:
+            return self._holder((tenant, flow, key), now)
+
+    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
+        with self._lock:
+            return [self._is_in_trail(change) for change in changes]
+
+    def find_progress(self, job_id: bytes) -> Progress | None:
+        with self._lock:
+            return self._progress.get(job_id)
+
+    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        with self._lock:
+            return [e for e in self._trails.get(job_id, ()) if e.seq > after][:limit]
+
+    def list_jobs(
+        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
+    ) -> list[JobRow]:
+        with self._lock:
+            below = sorted((i for i in self._jobs if after is None or i < after), reverse=True)
+            rows = (self._jobs[job_id] for job_id in below)
+            return [row for row in rows if _matches(row, where)][:limit]
+
+    def counts(self) -> list[CountRow]:
+        with self._lock:
+            return [CountRow(*key, jobs) for key, jobs in sorted(self._counts.items()) if jobs]
+
+    def workers(self) -> list[WorkerRow]:
+        with self._lock:
+            return sorted(self._workers.values())
+
+    def pending_requests(self, job_id: bytes) -> list[Request]:
+        with self._lock:
+            return list(self._requests.get(job_id, {}).values())
+
+    def slots(self) -> list[SlotRow]:
+        with self._lock:
+            return [slot for _, slots in sorted(self._slots.items()) for slot in slots.values()]
+
+    # --- whole-store reads ------------------------------------------------------
+
+    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
+        with self._lock:
+            return [self._jobs[job_id] for job_id in sorted(self._jobs) if job_id > after][:limit]
+
+    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
+        with self._lock:
+            return [row for key, row in sorted(self._messages.items()) if key[0] == job_id]
+
+    def scan_keys(self) -> Iterator[DedupRow]:
+        with self._lock:
+            return iter(sorted(self._keys.values()))
+
+    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
+        with self._lock:
+            return [p for p in self._proofs.get(tenant, ()) if p.proof_id > after][:limit]
+
+    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
+        with self._lock:
+            return {
+                tenant: (chain[-1].proof_id, chain[-1].hash)
+                for tenant, chain in self._proofs.items()
+                if chain
+            }
+
+    def scan_orphans(self) -> list[str]:
+        with self._lock:
+            tables: dict[str, set[bytes]] = {
+                "events": set(self._trails),
+                "payload": set(self._payloads),
+                "results": {i for i, results in self._results.items() if results},
+                "requests": {i for i, requests in self._requests.items() if requests},
+                "progress": set(self._progress),
+                "messages": {m[0] for m in self._messages},
+                "dedup key": {key.job_id for key in self._keys.values()},
+                "slot": {slot.job_id for slot in self.slots() if slot.job_id is not None},
+            }
+            return [
+                f"{table} of job {to_text(job_id)}: there is no such job"
+                for table, owners in tables.items()
+                for job_id in sorted(owners - self._jobs.keys())
+            ]
+
+    # --- waking -----------------------------------------------------------------
+
+    def changed_elsewhere(self) -> bool:
+        return False
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        with self._lock:
+            self._rings.append(ring)
+
+
+def _matches(row: JobRow, where: JobFilter) -> bool:
+    return (
+        where.tenant in (None, row.tenant)
+        and where.flow in (None, row.flow)
+        and where.state in (None, row.state)
+        and where.role in (None, row.role)
+        and where.code in (None, row.code)
+        and (where.queue is None or row.lane.startswith(f"{where.queue}/"))
+    )

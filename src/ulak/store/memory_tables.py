@@ -1,0 +1,186 @@
+"""The tables of the store in memory: rows, their lock, and the steps that verbs share."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+
+from ulak.clock import Clock, Instant
+from ulak.core.change import Change
+from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
+from ulak.store.protocol import DedupRow, OutboxRow, Progress, ProofRow, SlotRow, WorkerRow
+
+FIRST_HASH = bytes(32)
+
+Key = tuple[str, str, str]
+
+
+class MemoryTables:
+    """Plain dictionaries, each what a table would be elsewhere."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._lock = threading.RLock()
+        self._rings: list[Callable[[], None]] = []
+        self._made_due = False
+        self._jobs: dict[bytes, JobRow] = {}
+        self._shelves: defaultdict[tuple[str, str], set[bytes]] = defaultdict(set)
+        self._payloads: dict[bytes, Payload] = {}
+        self._trails: dict[bytes, list[Event]] = {}
+        self._results: defaultdict[bytes, dict[tuple[int, str, str], Result]] = defaultdict(dict)
+        self._requests: defaultdict[bytes, dict[tuple[str, str], Request]] = defaultdict(dict)
+        self._progress: dict[bytes, Progress] = {}
+        self._keys: dict[Key, DedupRow] = {}
+        self._slots: defaultdict[str, dict[int, SlotRow]] = defaultdict(dict)
+        self._workers: dict[str, WorkerRow] = {}
+        self._messages: dict[tuple[bytes, int, int], OutboxRow] = {}
+        self._proofs: defaultdict[str, list[ProofRow]] = defaultdict(list)
+        self._counts: Counter[tuple[str, int, str, str]] = Counter()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Instant]:
+        """Hold the lock, tell the time, and ring afterwards when a job may have become due."""
+        with self._lock:
+            self._made_due = False
+            yield self.clock.now()
+            rings = tuple(self._rings) if self._made_due else ()
+        for ring in rings:
+            ring()
+
+    # --- jobs -------------------------------------------------------------------
+
+    def _put(self, row: JobRow) -> None:
+        """Store a job, and keep every index and counter true. The only way a row changes."""
+        self._take_away(row.id)
+        self._jobs[row.id] = row
+        self._counts[row.flow, row.flow_version, row.state, row.role] += 1
+        for shelf in _shelves_of(row):
+            self._shelves[shelf].add(row.id)
+            self._made_due = self._made_due or shelf[0] == "lane"
+
+    def _take_away(self, job_id: bytes) -> None:
+        old = self._jobs.pop(job_id, None)
+        if old is not None:
+            self._counts[old.flow, old.flow_version, old.state, old.role] -= 1
+            for shelf in _shelves_of(old):
+                self._shelves[shelf].discard(job_id)
+
+    def _on_shelf(self, kind: str, name: str = "") -> list[JobRow]:
+        return [self._jobs[job_id] for job_id in self._shelves.get((kind, name), ())]
+
+    def _forget(self, job_ids: set[bytes]) -> None:
+        """Remove jobs and everything of their own; proofs stay."""
+        for job_id in job_ids:
+            self._take_away(job_id)
+            self._payloads.pop(job_id, None)
+            self._trails.pop(job_id, None)
+            self._results.pop(job_id, None)
+            self._requests.pop(job_id, None)
+            self._progress.pop(job_id, None)
+        self._keys = {k: key for k, key in self._keys.items() if key.job_id not in job_ids}
+        self._messages = {m: row for m, row in self._messages.items() if m[0] not in job_ids}
+
+    # --- what hangs on a job ----------------------------------------------------
+
+    def _append(self, tenant: str, events: Sequence[Event], proofs: Sequence[bytes]) -> None:
+        """Add events to the trail and chain what they prove."""
+        for event in events:
+            self._trails.setdefault(event.job_id, []).append(event)
+        chain = self._proofs[tenant]
+        for event, body in zip(events, proofs, strict=False):
+            before = chain[-1].hash if chain else FIRST_HASH
+            link = sha256(before + body).digest()
+            chain.append(ProofRow(tenant, len(chain) + 1, event.job_id, event.seq, body, link))
+
+    def _post(self, messages: Sequence[Message]) -> None:
+        for m in messages:
+            self._messages[m.job_id, m.seq, m.n] = OutboxRow(m, None, 0, m.at, 0)
+
+    def _is_in_trail(self, change: Change) -> bool:
+        """Tell whether this very change was written: its last event carries its commit id."""
+        trail = self._trails.get(change.row.id, [])
+        last = change.row.seq
+        return len(trail) >= last > 0 and trail[last - 1].commit_id == change.commit_id
+
+    def _settle(self, row: JobRow, answers: Sequence[tuple[str, str]]) -> JobRow:
+        """Drop settled requests; answer the row with the number of those that are left."""
+        for answer in answers:
+            self._requests[row.id].pop(answer, None)
+        return row._replace(requests=len(self._requests[row.id]))
+
+    def _requests_of_worker(self, worker: str) -> list[Request]:
+        held = sorted(self._on_shelf("leased", worker))
+        return [asked for row in held for asked in self._requests[row.id].values()]
+
+    # --- keys -------------------------------------------------------------------
+
+    def _holder(self, key: Key | None, now: Instant) -> bytes | None:
+        """Answer the job that holds this dedup key now; an expired key is held by nobody."""
+        held = None if key is None else self._keys.get(key)
+        if held is None or (held.expires_at is not None and held.expires_at <= now):
+            return None
+        return held.job_id
+
+    def _take_key(self, key: Key | None, job_id: bytes, expires_at: Instant | None) -> None:
+        if key is not None:
+            self._keys[key] = DedupRow(*key, job_id, expires_at)
+
+    def _free_key(self, key: Key | None, job_id: bytes) -> None:
+        """Give the key back, unless another job has taken it over since."""
+        if key is not None and key in self._keys and self._keys[key].job_id == job_id:
+            del self._keys[key]
+
+    # --- slots ------------------------------------------------------------------
+
+    def _free_places(self, limit: str) -> int:
+        """Answer how many more may run. One in a closed slot counts until it has drained."""
+        slots = self._slots.get(limit, {}).values()
+        return sum(not s.closed for s in slots) - sum(s.job_id is not None for s in slots)
+
+    def _take_slot(self, limit: str, job_id: bytes) -> bool:
+        if self._free_places(limit) <= 0:
+            return False
+        slots = self._slots[limit]
+        n = min(n for n, slot in slots.items() if slot.job_id is None and not slot.closed)
+        slots[n] = slots[n]._replace(job_id=job_id)
+        return True
+
+    def _free_slot(self, limit: str, job_id: bytes) -> int:
+        """Free the slot that this job holds and pass it on; answer how many were unparked."""
+        for n, slot in self._slots.get(limit, {}).items():
+            if slot.job_id == job_id:
+                self._slots[limit][n] = slot._replace(job_id=None)
+                return self._pass_on(limit, min(1, self._free_places(limit)))
+        return 0
+
+    def _pass_on(self, limit: str, places: int) -> int:
+        """Unpark so many jobs, the most urgent and then the oldest; they take the slot by claim."""
+        chosen = sorted(self._on_shelf("parked", limit), key=urgency)[: max(places, 0)]
+        for row in chosen:
+            self._put(row._replace(parked_on=None))
+        return len(chosen)
+
+
+def urgency(row: JobRow) -> tuple[int, Instant, bytes]:
+    """The order in which jobs are claimed and unparked."""
+    return (row.priority, row.not_before, row.id)
+
+
+def key_of(row: JobRow) -> Key | None:
+    """The dedup key of a job, if it has one."""
+    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
+
+def _shelves_of(row: JobRow) -> Iterator[tuple[str, str]]:
+    """Name the indexes that a row stands in: by worker, by limit or by lane, and by date."""
+    if row.leased_by is not None:
+        yield ("leased", row.leased_by)
+    elif row.parked_on is not None:
+        yield ("parked", row.parked_on)
+    elif row.lane:
+        yield ("lane", row.lane)
+    if row.wake_at is not None:
+        yield ("waking", "")
