@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ulak.core.job import Event, JobRow, Message, NewJob, Request, Result
+from ulak.core.lifecycle import Role
 
 
 class Change(NamedTuple):
@@ -37,7 +38,9 @@ class Change(NamedTuple):
     proofs: tuple[bytes, ...] = ()
     """What is chained into the tenant's proofs, one per event that is one."""
     moved_from: str | None = None
-    """The state left, for the counters; None when the state stays."""
+    """The state left, for the counters; None when state and role stay."""
+    role_from: Role | None = None
+    """The role left with it: a job may begin its undos in the state where it stands."""
 
 
 @dataclass(frozen=True, slots=True)

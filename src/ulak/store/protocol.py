@@ -235,8 +235,9 @@ class Store(Protocol):
         the most urgent first, then the longest due, then by id; at most one with two or more
         lapses, and none when `suspects` is false. The token and `stood` of each move; a job that
         needs a slot takes one or is parked instead, and the next job is looked at in its place;
-        a `ready` job whose state is in `entries` enters its busy state with an `entered` event. A lapse moves the token, counts, frees the slot,
-        makes the job due at once and writes a `lapsed` event.
+        a `ready` job whose state is in `entries` enters its busy state with an `entered` event.
+        A lapse moves the token, counts, frees the slot, makes the job due at once and writes a
+        `lapsed` event.
         A worker that was never registered, or whose lease has lapsed, gets nothing.
         """
 
