@@ -1,3 +1,62 @@
-"""Durable jobs for Python, each one a state machine that you declare."""
+"""Durable jobs for Python, each one a state machine that you declare.
+
+Everything a program needs is named here; what is not named here may change without notice.
+"""
+
+from ulak.core.decision import Decision
+from ulak.core.flow import Flow
+from ulak.core.lifecycle import SAME, Lifecycle
+from ulak.core.outcome import Goto, Hold, RetryLater
+from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
+from ulak.core.run import Run
+from ulak.engine.engine import Engine
+from ulak.engine.ports import Places, WorkerSettings
+from ulak.engine.view import Job
+from ulak.errors import (
+    BadInput,
+    FlowError,
+    JobNotFound,
+    KeyTaken,
+    Overloaded,
+    ResultNotReady,
+    StaleJob,
+    StoreError,
+    TransitionNotAllowed,
+    UlakError,
+    UnknownOutcome,
+)
+from ulak.wiring import connect
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "SAME",
+    "SUBMITTER",
+    "Backoff",
+    "BadInput",
+    "Decision",
+    "Dedup",
+    "Engine",
+    "Flow",
+    "FlowError",
+    "Goto",
+    "Hold",
+    "Job",
+    "JobNotFound",
+    "KeyTaken",
+    "Lifecycle",
+    "Limit",
+    "Overloaded",
+    "Places",
+    "ResultNotReady",
+    "RetryLater",
+    "Run",
+    "StaleJob",
+    "StoreError",
+    "TransitionNotAllowed",
+    "UlakError",
+    "UnknownOutcome",
+    "Until",
+    "WorkerSettings",
+    "connect",
+]

@@ -162,7 +162,7 @@ class Run(Generic[P]):
 
     def key(self, name: str) -> str:
         """Answer a key for the outside that is the same on every attempt of this round."""
-        return f"{self.job_id}/{self._job.round}/{name}"
+        return effect_key(self._job, name)
 
     def emit(self, topic: str, data: object, *, key: str | None = None) -> None:
         """Send a message with this stage's move: with it or not at all, at least once.
@@ -182,3 +182,8 @@ class Run(Generic[P]):
     def resource(self, kind: type[T]) -> T:
         """Answer this worker's resource of that type, as given to the engine."""
         return self._host.resource(kind)
+
+
+def effect_key(job: JobRow, name: str) -> str:
+    """Name one effect of a job for the outside: the same on every attempt of a round."""
+    return f"{to_text(job.id)}/{job.round}/{name}"

@@ -1,0 +1,1 @@
+"""The engine: accepts jobs, runs their stages, and keeps the promises between."""

@@ -1,0 +1,307 @@
+"""One run while it runs: what its stage may ask for, and what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ulak.clock import Instant
+from ulak.core import event as kinds
+from ulak.core.change import Change, Committed, Receipt
+from ulak.core.decide import RunFacts, decide
+from ulak.core.decision import Decision
+from ulak.core.flow import Flow, Gate
+from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.lifecycle import UNDOING
+from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Stopped
+from ulak.core.run import Run, effect_key
+from ulak.core.table import Place
+from ulak.engine.abandon import Abandoned
+from ulak.engine.committer import Entry
+from ulak.engine.results import Results, read_payload
+from ulak.errors import BadInput, FlowError
+from ulak.ids import to_text
+from ulak.store import codec
+from ulak.store.protocol import Progress
+
+if TYPE_CHECKING:
+    from ulak.engine.worker import Worker
+
+T = TypeVar("T")
+
+_UNREAD: Final = object()
+
+
+class ActiveRun:
+    """A leased job in this worker, from its claim until its lease is given back."""
+
+    __slots__ = (
+        "_loop_lock",
+        "_payload",
+        "asked",
+        "change",
+        "deadline",
+        "draining",
+        "flow",
+        "interrupt",
+        "kept_since",
+        "kept_stages",
+        "lost",
+        "messages",
+        "outcome",
+        "overran",
+        "payload_bytes",
+        "place",
+        "pool",
+        "results",
+        "row",
+        "spawns",
+        "started_at",
+        "stopping",
+        "task",
+        "thread_lock",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        worker: Worker,
+        flow: Flow[Any],
+        row: JobRow,
+        payload: Payload,
+        results: tuple[Result, ...],
+        now: Instant,
+    ) -> None:
+        self.worker = worker
+        self.flow = flow
+        self.row = row
+        self.place: Place = flow.table.places[row.state]
+        self.pool = ""
+        self.payload_bytes = payload
+        self._payload: Any = _UNREAD
+        self.results = results
+        self._loop_lock: asyncio.Lock | None = None
+        self.thread_lock = threading.Lock()
+        self.started_at = now
+        self.deadline = 0
+        self.kept_since = now
+        self.kept_stages = 0
+        self.stopping = False
+        """The stage should stop, for whatever reason."""
+        self.draining = False
+        self.overran = False
+        self.lost = False
+        self.asked: Cancel | Elapsed | None = None
+        self.messages: list[Message] = []
+        self.spawns: list[NewJob] = []
+        self.task: asyncio.Task[None] | None = None
+        self.interrupt: Callable[[], None] | None = None
+        """Ends a stage that runs in a process of its own."""
+        self.outcome: Outcome | None = None
+        self.change: Change | None = None
+
+    # --- what the worker asks ---------------------------------------------------
+
+    def function(self) -> Callable[[Run[Any]], Any]:
+        """Answer the function to run: the stage of the state, or the undo that is owed next."""
+        if self.row.role != UNDOING:
+            stage = self.place.stage
+            if stage is None:
+                raise FlowError(f'{self.flow.name}: no stage leaves "{self.row.state}"')
+            return stage.function
+        owed = self.row.started.split()[-1]
+        undo = self.flow.table.places[owed].stage
+        if undo is None or undo.undo_function is None:
+            raise FlowError(f'{self.flow.name}: the undo of "{owed}" is gone; declare it again')
+        return undo.undo_function
+
+    def stage_name(self) -> str:
+        """Name the stage whose results this run reads and writes."""
+        if self.row.role == UNDOING:
+            return self.row.started.split()[-1]
+        return self.row.state if self.place.stage is None else self.place.stage.state
+
+    def timeout_us(self) -> int:
+        """How long this run may take; an undo has as long as its stage."""
+        return self.flow.table.places[self.stage_name()].timeout_us
+
+    def go_on(self, row: JobRow, now: Instant) -> None:
+        """Begin the next stage under the same lease."""
+        change = self.change
+        if change is not None and change.results:
+            self.results = self.results + change.results
+        self.row = row
+        self.place = self.flow.table.places[row.state]
+        self.started_at = now
+        self.kept_stages += 1
+        self.overran = False
+        self.messages = []
+        self.spawns = []
+        self.change = None
+
+    def is_stopping(self) -> bool:
+        """What `run.cancelled` answers."""
+        return self.stopping
+
+    def ask(self, request: Request) -> bool:
+        """Take in a cancel or an expiry; signals wait in the store until the job waits for them."""
+        if request.kind == "cancel":
+            self.asked = Cancel(request.actor, request.note or "")
+        elif request.kind == "expire":
+            self.asked = Elapsed(note=request.note or "")
+        else:
+            return False
+        self.stopping = True
+        return True
+
+    def facts(self, may_keep: Callable[[Place], bool] | None = None) -> RunFacts:
+        """Answer what the trail must know of this run."""
+        return RunFacts(self.worker.id, self.started_at, may_keep, self.asked)
+
+    def hold_instead(self, why: str) -> Change:
+        """The minimal change that can always be written: this job stops for a person."""
+        return decide(
+            self.flow,
+            self.row,
+            Stopped(kinds.COMMIT_REJECTED, ascii(why)[:500]),
+            self.worker.now(),
+            facts=RunFacts(self.worker.id, self.started_at),
+            commit_id=self.worker.new_commit_id(),
+        )
+
+    # --- what a stage asks (`ulak.core.run.Host`) -------------------------------
+
+    def payload(self) -> Any:
+        if self._payload is _UNREAD:
+            self._payload = read_payload(self.flow, self.payload_bytes)
+        return self._payload
+
+    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
+        return Results(self.results).find(stage, kind)
+
+    def find_decision(self, gate: Gate[Any]) -> Decision[Any] | None:
+        return Results(self.results).find_decision(gate)
+
+    def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        if not name or "/" in name:
+            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
+        if self.pool == "loop":
+            if not inspect.iscoroutinefunction(function):
+                raise BadInput(
+                    f"once({name!r}) in an async stage needs an async function; "
+                    "a plain one would stop every other stage of this worker"
+                )
+            return self._once_async(name, function)
+        if inspect.iscoroutinefunction(function):
+            raise BadInput(f"once({name!r}) in a plain stage needs a plain function, not async")
+        return self._once_plain(name, function)
+
+    def emit(self, topic: str, data: object, key: str | None) -> None:
+        if not topic:
+            raise BadInput("emit needs a topic")
+        row, n, order = self.row, len(self.messages), key or self.row.id.hex()
+        data_bytes = codec.encode(data)
+        self.messages.append(Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()))
+
+    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
+        made = [self.worker.engine.prepare(flow, payload, **options) for payload in payloads]
+        self.spawns.extend(made)
+        return [to_text(job.row.id) for job in made]
+
+    def progress(self, fraction: float, note: str | None) -> None:
+        if not 0 <= fraction <= 1:
+            raise BadInput(f"progress {fraction} is not between 0 and 1")
+        self.worker.progress[self.row.id] = Progress(
+            self.row.id, float(fraction), note, self.worker.now()
+        )
+
+    def resource(self, kind: type[T]) -> T:
+        return self.worker.resource(kind)
+
+    # --- once -------------------------------------------------------------------
+
+    def recorded(self, name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
+        """Answer whether an effect's result is recorded in this round, and which it is."""
+        return Results(self.results).recorded(self.stage_name(), name, self.row.round, function)
+
+    def record(self, name: str, data: bytes) -> Change:
+        """Make the change that records an effect."""
+        return decide(
+            self.flow, self.row, Noted(name, data), self.worker.now(), facts=self.facts(),
+            commit_id=self.worker.new_commit_id(),
+        )  # fmt: skip
+
+    def recorded_now(self, change: Change, receipt: Receipt) -> None:
+        """Take over what the record of an effect has moved, or end the stage."""
+        if not isinstance(receipt, Committed):
+            self.lost = self.stopping = True
+            raise Abandoned
+        self.row = change.row
+        self.results = self.results + change.results
+        for request in receipt.requests:
+            self.worker.ask(self, request)
+
+    def commit_and_wait(self, change: Change) -> Receipt:
+        """Commit from a thread and wait until it is durable."""
+        done = threading.Event()
+        answer: list[Receipt] = []
+
+        def settle(receipt: Receipt) -> None:
+            answer.append(receipt)
+            done.set()
+
+        self.worker.committer.offer(Entry(change, settle, self.hold_instead))
+        done.wait()
+        return answer[0]
+
+    def _once_plain(self, name: str, function: Callable[[str], Any]) -> Any:
+        found, value = self.recorded(name, function)
+        if found:
+            return value
+        value = function(effect_key(self.row, name))
+        with self.thread_lock:
+            change = self.record(name, codec.encode(value))
+            self.recorded_now(change, self.commit_and_wait(change))
+        return value
+
+    async def _once_async(self, name: str, function: Callable[[str], Awaitable[Any]]) -> Any:
+        found, value = self.recorded(name, function)
+        if found:
+            return value
+        value = await function(effect_key(self.row, name))
+        if self._loop_lock is None:
+            self._loop_lock = asyncio.Lock()
+        async with self._loop_lock:
+            change = self.record(name, codec.encode(value))
+            future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+            def settle(receipt: Receipt) -> None:
+                if not future.done():
+                    future.set_result(receipt)
+
+            self.worker.committer.offer(Entry(change, settle, self.hold_instead))
+            cancelled = await _even_if_cancelled(future)
+            self.recorded_now(change, future.result())
+            if cancelled is not None:
+                raise cancelled
+        return value
+
+    async def quiet(self) -> None:
+        """Wait until no effect of this run is being recorded; its record would move the row."""
+        if self._loop_lock is not None and self._loop_lock.locked():
+            async with self._loop_lock:
+                pass
+
+
+async def _even_if_cancelled(future: asyncio.Future[Receipt]) -> asyncio.CancelledError | None:
+    """Wait for a receipt. The effect has happened: no cancel may come before its record."""
+    cancelled = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled

@@ -1,0 +1,163 @@
+"""The engine's verbs for an event loop: one thin adapter, no second implementation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ulak.core.flow import Flow
+from ulak.core.intake import NORMAL
+from ulak.core.job import NewJob
+from ulak.engine.function import Call, JobFunction
+from ulak.engine.view import Job, TrailEvent, job_view
+from ulak.store.protocol import LARGEST_BATCH, Added, CountRow, JobFilter
+
+if TYPE_CHECKING:
+    from ulak.engine.engine import Engine
+
+P = TypeVar("P")
+
+LONGEST_WAIT_S = 0.2
+EVERY_JOB = JobFilter()
+
+
+class AsyncEngine:
+    """`engine.aio`: every verb of the engine, to be awaited. The promises are the engine's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def submit(
+        self,
+        flow: Flow[P] | JobFunction[..., Any] | Call,
+        payload: Any = None,
+        *arguments: Any,
+        tenant: str = "",
+        actor: str = "",
+        priority: int = NORMAL,
+        after: timedelta | None = None,
+        expires: timedelta | None = None,
+        dedup_key: str | None = None,
+    ) -> Job:
+        """Accept a job, sharing its commit with every other submit of this moment."""
+        new = self._engine.prepare(
+            flow, payload, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
+            expires=expires, dedup_key=dedup_key,
+        )  # fmt: skip
+        added = (await self._offer([new]))[0]
+        return job_view(added.row, created=added.created)
+
+    async def submit_many(self, flow: Flow[P], payloads: Iterable[P], **options: Any) -> list[Job]:
+        """Accept many jobs of one flow, in few transactions."""
+        new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
+        parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
+        added = [a for part in parts for a in await self._offer(part)]
+        return [job_view(a.row, created=a.created) for a in added]
+
+    async def _offer(self, jobs: list[NewJob]) -> list[Added]:
+        engine = self._engine
+        answer = asyncio.wrap_future(engine.intake.offer(jobs))
+        try:
+            return await asyncio.wait_for(answer, engine.submit_timeout_s)
+        except TimeoutError:
+            raise engine.unknown_outcome(jobs[0]) from None
+
+    async def decide(
+        self,
+        job_id: str,
+        choice: str,
+        *,
+        actor: str,
+        note: str = "",
+        data: object = None,
+        roles: Collection[str] | None = None,
+    ) -> Job:
+        """Answer a gate."""
+        return await asyncio.to_thread(
+            self._engine.decide, job_id, choice, actor=actor, note=note, data=data, roles=roles
+        )
+
+    async def release(self, job_id: str, *, actor: str, note: str = "") -> Job:
+        """Let a held job go on."""
+        return await asyncio.to_thread(self._engine.release, job_id, actor=actor, note=note)
+
+    async def retry(self, job_id: str, *, actor: str, note: str = "") -> Job:
+        """Run a failed job again."""
+        return await asyncio.to_thread(self._engine.retry, job_id, actor=actor, note=note)
+
+    async def cancel(self, job_id: str, *, actor: str, note: str = "") -> Job:
+        """End a job."""
+        return await asyncio.to_thread(self._engine.cancel, job_id, actor=actor, note=note)
+
+    async def signal(
+        self,
+        job: str | tuple[str, str],
+        name: str,
+        data: object = None,
+        *,
+        actor: str = "",
+        note: str = "",
+        tenant: str = "",
+    ) -> Job:
+        """Tell a job that something happened outside."""
+        act = partial(self._engine.signal, job, name, data, actor=actor, note=note, tenant=tenant)
+        return await asyncio.to_thread(act)
+
+    async def get(self, job_id: str) -> Job:
+        """Answer a job as it stands now."""
+        return await asyncio.to_thread(self._engine.get, job_id)
+
+    async def jobs(
+        self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Answer jobs, newest first."""
+        return await asyncio.to_thread(self._engine.jobs, where, after=after, limit=limit)
+
+    async def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
+        """Answer what happened to a job, in order."""
+        return await asyncio.to_thread(self._engine.trail, job_id, after=after, limit=limit)
+
+    async def payload(self, job_id: str, *, reveal: bool = False) -> Any:
+        """Answer a job's payload as plain data."""
+        return await asyncio.to_thread(self._engine.payload, job_id, reveal=reveal)
+
+    async def result(self, job_id: str) -> Any:
+        """Answer what the job's last stage has returned."""
+        return await asyncio.to_thread(self._engine.result, job_id)
+
+    async def counts(self) -> list[CountRow]:
+        """Answer how many jobs stand in each state."""
+        return await asyncio.to_thread(self._engine.counts)
+
+    async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Job:
+        """Wait until a job has ended and answer it."""
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        loop, moved = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            loop.call_soon_threadsafe(moved.set)
+
+        stop = self._engine.on_move(ring)
+        try:
+            while True:
+                moved.clear()
+                job = await self.get(job_id)
+                if job.is_final:
+                    return job
+                left = LONGEST_WAIT_S
+                if deadline is not None:
+                    left = min(left, deadline - time.monotonic())
+                    if left <= 0:
+                        raise TimeoutError(
+                            f'job {job_id} is still in "{job.state}" after {timeout}'
+                        )
+                try:
+                    await asyncio.wait_for(moved.wait(), left)
+                except TimeoutError:
+                    continue
+        finally:
+            stop()

@@ -1,0 +1,108 @@
+"""A durable job made of a plain function: the smallest flow there is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from ulak.core.flow import Flow, pool_of
+from ulak.core.lifecycle import Lifecycle
+from ulak.core.policy import Backoff
+from ulak.core.run import Run
+from ulak.errors import BadInput
+from ulak.store import codec
+
+A = ParamSpec("A")
+R = TypeVar("R")
+
+STAGE_OPTIONS = ("timeout", "limit", "isolate", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A job function with its arguments, ready to be submitted."""
+
+    flow: Flow[Any]
+    payload: dict[str, Any]
+
+
+class JobFunction(Generic[A, R]):
+    """A function that can still be called, and submitted as a durable job."""
+
+    def __init__(self, function: Callable[A, R], flow: Flow[Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.flow = flow
+        self._signature = inspect.signature(function)
+
+    def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call:
+        """Check arguments against the signature and keep them for a submit.
+
+        Raises:
+            BadInput: the function cannot be called with them.
+        """
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadInput(f"{self.flow.name}{self._signature}: {error}") from None
+        return Call(self.flow, {"args": list(args), "kwargs": dict(kwargs)})
+
+    def __repr__(self) -> str:
+        return f"<job {self.flow.name}{self._signature}>"
+
+
+def make_function(
+    function: Callable[A, R], *, name: str | None, retry: int | Backoff, options: dict[str, Any]
+) -> JobFunction[A, R]:
+    """Expand a function into a flow of one stage: queued, then done."""
+    staged = {k: options.pop(k) for k in STAGE_OPTIONS if k in options}
+    lifecycle = Lifecycle("queued", {"queued": ["done"]})
+    flow: Flow[Any] = Flow(name or function.__name__, lifecycle, retry=retry, **options)
+    call = _caller(function)
+    if pool_of(function) == "loop":
+
+        async def run_async(run: Run[Any]) -> Any:
+            args, kwargs = call(run.payload)
+            return await function(*args, **kwargs)  # type: ignore[misc]
+
+        stage: Callable[[Run[Any]], Any] = run_async
+    else:
+
+        def run_plain(run: Run[Any]) -> Any:
+            args, kwargs = call(run.payload)
+            return function(*args, **kwargs)
+
+        stage = run_plain
+    flow.stage("queued", **staged)(stage)
+    return JobFunction(function, flow)
+
+
+def _caller(function: Callable[..., Any]) -> Callable[[Any], tuple[list[Any], dict[str, Any]]]:
+    """Answer how stored arguments become the annotated types of the function again."""
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(function)
+        except (NameError, TypeError):
+            return {}
+
+    def call(payload: Any) -> tuple[list[Any], dict[str, Any]]:
+        bound = signature.bind(*payload["args"], **payload["kwargs"])
+        kinds = hints()
+        for parameter in signature.parameters.values():
+            plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if plain and parameter.name in kinds and parameter.name in bound.arguments:
+                value = bound.arguments[parameter.name]
+                bound.arguments[parameter.name] = codec.convert(value, kinds[parameter.name])
+        return list(bound.args), dict(bound.kwargs)
+
+    return call

@@ -1,0 +1,172 @@
+"""Stages in a process of their own: spawned for one run, killed alone, mourned by nobody else."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ulak.core.flow import Flow, Gate, Stage
+from ulak.core.job import JobRow, Payload, Result
+from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
+from ulak.core.run import Run, effect_key
+from ulak.engine.abandon import Abandoned
+from ulak.engine.results import Results, read_payload
+from ulak.engine.runner import read_error, read_return
+from ulak.errors import BadInput, NotSupported
+from ulak.store import codec
+
+if TYPE_CHECKING:
+    from ulak.engine.active import ActiveRun
+
+PROCESS_DIED = "process-died"
+
+
+def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome:
+    """Run a stage in a spawned child and answer its outcome; called on a thread of the worker.
+
+    The child asks for everything that touches the store through a pipe. If it dies, for
+    whatever reason, that is a failed attempt of this job and of no other.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    where = (function.__module__, function.__qualname__)
+    child = context.Process(
+        target=_child, args=(theirs, where, run.row, run.payload_bytes, run.results), daemon=True
+    )
+    child.start()
+    theirs.close()
+    run.interrupt = child.kill
+    try:
+        if run.stopping:
+            child.kill()
+        return _serve(run, ours)
+    except Abandoned:
+        child.kill()
+        return GivenBack()
+    except BadInput as error:
+        child.kill()
+        return read_error(run.flow, error)
+    except (EOFError, OSError):
+        child.join()
+        if run.stopping and not run.overran:
+            return GivenBack()
+        return Raised(PROCESS_DIED, f"the stage's process ended with code {child.exitcode}")
+    finally:
+        run.interrupt = None
+        ours.close()
+        child.join(5)
+        if child.is_alive():
+            child.kill()
+            child.join()
+
+
+def _serve(run: ActiveRun, pipe: Connection) -> Outcome:
+    """Answer the child's calls until it sends its outcome."""
+    while True:
+        call, arguments = pipe.recv()
+        if call == "outcome":
+            return _with_what_it_left(run, arguments)
+        if call == "record":
+            name, data = arguments
+            with run.thread_lock:
+                change = run.record(name, data)
+                run.recorded_now(change, run.commit_and_wait(change))
+            pipe.send(None)
+        elif call == "emit":
+            run.emit(*arguments)
+        elif call == "spawn":
+            name, version, payloads, options = arguments
+            flow = run.worker.engine.flows_by_version()[(name, version)]
+            pipe.send(run.spawn(flow, payloads, options))
+        elif call == "progress":
+            run.progress(*arguments)
+
+
+def _with_what_it_left(run: ActiveRun, outcome: Outcome) -> Outcome:
+    """Add the messages and jobs that were sent ahead of the outcome."""
+    if not isinstance(outcome, Finished) or not (run.messages or run.spawns):
+        return outcome
+    left = Left(outcome.left.result, tuple(run.messages), tuple(run.spawns))
+    return replace(outcome, left=left)
+
+
+class _ChildHost:
+    """What a stage in a child may ask for; the other end of the pipe does it."""
+
+    def __init__(
+        self,
+        pipe: Connection,
+        flow: Flow[Any],
+        row: JobRow,
+        payload: Payload,
+        results: tuple[Result, ...],
+        stage: str,
+    ) -> None:
+        self._pipe = pipe
+        self._row = row
+        self._stage = stage
+        self._payload = read_payload(flow, payload)
+        self._results = Results(results)
+
+    def payload(self) -> Any:
+        return self._payload
+
+    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
+        return self._results.find(stage, kind)
+
+    def find_decision(self, gate: Gate[Any]) -> Any:
+        return self._results.find_decision(gate)
+
+    def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        found, value = self._results.recorded(self._stage, name, self._row.round, function)
+        if found:
+            return value
+        value = function(effect_key(self._row, name))
+        self._pipe.send(("record", (name, codec.encode(value))))
+        self._pipe.recv()
+        return value
+
+    def emit(self, topic: str, data: object, key: str | None) -> None:
+        self._pipe.send(("emit", (topic, codec.decode(codec.encode(data)), key)))
+
+    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
+        plain = [codec.decode(codec.encode(p)) for p in payloads]
+        self._pipe.send(("spawn", (flow.name, flow.version, plain, options)))
+        ids: list[str] = self._pipe.recv()
+        return ids
+
+    def progress(self, fraction: float, note: str | None) -> None:
+        self._pipe.send(("progress", (fraction, note)))
+
+    def resource(self, kind: type[Any]) -> NoReturn:
+        raise NotSupported(
+            f"run.resource({kind.__name__}) lives in the worker; a stage with "
+            'isolate="process" must open its own'
+        )
+
+
+def _child(
+    pipe: Connection,
+    where: tuple[str, str],
+    row: JobRow,
+    payload: Payload,
+    results: tuple[Result, ...],
+) -> None:
+    """The child's whole life: find the stage, run it, send what became of it."""
+    found: Any = importlib.import_module(where[0])
+    for part in where[1].split("."):
+        found = getattr(found, part)
+    stage: Stage[Any, Any] = found
+    outcome: Outcome
+    try:
+        host = _ChildHost(pipe, stage.flow, row, payload, results, stage.state)
+        returned = stage.function(Run(row, host, lambda: False))
+        outcome = read_return(returned, (), ())
+    except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+        outcome = read_error(stage.flow, error)
+    pipe.send(("outcome", outcome))
+    pipe.close()

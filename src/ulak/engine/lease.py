@@ -1,0 +1,90 @@
+"""A worker's lease, renewed by a thread of its own so that no stage can hold it up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ulak.core.job import Request
+from ulak.errors import StoreError
+from ulak.store.protocol import Store
+
+log = logging.getLogger("ulak.lease")
+
+
+class Listener(Protocol):
+    """Whom the lease tells what it learns; called on the lease's thread."""
+
+    def asked(self, requests: list[Request]) -> None:
+        """Something is asked of jobs that this worker runs."""
+
+    def lease_lost(self) -> None:
+        """The lease lapsed and was taken away, or could not be renewed for its whole length."""
+
+
+class Lease:
+    """Renews at a third of the lease, and stops when the worker's loop has stopped.
+
+    A loop that has not ticked for two leases is stuck: going on to renew would keep its jobs
+    from everybody else for ever.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        lease_s: float,
+        listener: Listener,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._lease_s = lease_s
+        self._listener = listener
+        self._monotonic = monotonic
+        self._stop = threading.Event()
+        self._ticked_at = monotonic()
+        self._thread = threading.Thread(target=self._serve, name="ulak-lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def tick(self) -> None:
+        """The loop says that it is alive."""
+        self._ticked_at = self._monotonic()
+
+    def stop(self) -> None:
+        """Stop renewing; the lease is left to end by itself or to be ended."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        renewed_at = self._monotonic()
+        pause = self._lease_s / 3
+        while not self._stop.wait(pause):
+            now = self._monotonic()
+            if now - self._ticked_at > 2 * self._lease_s:
+                log.error("the worker's loop is stuck; its lease is left to lapse")
+                self._listener.lease_lost()
+                return
+            try:
+                renewal = self._store.renew(self._worker, lease_us=int(self._lease_s * 1e6))
+            except StoreError as error:
+                log.warning("the lease could not be renewed", extra={"error": str(error)})
+                pause = min(self._lease_s / 3, 1.0)
+                if now - renewed_at > self._lease_s:
+                    self._listener.lease_lost()
+                    renewed_at = now
+                continue
+            pause = self._lease_s / 3
+            if not renewal.alive:
+                self._listener.lease_lost()
+                return
+            renewed_at = now
+            if renewal.requests:
+                self._listener.asked(renewal.requests)

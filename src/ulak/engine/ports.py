@@ -1,0 +1,74 @@
+"""The engine's small seams: what it asks of its surroundings, as types."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any
+
+from ulak.clock import Clock, Instant, ManualClock
+from ulak.core.job import Message
+
+ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens one worker's resource and closes it again when the worker stops."""
+
+Publisher = Callable[[Message], Awaitable[None] | None]
+"""Sends one outbox message; raising means it was not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many stages one worker runs at once, by where they run."""
+
+    _: KW_ONLY
+    loop: int = 500
+    """Async stages: they mostly wait, so there may be many."""
+    thread: int = 16
+    process: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker behaves. Every span is a measured or stated compromise."""
+
+    _: KW_ONLY
+    places: Places = Places()
+    queues: frozenset[str] | None = None
+    """Serve these queues only; None serves all."""
+    lease: timedelta = timedelta(seconds=30)
+    """How long a vanished worker's jobs stay taken."""
+    drain: timedelta = timedelta(seconds=30)
+    """How long a stopping worker waits for its stages."""
+    keep_stages: int = 50
+    keep_for: timedelta = timedelta(seconds=10)
+    """So long may one job keep its lease from stage to stage while others wait."""
+    poll: timedelta = timedelta(seconds=1)
+    """The longest sleep between two looks at the store."""
+    glance: timedelta = timedelta(milliseconds=50)
+    """How often a shared store is asked whether another process has committed."""
+
+
+class StoreTime:
+    """The store's time between two answers of the store: its last word plus what has passed here.
+
+    A worker whose own clock is wrong by minutes decides the same.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._manual = clock if isinstance(clock, ManualClock) else None
+        self._said = clock.now()
+        self._heard_at = time.monotonic_ns()
+
+    def hear(self, now: Instant) -> None:
+        """Take over what the store says."""
+        self._said = now
+        self._heard_at = time.monotonic_ns()
+
+    def now(self) -> Instant:
+        """Answer the present instant, as the store would say it."""
+        if self._manual is not None:
+            return self._manual.now()
+        return self._said + (time.monotonic_ns() - self._heard_at) // 1000

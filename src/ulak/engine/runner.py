@@ -1,0 +1,112 @@
+"""How a stage's end is read: what it returned or raised becomes an outcome."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+import types
+import typing
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ulak.core import event as kinds
+from ulak.core.flow import Flow
+from ulak.core.job import Message, NewJob
+from ulak.core.outcome import (
+    Deferred,
+    Finished,
+    Goto,
+    Hold,
+    Left,
+    Outcome,
+    Raised,
+    RetryLater,
+    Stopped,
+)
+from ulak.errors import BadInput
+from ulak.store import codec
+
+# Larger results belong into files; a row that big would slow every claim of its job.
+LARGEST_RESULT = 256 * 1024
+LONGEST_TRACEBACK = 3000
+
+_JUST_FINISHED = Finished()
+_OUTCOMES = (Goto, Hold, RetryLater)
+
+
+class PayloadUnreadable(Exception):
+    """The stored payload or result does not fit the declared type."""
+
+
+def read_return(
+    returned: object, messages: tuple[Message, ...], spawns: tuple[NewJob, ...]
+) -> Outcome:
+    """Read what a stage returned. A result that cannot be stored fails the stage for good."""
+    if returned is None and not messages and not spawns:
+        return _JUST_FINISHED
+    if isinstance(returned, Hold):
+        return Stopped(returned.code, returned.why)
+    if isinstance(returned, RetryLater):
+        return Deferred(max(returned.after, timedelta(0)), returned.spend_attempt, returned.why)
+    value = returned.result if isinstance(returned, Goto) else returned
+    try:
+        data = None if value is None else codec.encode(value)
+    except BadInput as error:
+        return Raised(kinds.RESULT_UNWRITABLE, str(error), permanent=True)
+    if data is not None and len(data) > LARGEST_RESULT:
+        return Raised(
+            kinds.RESULT_TOO_LARGE,
+            f"the result has {len(data)} bytes and {LARGEST_RESULT} may be stored; "
+            "keep it in a file and return where it is",
+            permanent=True,
+        )
+    left = Left(data, messages, spawns)
+    if isinstance(returned, Goto):
+        return Finished(left, returned.state, returned.after)
+    return Finished(left)
+
+
+def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
+    """Read what a stage raised, by the nearest class that the flow declares."""
+    if isinstance(error, PayloadUnreadable):
+        return Stopped(kinds.PAYLOAD_UNREADABLE, str(error))
+    named = getattr(error, "code", None)
+    code = named if isinstance(named, str) and named else None
+    message = f"{type(error).__name__}: {error}"
+    details = _details(error)
+    for kind in type(error).__mro__:
+        if kind in flow.transient:
+            break
+        if kind in flow.permanent:
+            return Raised(code or "permanent", message, permanent=True, details=details)
+        if kind in flow.holds_on:
+            return Stopped(code or "held", message, details)
+    return Raised(code or "raised", message, details=details)
+
+
+def timed_out(timeout_us: int) -> Raised:
+    """The outcome of a run that took longer than its stage allows."""
+    seconds = timeout_us / 1e6
+    return Raised(kinds.TIMEOUT, f"it ran for more than {seconds:g} s", timed_out=True)
+
+
+@functools.cache
+def returns(function: Callable[..., Any]) -> Any:
+    """Answer the type that a function says it returns, without outcomes and awaitables."""
+    try:
+        kind = typing.get_type_hints(function).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        members = [m for m in typing.get_args(kind) if m not in _OUTCOMES]
+        if not members:
+            return Any
+        return members[0] if len(members) == 1 else functools.reduce(lambda a, b: a | b, members)
+    return Any if kind in _OUTCOMES else kind
+
+
+def _details(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    safe = text[-LONGEST_TRACEBACK:].encode("utf-8", "replace").decode()
+    return codec.encode({"type": type(error).__name__, "traceback": safe}).decode()

@@ -1,0 +1,95 @@
+"""A job as its users see it: times are datetimes, the id is text, secrets stay hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ulak.clock import Instant, to_datetime
+from ulak.core.job import Event, JobRow
+from ulak.core.lifecycle import FINAL
+from ulak.ids import to_text
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stood when it was read. Reading again may answer something newer."""
+
+    id: str
+    flow: str
+    version: int
+    """The version of the flow that this job follows to its end."""
+    state: str
+    role: str
+    tenant: str
+    submitter: str
+    priority: int
+    round: int
+    attempt: int
+    lapses: int
+    code: str | None
+    """Why it is held, failed or being undone."""
+    created_at: datetime
+    changed_at: datetime
+    not_before: datetime
+    expires_at: datetime | None
+    leased_by: str | None
+    parked_on: str | None
+    cancel_requested: bool
+    created: bool = True
+    """False when a submit found that this job already existed."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no worker will act on it any more."""
+        return self.role in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class TrailEvent:
+    """One committed line of a job's trail, for people and programs outside."""
+
+    seq: int
+    kind: str
+    from_state: str | None
+    to_state: str
+    actor: str
+    code: str | None
+    message: str | None
+    details: Any
+    round: int
+    attempt: int
+    worker: str | None
+    started_at: datetime | None
+    at: datetime
+
+
+def job_view(row: JobRow, *, created: bool = True, cancel_requested: bool = False) -> Job:
+    """Show a stored row."""
+    return Job(
+        id=to_text(row.id), flow=row.flow, version=row.flow_version, state=row.state,
+        role=row.role, tenant=row.tenant, submitter=row.submitter, priority=row.priority,
+        round=row.round, attempt=row.attempt, lapses=row.lapses, code=row.code,
+        created_at=to_datetime(row.created_at), changed_at=to_datetime(row.changed_at),
+        not_before=to_datetime(row.not_before), expires_at=_moment(row.expires_at),
+        leased_by=row.leased_by, parked_on=row.parked_on, cancel_requested=cancel_requested,
+        created=created,
+    )  # fmt: skip
+
+
+def event_view(event: Event) -> TrailEvent:
+    """Show a stored event."""
+    from ulak.store import codec
+
+    return TrailEvent(
+        seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
+        actor=event.actor, code=event.code, message=event.message,
+        details=None if event.details is None else codec.decode(event.details.encode()),
+        round=event.round, attempt=event.attempt, worker=event.worker,
+        started_at=_moment(event.started_at), at=to_datetime(event.at),
+    )  # fmt: skip
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)

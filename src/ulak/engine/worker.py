@@ -1,0 +1,573 @@
+"""A worker: claims jobs, runs their stages, and gives every one back.
+
+One asyncio loop. Async stages run on it, plain ones in threads, isolated ones in children.
+Claims and upkeep use an executor thread, commits the committer's, renewals the lease's; only
+this file knows how they meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ulak.clock import Instant, micros
+from ulak.core import event as kinds
+from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
+from ulak.core.decide import decide, lapse_answer
+from ulak.core.flow import Flow
+from ulak.core.job import Request
+from ulak.core.outcome import GivenBack, Outcome, Overran, Stopped
+from ulak.core.run import Run
+from ulak.core.table import Place
+from ulak.engine.abandon import Abandoned
+from ulak.engine.active import ActiveRun
+from ulak.engine.committer import Committer, Entry
+from ulak.engine.isolation import run_in_child
+from ulak.engine.lease import Lease
+from ulak.engine.ports import StoreTime, WorkerSettings
+from ulak.engine.relay import Relay
+from ulak.engine.runner import PayloadUnreadable, read_error, read_return, timed_out
+from ulak.engine.threads import Threads
+from ulak.engine.upkeep import Upkeep
+from ulak.errors import FlowError, StoreError, TransitionNotAllowed
+from ulak.ids import time_ordered_id, to_text
+from ulak.store.protocol import Claim, ClaimRequest, Progress, Want
+
+if TYPE_CHECKING:
+    from ulak.engine.engine import Engine
+
+log = logging.getLogger("ulak.worker")
+
+T = TypeVar("T")
+
+# How often deadlines are looked at and progress is written.
+BEAT_S = 0.25
+SUSPECT_LAPSES = 2
+
+
+class Worker:
+    """Runs the stages of an engine's flows until it is stopped.
+
+    Every run ends in exactly one commit, or its lease lapses and another worker takes the job.
+    `run` returns after a drain: claims stop, stages are asked to stop and waited for, what
+    ended is committed, and leases that are really free are given back without spending an
+    attempt.
+    """
+
+    def __init__(self, engine: Engine, settings: WorkerSettings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.store = engine.store
+        self.id = ""
+        self.progress: dict[bytes, Progress] = {}
+        self.time = StoreTime(engine.store.clock)
+        self.committer = Committer(engine.store, self._deliver)
+        self.upkeep = Upkeep(engine)
+        self._relay = Relay(engine)
+        self._flows = engine.flows_by_version()
+        self._lanes = _lanes_by_pool(self._flows, settings.queues)
+        self._entries = {
+            (flow.name, flow.version, state): during
+            for flow in self._flows.values()
+            for state, during in flow.table.entries.items()
+        }
+        self._free = {
+            "loop": settings.places.loop,
+            "thread": settings.places.thread,
+            "process": settings.places.process,
+        }
+        self._lane_pool = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
+        self._running: dict[bytes, ActiveRun] = {}
+        self._threads = {
+            "thread": Threads(settings.places.thread, "stage"),
+            "process": Threads(settings.places.process, "child"),
+        }
+        self._claimer = ThreadPoolExecutor(1, "ulak-claimer")
+        self._resources: dict[type, Any] = {}
+        self._ended_in_threads: deque[tuple[ActiveRun, Outcome]] = deque()
+        self._lease: Lease | None = None
+        self._collecting = False
+        self._saturated = False
+        self._rung = False
+        self._stopping = False
+        self._lost = False
+
+    # --- for everybody ----------------------------------------------------------
+
+    def now(self) -> Instant:
+        """Answer the store's time."""
+        return self.time.now()
+
+    def new_commit_id(self) -> bytes:
+        """Make the identity of one write."""
+        return os.urandom(16)
+
+    def resource(self, kind: type[T]) -> T:
+        """Answer this worker's resource of a type.
+
+        Raises:
+            FlowError: the engine was given none.
+        """
+        try:
+            found: T = self._resources[kind]
+        except KeyError:
+            raise FlowError(
+                f"no resource of type {kind.__name__}; give the engine one with "
+                f"@engine.resource({kind.__name__})"
+            ) from None
+        return found
+
+    def stop(self) -> None:
+        """Begin to drain. May be called from any thread or a signal handler."""
+        self._stopping = True
+        self._ring()
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Work until stopped, or until nothing is left that could be done now."""
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._settled_one = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            for kind, factory in self.engine.resources.items():
+                self._resources[kind] = await stack.enter_async_context(factory())
+            self.committer.start()
+            await self._in_thread(self._register)
+            stop_ringing = self.engine.on_ring(self._ring)
+            background = [
+                asyncio.create_task(self._beat(), name="ulak-beat"),
+                asyncio.create_task(self._keep_up(), name="ulak-upkeep"),
+                asyncio.create_task(self._relay.run(self._loop), name="ulak-relay"),
+            ]
+            try:
+                await self._claim_until_stopped(until_idle)
+                await self._drain()
+            finally:
+                stop_ringing()
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                await self._in_thread(self._leave)
+
+    # --- claiming ---------------------------------------------------------------
+
+    async def _claim_until_stopped(self, until_idle: bool) -> None:
+        pause = micros(self.settings.poll) / 1e6
+        while not self._stopping:
+            if self._lost:
+                await self._in_thread(self._register)
+            wants = self._wants()
+            timeout = pause
+            if wants:
+                self._rung = False
+                self._wake.clear()
+                request = ClaimRequest(self.id, wants, self._entries, self._no_suspect_runs())
+                try:
+                    claimed = await self._in_thread(self.store.claim, request)
+                except StoreError as error:
+                    log.warning("claims fail", extra={"error": str(error), "worker": self.id})
+                    await self._sleep(pause)
+                    continue
+                self.time.hear(claimed.now)
+                self._take(claimed.claims, claimed.requests)
+                taken = len(claimed.claims)
+                self._saturated = taken > 0 and taken >= min(w.places for w in wants)
+                if self._saturated:
+                    continue
+                if claimed.next_at is not None:
+                    timeout = min(pause, max(0.0, (claimed.next_at - self.now()) / 1e6))
+                if until_idle and not taken:
+                    if await self._is_idle():
+                        return
+                    continue
+            await self._sleep(timeout)
+
+    def _wants(self) -> tuple[Want, ...]:
+        return tuple(
+            Want(lanes, self._free[pool])
+            for pool, lanes in self._lanes.items()
+            if self._free[pool] > 0
+        )
+
+    def _no_suspect_runs(self) -> bool:
+        return not any(run.row.lapses >= SUSPECT_LAPSES for run in self._running.values())
+
+    async def _sleep(self, timeout: float) -> None:
+        """Sleep until rung; glance at a shared store meanwhile, since its ring may be far away."""
+        glance = micros(self.settings.glance) / 1e6 if self.store.features.shared else timeout
+        deadline = self._loop.time() + timeout
+        while not self._wake.is_set() and not self._stopping:
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return
+            try:
+                async with asyncio.timeout(min(glance, left)):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self.store.features.shared and self.store.changed_elsewhere():
+                    return
+
+    async def _is_idle(self) -> bool:
+        """Whether nothing runs and upkeep and relay find nothing to do either."""
+        if self._running:
+            self._settled_one.clear()
+            await self._settled_one.wait()
+            return False
+        moved = await self._in_thread(self.upkeep.tick)
+        sent = await self._relay.send_once(self._loop)
+        return not moved and not sent
+
+    def _take(self, claims: list[Claim], requests: list[Request]) -> None:
+        for claim in claims:
+            self._begin(claim)
+        for request in requests:
+            run = self._running.get(request.job_id)
+            if run is not None:
+                self.ask(run, request)
+
+    def _begin(self, claim: Claim) -> None:
+        row = claim.row
+        flow = self._flows[(row.flow, row.flow_version)]
+        run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
+        run.pool = self._lane_pool[row.lane]
+        self._free[run.pool] -= 1
+        self._running[row.id] = run
+        if row.lapsed:
+            answer = lapse_answer(flow, row)
+            if answer is not None:
+                self._ended(run, answer)
+                return
+        if row.requests and self._has_been_asked(run):
+            self._ended(run, GivenBack())
+            return
+        self._start(run)
+
+    def _has_been_asked(self, run: ActiveRun) -> bool:
+        """Whether a cancel or an expiry waits for a job that was just claimed."""
+        try:
+            pending = self.store.pending_requests(run.row.id)
+        except StoreError:
+            return False
+        return any(run.ask(request) for request in pending)
+
+    # --- running ----------------------------------------------------------------
+
+    def _start(self, run: ActiveRun) -> None:
+        run.deadline = run.started_at + run.timeout_us()
+        try:
+            function = run.function()
+            run.payload()
+        except (PayloadUnreadable, FlowError) as error:
+            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, str(error)))
+            return
+        if run.pool == "loop":
+            run.task = self._loop.create_task(self._run_on_loop(run, function))
+        elif run.pool == "thread":
+            self._threads["thread"].run(lambda: self._run_in_thread(run, function))
+        else:
+            self._threads["process"].run(lambda: self._run_in_process(run, function))
+
+    async def _run_on_loop(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
+        outcome: Outcome
+        try:
+            returned = await function(Run(run.row, run, run.is_stopping))
+            outcome = read_return(returned, tuple(run.messages), tuple(run.spawns))
+        except asyncio.CancelledError as error:
+            outcome = self._why_cancelled(run, error)
+        except Abandoned:
+            outcome = GivenBack()
+        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            outcome = read_error(run.flow, error)
+        await run.quiet()
+        self._ended(run, outcome)
+
+    def _why_cancelled(self, run: ActiveRun, error: BaseException) -> Outcome:
+        if run.overran:
+            return timed_out(run.timeout_us())
+        if run.stopping:
+            return GivenBack()
+        # The stage was cancelled by something of its own: that is a failure like any other.
+        return read_error(run.flow, error)
+
+    def _run_in_thread(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
+        outcome: Outcome
+        try:
+            returned = function(Run(run.row, run, run.is_stopping))
+            outcome = read_return(returned, tuple(run.messages), tuple(run.spawns))
+        except Abandoned:
+            outcome = GivenBack()
+        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            outcome = read_error(run.flow, error)
+            if run.asked is not None or run.draining:
+                outcome = GivenBack()
+            elif run.overran:
+                outcome = timed_out(run.timeout_us())
+        self._ended_elsewhere(run, outcome)
+
+    def _run_in_process(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
+        outcome = run_in_child(run, function)
+        if run.overran:
+            outcome = timed_out(run.timeout_us())
+        self._ended_elsewhere(run, outcome)
+
+    def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:
+        """Tell the loop from a thread; one call wakes it for everything that has ended."""
+        self._ended_in_threads.append((run, outcome))
+        if not self._collecting:
+            self._collecting = True
+            self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        # Lowered before the queue is read: who appends later raises it again and calls.
+        self._collecting = False
+        while self._ended_in_threads:
+            run, outcome = self._ended_in_threads.popleft()
+            self._ended(run, outcome)
+
+    def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
+        """A run is over: decide what that means and have it committed."""
+        if run.lost:
+            self._finish(run)
+            return
+        run.outcome = outcome
+        self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
+
+    def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
+        may_keep = (lambda place: self._may_keep(run, place)) if run_may_keep else None
+        try:
+            return decide(
+                run.flow, run.row, outcome, self.now(), facts=run.facts(may_keep),
+                commit_id=self.new_commit_id(),
+            )  # fmt: skip
+        except TransitionNotAllowed as error:
+            held = Stopped(kinds.BAD_OUTCOME, str(error))
+            return decide(
+                run.flow, run.row, held, self.now(), facts=run.facts(),
+                commit_id=self.new_commit_id(),
+            )  # fmt: skip
+
+    def _may_keep(self, run: ActiveRun, place: Place) -> bool:
+        """Whether the lease may go on to this stage (E-28); the place in its pool is taken then."""
+        pool = self._lane_pool.get(place.lane)
+        if pool is None or self._stopping or self._lost:
+            return False
+        if self._saturated and (
+            run.kept_stages >= self.settings.keep_stages
+            or self.now() - run.kept_since > micros(self.settings.keep_for)
+        ):
+            return False
+        if pool == run.pool:
+            return True
+        if self._free[pool] <= 0:
+            return False
+        self._free[pool] -= 1
+        self._free[run.pool] += 1
+        run.pool = pool
+        return True
+
+    def _offer(self, run: ActiveRun, change: Change) -> None:
+        run.change = change
+        self.committer.offer(
+            Entry(change, lambda receipt: self._settled(run, receipt), run.hold_instead)
+        )
+
+    # --- settling ---------------------------------------------------------------
+
+    def _deliver(self, settled: list[tuple[Callable[[Receipt], None], Receipt]]) -> None:
+        """Called by the committer: one hop to the loop for a whole batch."""
+        self._loop.call_soon_threadsafe(self._settle_all, settled)
+
+    def _settle_all(self, settled: list[tuple[Callable[[Receipt], None], Receipt]]) -> None:
+        for settle, receipt in settled:
+            settle(receipt)
+        self.engine.moved()
+
+    def _settled(self, run: ActiveRun, receipt: Receipt) -> None:
+        change = run.change
+        if isinstance(receipt, SlotTaken) and run.outcome is not None:
+            # No slot for the next stage: move there all the same, and let go of the job.
+            self._offer(run, self._decide(run, run.outcome, run_may_keep=False))
+            return
+        if not isinstance(receipt, Committed) or change is None:
+            if isinstance(receipt, LeaseLost):
+                log.info("a run lost its lease", extra={"job_id": to_text(run.row.id)})
+            self._finish(run)
+            return
+        if change.row.leased_by is None:
+            self._finish(run)
+            if receipt.requests:
+                row = change.row
+                self._claimer.submit(self.upkeep.attend, row, list(receipt.requests))
+            return
+        run.go_on(change.row, self.now())
+        if receipt.requests and any(run.ask(r) for r in receipt.requests):
+            self._ended(run, GivenBack())
+            return
+        self._start(run)
+
+    def _finish(self, run: ActiveRun) -> None:
+        self._running.pop(run.row.id, None)
+        self.progress.pop(run.row.id, None)
+        self._free[run.pool] += 1
+        self._settled_one.set()
+        if self._saturated or self._stopping:
+            self._wake.set()
+
+    # --- being asked ------------------------------------------------------------
+
+    def ask(self, run: ActiveRun, request: Request) -> None:
+        """Pass a request on to a running stage."""
+        if run.asked is None and run.ask(request):
+            self._interrupt(run)
+
+    def asked(self, requests: list[Request]) -> None:
+        """Called by the lease's thread with what it learned."""
+        self._loop.call_soon_threadsafe(self._take, [], requests)
+
+    def lease_lost(self) -> None:
+        """Called by the lease's thread: nothing that runs here may count any more."""
+        self._lost = True
+        self._loop.call_soon_threadsafe(self._abandon_all)
+
+    def _abandon_all(self) -> None:
+        for run in list(self._running.values()):
+            run.stopping = True
+            self._interrupt(run)
+        self._wake.set()
+
+    def _interrupt(self, run: ActiveRun) -> None:
+        """Stop what can be stopped: a task, a child; a thread has been asked."""
+        if run.task is not None and not run.task.done():
+            run.task.cancel()
+        elif run.interrupt is not None:
+            run.interrupt()
+
+    # --- the background ---------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Watch deadlines, tell the lease that the loop lives, write progress down."""
+        beats = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._lease is not None:
+                self._lease.tick()
+            now = self.now()
+            for run in list(self._running.values()):
+                if run.deadline <= now and not run.overran and run.change is None:
+                    self._overrun(run)
+            beats += 1
+            if beats % 4 == 0 and self.progress:
+                said, self.progress = list(self.progress.values()), {}
+                await self._in_thread(self._report, said)
+
+    def _report(self, said: list[Progress]) -> None:
+        try:
+            self.store.report(said)
+        except StoreError as error:
+            log.warning("progress was not written", extra={"error": str(error)})
+
+    def _overrun(self, run: ActiveRun) -> None:
+        run.stopping = True
+        if run.pool != "thread":
+            run.overran = True
+            self._interrupt(run)
+            return
+        # A thread cannot be stopped: the lease stays, so that no successor starts beside it. While
+        # it records an effect the row is about to move; the next beat will find it again.
+        if run.thread_lock.acquire(blocking=False):
+            try:
+                run.overran = True
+                change = decide(
+                    run.flow, run.row, Overran(), self.now(), facts=run.facts(),
+                    commit_id=self.new_commit_id(),
+                )  # fmt: skip
+                run.row = change.row
+                self.committer.offer(Entry(change, lambda receipt: None, run.hold_instead))
+            finally:
+                run.thread_lock.release()
+
+    async def _keep_up(self) -> None:
+        """Do the store's housekeeping about once a second; two workers doing so is only waste."""
+        while True:
+            try:
+                await self._in_thread(self.upkeep.tick)
+            except StoreError as error:
+                log.warning("upkeep fails", extra={"error": str(error)})
+            await asyncio.sleep(micros(self.settings.poll) / 1e6)
+
+    # --- beginning and end ------------------------------------------------------
+
+    def _register(self) -> None:
+        if self._lease is not None:
+            self._lease.stop()
+        lease_s = micros(self.settings.lease) / 1e6
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{time_ordered_id(self.now()).hex()[:12]}"
+        lanes = sorted(self._lane_pool)
+        about = f"{socket.gethostname()} process {os.getpid()}"
+        now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
+        self.time.hear(now)
+        self._lost = False
+        self._lease = Lease(self.store, self.id, lease_s, self)
+        self._lease.start()
+
+    async def _drain(self) -> None:
+        deadline = self._loop.time() + micros(self.settings.drain) / 1e6
+        for run in self._running.values():
+            run.stopping = run.draining = True
+        # Async stages get most of the time to end by themselves, then the rest to be cancelled.
+        await self._wait_until_empty(self._loop.time() + 0.8 * (deadline - self._loop.time()))
+        for run in list(self._running.values()):
+            if run.pool != "thread":
+                self._interrupt(run)
+        await self._wait_until_empty(deadline)
+        await self._in_thread(self.committer.close)
+        await asyncio.sleep(0)
+
+    async def _wait_until_empty(self, deadline: float) -> None:
+        while self._running and self._loop.time() < deadline:
+            self._settled_one.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._settled_one.wait()
+            except TimeoutError:
+                return
+
+    def _leave(self) -> None:
+        """End the lease last; jobs of threads that still run must wait until it lapses."""
+        if self._lease is not None:
+            self._lease.stop()
+        if not self._running:
+            try:
+                self.store.unregister(self.id)
+            except StoreError as error:
+                log.warning("the lease is left to lapse", extra={"error": str(error)})
+        for threads in self._threads.values():
+            threads.close()
+
+    def _ring(self) -> None:
+        """Wake the claim loop from any thread; a crowd of rings is one."""
+        if not self._rung:
+            self._rung = True
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._claimer, function, *arguments)
+
+
+def _lanes_by_pool(
+    flows: dict[tuple[str, int], Flow[Any]], queues: frozenset[str] | None
+) -> dict[str, tuple[str, ...]]:
+    """Sort every lane that this worker serves by the pool its stages run in."""
+    pools: dict[str, list[str]] = {}
+    for flow in flows.values():
+        for lane in sorted(flow.table.lanes):
+            queue, pool, _ = lane.split("/", 2)
+            if queues is None or queue in queues:
+                pools.setdefault(pool, []).append(lane)
+    return {pool: tuple(lanes) for pool, lanes in pools.items()}
