@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ulak.clock import Instant
+from ulak.clock import Instant, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
+from ulak.core.arrival import INDIRECT, enter
 from ulak.core.change import EVERY_STAGE, Change
 from ulak.core.checks import refusals_of
 from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
 from ulak.core.job import JobRow, Result
-from ulak.core.lifecycle import DONE, FAILED, FINAL, HELD, UNDOING, WAITING, Same
+from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
 from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry, Signal
 from ulak.core.policy import SUBMITTER
 from ulak.errors import TransitionNotAllowed
@@ -79,12 +80,11 @@ def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Chang
     _must_be_allowed(job, gate, asked, roles)
     draft.results.append(Result(job.id, job.round, gate.state, "", asked.data or b"null"))
     draft.row = job._replace(has_results=1)
-    to = gate.choices[asked.choice]
-    if asked.choice in refusals_of(draft.flow, gate):
-        undo.give_up(draft, to, kind=kinds.DECIDED, code=asked.choice, message=asked.note)
+    target = draft.table.places[gate.choices[asked.choice]]
+    if asked.choice in refusals_of(draft.flow, gate) and target.role != UNDOING:
+        undo.give_up(draft, target.state, kind=kinds.DECIDED, code=asked.choice, message=asked.note)
     else:
-        draft.arrive(draft.table.places[to])
-        draft.note(kinds.DECIDED, from_state=job.state, code=asked.choice, message=asked.note)
+        enter(draft, target, kind=kinds.DECIDED, code=asked.choice, message=asked.note)
     return draft.change()
 
 
@@ -124,6 +124,11 @@ def _retry(draft: Draft, asked: Retry) -> Change:
         raise _no(job, "only a failed job can be retried")
     if job.permanent and not flow.retries_permanent:
         raise _no(job, f"it failed for good ({job.code}); submit a new job instead")
+    if job.expires_at is not None and job.expires_at <= draft.now:
+        raise _no(
+            job, f"its time ran out at {to_datetime(job.expires_at).isoformat()}; submit a new job",
+            code=kinds.TOO_LATE,
+        )  # fmt: skip
     after_us = 0
     if flow.operator_retry is not None:
         delay = flow.operator_retry.delay_us(job.round, job.id)
@@ -139,7 +144,9 @@ def _retry(draft: Draft, asked: Retry) -> Change:
         to = flow.lifecycle.initial
     if to != job.resume:
         draft.voids.append(EVERY_STAGE)
-    draft.arrive(draft.table.places[to], after_us=after_us)
+    place = draft.table.places[to]
+    # The delay is for stages: a gate or a wait that it comes back to keeps its own time.
+    draft.arrive(place, after_us=after_us if place.stage is not None else 0)
     draft.row = draft.row._replace(round=job.round + 1, started="")
     draft.note(kinds.RETRIED, from_state=job.state, message=asked.note)
     # What its end gave back must be had again, or another job of the same key would run beside it.
@@ -166,8 +173,8 @@ def _signal(draft: Draft, asked: Signal) -> Change:
         raise _no(job, f'it does not wait for "{asked.name}" now')
     draft.results.append(Result(job.id, job.round, job.state, "", asked.data or b"null"))
     draft.row = job._replace(has_results=1)
-    draft.arrive(draft.table.places[place.wait.to or job.state])
-    draft.note(kinds.SIGNALLED, from_state=job.state, code=asked.name, message=asked.note)
+    target = draft.table.places[place.wait.to or job.state]
+    enter(draft, target, kind=kinds.SIGNALLED, code=asked.name, message=asked.note)
     draft.answers.append(("signal", asked.name))
     return draft.change()
 
@@ -198,9 +205,12 @@ def _deadline(draft: Draft) -> Change:
     refused = place.gate is not None and to in {
         place.gate.choices[choice] for choice in refusals_of(draft.flow, place.gate)
     }
-    if job.role not in FINAL and (refused or (target.is_final and target.role != DONE)):
-        undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
-    else:
+    if job.role in FINAL:
         draft.arrive(target)
         draft.note(kinds.WAITED, from_state=job.state)
+    elif refused and target.role != UNDOING:
+        undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
+    else:
+        code = kinds.EXPIRED_CODE if target.role in INDIRECT and target.gate is None else None
+        enter(draft, target, kind=kinds.WAITED, code=code)
     return draft.change()

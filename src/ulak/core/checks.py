@@ -70,10 +70,9 @@ def roles_of(flow: Flow[Any]) -> dict[str, Role]:
 
 def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
     """Answer the choices of a gate that undo what was done."""
-    if gate.refusals is not None:
-        return gate.refusals
     bad = {s for s, role in _declared_roles(flow).items() if role in FINAL and role != DONE}
-    return frozenset(choice for choice, to in gate.choices.items() if to in bad)
+    undone = frozenset(choice for choice, to in gate.choices.items() if to in bad)
+    return undone if gate.refusals is None else undone | gate.refusals
 
 
 def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
@@ -114,6 +113,11 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
     life, moves = flow.lifecycle, moves_of(flow)
     if life.initial not in moves:
         yield f'the initial state "{life.initial}" has no moves; give it a line in the table'
+    if life.initial in _declared_roles(flow) or life.initial == life.undoing:
+        yield (
+            f'a job cannot begin in "{life.initial}", where no work leaves it; '
+            "begin in a state with a stage, a gate or a wait"
+        )
     if not life.done_states():
         yield "no state means success; name at least one in done="
     roles: dict[str, str] = {}
@@ -136,18 +140,16 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
 
 def _everything_is_reached(flow: Flow[Any]) -> Complaints:
     life, moves = flow.lifecycle, moves_of(flow)
-    seen, todo = {life.initial}, [life.initial]
+    seen = {life.initial, *ends_of(flow)}
+    seen |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
+    todo = list(seen)
     while todo:
         for state in moves.get(todo.pop(), ()):
             if state not in seen:
                 seen.add(state)
                 todo.append(state)
-    implied = set(ends_of(flow))
-    for target in (life.release_to, life.retry_to):
-        if isinstance(target, str):
-            implied.add(target)
     for state in [*moves, *life.done_states()]:
-        if state not in seen | implied:
+        if state not in seen:
             yield f'nothing leads to "{state}"; add a move to it or delete it'
 
 
@@ -161,8 +163,9 @@ def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
                 f'there is a stage for "{state}", which the table does not know; '
                 f"its states are {names(sorted(known))}"
             )
-        if state in roles:
-            yield f'"{state}" is {roles[state]} and has a stage; no worker acts there'
+        if state in roles or state == flow.lifecycle.undoing:
+            role = roles.get(state, UNDOING)
+            yield f'"{state}" is {role} and has a stage, which would never run; delete it'
         if state in taken:
             yield f'"{state}" has two stages; a state is left by one'
         if not moves.get(state):
@@ -190,8 +193,12 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
                 f'the stage for "{stage.state}" runs during "{during}", but the table has no '
                 f'move "{stage.state}" to "{during}"; add it'
             )
-        if during in taken or during in asked or during in _declared_roles(flow):
-            yield f'"{during}" is a during state and cannot have a stage, gate or role of its own'
+        own = {*taken, *asked, *_declared_roles(flow), flow.lifecycle.undoing}
+        if during in own or during == flow.lifecycle.initial:
+            yield (
+                f'"{during}" is a during state and cannot begin a job or have a stage, a gate, a '
+                "wait or a role of its own; give it a name of its own"
+            )
         if not moves.get(during):
             yield f'nothing leads out of "{during}"; add the move that its stage makes'
 
@@ -269,8 +276,9 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
         where = f'the gate in "{gate.state}"'
         if gate.state not in known:
             yield f"{where} is not in the table; its states are {names(sorted(known))}"
-        if gate.state in roles:
-            yield f'{where} asks nobody: "{gate.state}" is {roles[gate.state]}'
+        if gate.state in roles or gate.state == flow.lifecycle.undoing:
+            role = roles.get(gate.state, UNDOING)
+            yield f'{where} asks nobody: "{gate.state}" is {role}; ask in a state of its own'
         if not gate.choices:
             yield f"{where} has no choices; nobody could answer it"
         ways = (*moves.get(gate.state, ()), *ends_of(flow))
@@ -282,10 +290,16 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
                 )
         if (gate.deadline is None) != (gate.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
+        if gate.deadline is not None and gate.deadline <= timedelta(0):
+            yield f"{where} has a deadline of {gate.deadline}; give people some time"
         if gate.on_expiry is not None and gate.on_expiry not in ways:
-            yield f'{where} expires to "{gate.on_expiry}", which is not one of its moves'
+            yield (
+                f'{where} expires to "{gate.on_expiry}", but "{gate.state}" may move to '
+                f"{names(moves.get(gate.state, ()))}"
+            )
         if gate.refusals is not None and not gate.refusals <= set(gate.choices):
-            yield f"{where} names a refusal that is not one of its choices"
+            strange = sorted(gate.refusals - set(gate.choices))[0]
+            yield f'{where} has no choice "{strange}" to refuse with; add it or drop the refusal'
 
 
 def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
@@ -298,14 +312,23 @@ def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
         final = roles[wait.state] in FINAL
         if wait.signal is None and wait.deadline is None:
             yield f"{where} waits for nothing; give it signal= or after="
-        if wait.signal is not None and (wait.to is None or final):
-            yield f"{where} needs to= for its signal, and a state that is not final"
+        if wait.state == flow.lifecycle.undoing:
+            yield f'{where} never ends: "{wait.state}" is undoing; wait in a state of its own'
+        if wait.signal is not None and roles[wait.state] != WAITING:
+            yield f'{where} would never hear "{wait.signal}": the state is {roles[wait.state]}'
+        if wait.signal is not None and wait.to is None:
+            yield f'{where} does not say where "{wait.signal}" leads; add to='
         if (wait.deadline is None) != (wait.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
+        if wait.deadline is not None and wait.deadline <= timedelta(0):
+            yield f"{where} takes {wait.deadline}; it must take some time"
         ways = moves.get(wait.state, ()) if final else (*moves.get(wait.state, ()), *ends_of(flow))
         for to in (wait.to, wait.on_expiry):
             if to is not None and to not in ways:
                 yield f'{where} leads to "{to}", but "{wait.state}" may move to {names(ways)}'
+            if to is not None and final and roles[to] not in FINAL:
+                # Its key and its undos were settled when it ended; nothing may go on from there.
+                yield f'{where} leads from an end back to "{to}"; lead to another final state'
 
 
 def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
@@ -313,8 +336,16 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
     for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
         if target is None or isinstance(target, Same):
             continue
-        if target not in roles or roles[target] in FINAL or target == life.held:
-            yield f'{option}="{target}" is not an unfinished state of the table'
+        if (
+            target not in roles
+            or roles[target] in FINAL
+            or roles[target] == UNDOING
+            or target == life.held
+        ):
+            yield (
+                f'{option}="{target}" is not a state where work goes on; '
+                f'name one, such as "{life.initial}"'
+            )
     undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
     if undos and isinstance(life.retry_to, Same):
         yield (
@@ -325,7 +356,10 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
         if target is not None and not undos:
             yield f'{option}="{target}" but no stage has an undo; declare one or drop it'
     if flow.retry_via is not None and flow.retry_via not in roles:
-        yield f'retry_via="{flow.retry_via}" is not a state of the table'
+        yield (
+            f'retry_via="{flow.retry_via}" is not a state of the table; '
+            f'name one, such as "{life.failed}"'
+        )
 
 
 def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
@@ -337,6 +371,8 @@ def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
             yield "Until.FORGOTTEN keeps the key for ever; say how long with keep="
         return
     roles = roles_of(flow)
+    if isinstance(until, str):
+        yield f'until="{until}" is one text; write a list of states: until=["{until}"]'
     for state in until:
         if roles.get(state) not in FINAL:
             yield (
@@ -344,10 +380,10 @@ def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
                 "second job could start beside it; free keys in final states only"
             )
     open_ends = [s for s, role in roles.items() if role == FAILED and s not in until]
-    if open_ends and not isinstance(until, Until):
+    if open_ends and flow.dedup.keep is None:
         yield (
             f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
-            "submitted again; add that state to until="
+            "submitted again; add that state to until= or say keep="
         )
 
 
@@ -356,7 +392,7 @@ def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
     for option in ("transient", "permanent", "holds_on"):
         for error in getattr(flow, option):
             if not (isinstance(error, type) and issubclass(error, BaseException)):
-                yield f"{option} names {error!r}, which is not an exception class"
+                yield f"{option} names {error!r}, which is not an exception class; name classes"
             elif error in owner:
                 yield f"{error.__name__} is both {owner[error]} and {option}; choose one"
             else:
@@ -365,13 +401,15 @@ def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
 
 def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
     if flow.max_lapses < 1:
-        yield f"max_lapses={flow.max_lapses}; a job must survive at least no lapse: use 1 or more"
+        yield f"max_lapses={flow.max_lapses} would hold every job before it ran; use 1 or more"
     if flow.expires is not None and flow.expires <= timedelta(0):
-        yield f"expires={flow.expires}; a job needs some time"
-    fields = getattr(flow.payload, "__annotations__", None)
+        yield f"expires={flow.expires}; a job needs some time: say how long, or leave it out"
+    if flow.payload is None:
+        return
+    fields = {f for kind in flow.payload.__mro__ for f in getattr(kind, "__annotations__", ())}
     for secret in sorted(flow.secret):
-        if fields is not None and secret not in fields:
-            yield f"secret field {secret!r} is not a field of {flow.payload.__name__}"  # type: ignore[union-attr]
+        if fields and secret not in fields:
+            yield f"secret field {secret!r} is not a field of {flow.payload.__name__}; rename it"
 
 
 _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (

@@ -14,11 +14,12 @@ from typing import Any
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
 from ulak.core import undo
+from ulak.core.arrival import INDIRECT, enter, hold
 from ulak.core.change import Change
 from ulak.core.draft import Draft
 from ulak.core.flow import Flow, names
 from ulak.core.job import JobRow, Result
-from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
+from ulak.core.lifecycle import CANCELLED, CLAIMABLE, EXPIRED, FAILED, FINAL, UNDOING
 from ulak.core.outcome import (
     Cancel,
     Deferred,
@@ -33,8 +34,16 @@ from ulak.core.outcome import (
     Raised,
     Stopped,
 )
+from ulak.core.policy import Backoff
 from ulak.core.table import Place
 from ulak.errors import TransitionNotAllowed
+
+_KINDS_OF_ENDS = {
+    FAILED: kinds.FAILED,
+    UNDOING: kinds.FAILED,
+    EXPIRED: kinds.EXPIRED,
+    CANCELLED: kinds.CANCELLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ def decide(
         return draft.change(keep=True)
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
-            undo.finished(draft)
+            undo.finished(draft, outcome.left)
         else:
             _finished(draft, outcome)
     else:
@@ -105,7 +114,7 @@ def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
             kinds.WORKER_DIED,
             f"{job.lapses} workers vanished while they ran this stage; release it to try again",
         )
-    if flow.on_lapse is not None and job.role != UNDOING:
+    if job.lapsed and flow.on_lapse is not None and job.role != UNDOING:
         return Lapsed()
     return None
 
@@ -117,10 +126,13 @@ def _finished(draft: Draft, outcome: Finished) -> None:
     if to is None or to not in place.ways:
         raise TransitionNotAllowed(_no_way(draft, place, to), state=row.state)
     _leave_behind(draft, place, outcome.left)
-    draft.arrive(
-        draft.table.places[to],
-        after_us=0 if outcome.after is None else micros(outcome.after),
-    )
+    target = draft.table.places[to]
+    after_us = 0 if outcome.after is None else micros(outcome.after)
+    if target.role in INDIRECT:
+        kind = _KINDS_OF_ENDS.get(target.role, kinds.MOVED)
+        enter(draft, target, kind=kind, after_us=after_us, emitted=len(draft.messages))
+        return
+    draft.arrive(target, after_us=after_us)
     draft.note(kinds.MOVED, from_state=row.state, emitted=len(draft.messages))
 
 
@@ -135,7 +147,7 @@ def _no_way(draft: Draft, place: Place, to: str | None) -> str:
 
 
 def _leave_behind(draft: Draft, place: Place, left: Left) -> None:
-    draft.messages, draft.spawns = left.messages, left.spawns
+    draft.leave(left)
     if left.result is not None and place.stage is not None:
         row = draft.row
         draft.results.append(Result(row.id, row.round, place.stage.state, "", left.result))
@@ -157,17 +169,37 @@ def _interrupted(draft: Draft, outcome: Outcome) -> None:
         draft.row = row._replace(not_before=draft.now, parked_on=None, lapsed=0)
         draft.note(kinds.GIVEN_BACK, from_state=row.state)
     elif isinstance(outcome, Stopped):
+        if outcome.code != kinds.WORKER_DIED:
+            draft.row = row._replace(lapsed=0)
         hold(draft, outcome.code, outcome.message, outcome.details)
     elif isinstance(outcome, Deferred):
-        spent = row.attempt + 1 if outcome.spend_attempt else row.attempt
-        wait = micros(outcome.after)
-        draft.row = row._replace(attempt=spent, not_before=draft.now + wait, lapsed=0)
-        draft.note(kinds.RETRY, from_state=row.state, message=outcome.message)
+        _deferred(draft, outcome)
     elif isinstance(outcome, Lapsed):
         code = draft.flow.on_lapse or kinds.WORKER_DIED
         _failed(draft, Raised(code, "the worker that ran this stage vanished"))
     elif isinstance(outcome, Raised):
+        # This run has answered for the one that was lost before it.
+        draft.row = row._replace(lapsed=0)
         _failed(draft, outcome)
+
+
+def _deferred(draft: Draft, outcome: Deferred) -> None:
+    row = draft.row
+    spent = row.attempt
+    if outcome.spend_attempt:
+        spent += 1
+        if _backoff(draft).delay_us(spent, row.id) is None:
+            _failed(draft, Raised(kinds.GAVE_UP, outcome.message or "no attempts are left"))
+            return
+    wait = micros(outcome.after)
+    draft.row = row._replace(attempt=spent, not_before=draft.now + wait, lapsed=0)
+    draft.note(kinds.RETRY, from_state=row.state, message=outcome.message)
+
+
+def _backoff(draft: Draft) -> Backoff:
+    if draft.row.role == UNDOING:
+        return draft.flow.undo_retry
+    return draft.table.places[draft.row.state].retry or draft.flow.retry
 
 
 def _failed(draft: Draft, failure: Raised) -> None:
@@ -177,8 +209,7 @@ def _failed(draft: Draft, failure: Raised) -> None:
         undo.failed(draft, failure)
         return
     place = draft.table.places[row.state]
-    backoff = place.retry or draft.flow.retry
-    delay = None if failure.permanent else backoff.delay_us(row.attempt + 1, row.id)
+    delay = None if failure.permanent else _backoff(draft).delay_us(row.attempt + 1, row.id)
     if delay is None:
         life = draft.flow.lifecycle
         end = life.failed if life.undone is None else life.undone
@@ -205,14 +236,6 @@ def _failed(draft: Draft, failure: Raised) -> None:
         kinds.RETRY, from_state=row.state, code=failure.code, message=failure.message,
         details=failure.details,
     )  # fmt: skip
-
-
-def hold(draft: Draft, code: str, message: str, details: str | None = None) -> None:
-    """Stop the job for a person; it remembers where it stood and what it still owes."""
-    row = draft.row
-    draft.arrive(draft.table.places[draft.flow.lifecycle.held])
-    draft.row = draft.row._replace(code=code, resume=row.resume or row.state)
-    draft.note(kinds.HELD, from_state=row.state, code=code, message=message, details=details)
 
 
 def _give_way(draft: Draft, asked: Cancel | Elapsed) -> None:

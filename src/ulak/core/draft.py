@@ -9,7 +9,8 @@ from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow, Message, NewJob, Result
-from ulak.core.lifecycle import DONE, FINAL, UNDOING
+from ulak.core.lifecycle import DONE, FINAL, UNDOING, WAITING
+from ulak.core.outcome import Left
 from ulak.core.policy import Until
 from ulak.core.table import Place
 
@@ -66,17 +67,27 @@ class Draft:
         self.spawns: tuple[NewJob, ...] = ()
         self.answers: list[tuple[str, str]] = []
 
+    def leave(self, left: Left) -> None:
+        """Write what a run leaves with the first event of this change."""
+        self.spawns = left.spawns
+        if left.messages:
+            seq = self.origin.seq + len(self.events) + 1
+            self.messages = tuple(m._replace(seq=seq) for m in left.messages)
+
     def arrive(self, place: Place, *, after_us: int = 0) -> None:
-        """Put the job into a state, with everything that the state decides."""
+        """Put the job into a state, with everything that the state decides.
+
+        `after_us` is how long a waiting state waits; in any other it delays the stage.
+        """
         now, row = self.now, self.row
         started = row.started
-        if row.stood and row.state in self.table.places:
+        if row.stood and row.role != UNDOING:
             started = _started(started, self.table.places[row.state])
         deadline = None
-        if place.deadline_us is not None:
-            deadline = now + (after_us or place.deadline_us)
-        elif place.wait is not None and after_us:
+        if after_us and place.role == WAITING:
             deadline = now + after_us
+        elif place.deadline_us is not None:
+            deadline = now + place.deadline_us
         self.row = row._replace(
             state=place.state,
             role=place.role,
@@ -118,7 +129,7 @@ class Draft:
                 from_state,
                 row.state,
                 self.actor,
-                code,
+                clean(code),
                 clean(message),
                 details,
                 row.round,
@@ -142,16 +153,22 @@ class Draft:
         self.row = self.row._replace(leased_at=self.now, stood=1)
 
     def change(self, *, keep: bool = False) -> Change:
-        """Close the draft. A leased job's change is guarded by its token, any other by version."""
+        """Close the draft. A worker's change is guarded by its token, any other by version."""
         origin, row = self.origin, self.row
-        was_leased = origin.leased_by is not None
+        # Not whether the job is leased: an act on a job that a worker has leased meanwhile must
+        # be refused by the version's guard, never written under that worker's token.
+        was_leased = self.worker is not None
         if was_leased and not keep:
             # The token moves when a lease ends, so that a zombie of this run cannot write.
-            row = row._replace(leased_by=None, token=row.token + 1)
-        row = row._replace(version=origin.version + 1, seq=origin.seq + len(self.events))
+            row = row._replace(
+                leased_by=None, token=row.token + 1, version=origin.version + 1,
+                seq=origin.seq + len(self.events),
+            )  # fmt: skip
+        else:
+            row = row._replace(version=origin.version + 1, seq=origin.seq + len(self.events))
         held_slot = origin.slot if was_leased else None
         next_slot = row.slot if keep else None
-        ended = row.role in FINAL and origin.role not in FINAL
+        moved = (row.state, row.role) != (origin.state, origin.role)
         return Change(
             row,
             self.commit_id,
@@ -162,13 +179,21 @@ class Draft:
             tuple(self.voids),
             self.messages,
             self.spawns,
-            ended and row.dedup_key is not None and frees_key(self.flow, row),
+            row.dedup_key is not None and row.role in FINAL and self._frees_key(row),
             False,
             held_slot if held_slot != next_slot else None,
             next_slot if held_slot != next_slot else None,
             tuple(self.answers),
             tuple(proof_body(e) for e in self.events) if self.flow.proofs else (),
-            origin.state if origin.state != row.state else None,
+            origin.state if moved else None,
+            origin.role if moved else None,
+        )
+
+    def _frees_key(self, row: JobRow) -> bool:
+        """Tell whether this change gives the dedup key back: it is freed exactly once."""
+        origin = self.origin
+        return frees_key(self.flow, row) and not (
+            origin.role in FINAL and frees_key(self.flow, origin)
         )
 
 

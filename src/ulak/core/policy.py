@@ -23,7 +23,7 @@ class Backoff:
         retries: How many more attempts after the first.
         first: The delay before the first retry.
         factor: By how much each delay exceeds the one before it.
-        longest: No delay is longer.
+        longest: No delay is longer, jitter aside.
         jitter: The share by which a delay may be longer, so that a crowd does not return at once.
         delays: The delays themselves, instead of all of the above; no jitter is added.
     """
@@ -46,9 +46,11 @@ class Backoff:
             return None
         if self.delays is not None:
             return micros(self.delays[failures - 1])
-        # The exponent is capped because 2.0 ** 2000 is an error, not a long time.
-        grown = micros(self.first) * self.factor ** min(failures - 1, 64)
-        base = min(grown, micros(self.longest))
+        longest = micros(self.longest)
+        try:
+            base = min(micros(self.first) * self.factor ** (failures - 1), longest)
+        except OverflowError:  # 2.0 ** 2000 is an error, not a long time
+            base = longest
         draw = crc32(job_id + failures.to_bytes(4, "big")) / 0xFFFFFFFF
         return int(base * (1 + self.jitter * draw))
 

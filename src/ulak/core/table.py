@@ -143,13 +143,16 @@ def _legal(
     ends = {lifecycle.held, lifecycle.failed, lifecycle.cancelled, lifecycle.expired}
     ends |= {s for s in (lifecycle.undoing, lifecycle.undone) if s is not None}
     legal |= {(a, b) for a in unfinished for b in ends if a != b}
+    workable = {s for s, role in roles.items() if role in (READY, BUSY, WAITING, HELD)}
+    workable -= {lifecycle.held}
     if any(s.undo_function is not None for s in flow.declared.stages):
         # A refusal at a gate reaches its end only after the undos, from where they ran.
         refused = {g.choices[c] for g in flow.declared.gates for c in checks.refusals_of(flow, g)}
         origins = unfinished if lifecycle.undoing is None else {lifecycle.undoing, lifecycle.held}
         legal |= {(a, b) for a in origins for b in refused if a != b}
-    workable = {s for s, role in roles.items() if role in (READY, BUSY, WAITING, HELD)}
-    workable -= {lifecycle.held}
+        if lifecycle.undoing is None:
+            # A held job is undone in the state it was held from.
+            legal |= {(lifecycle.held, b) for b in workable}
     release_to = lifecycle.release_to
     released = workable if isinstance(release_to, Same) else {release_to}
     retried = workable if isinstance(retry_to, Same) else {retry_to}

@@ -7,9 +7,11 @@ which also frees its dedup key; until then nobody may retry, release or cancel i
 from __future__ import annotations
 
 from ulak.core import event as kinds
-from ulak.core.draft import Draft
-from ulak.core.lifecycle import HELD, UNDOING
-from ulak.core.outcome import Raised
+from ulak.core.draft import Draft, clean
+from ulak.core.lifecycle import CANCELLED, EXPIRED, FINAL, HELD, UNDOING
+from ulak.core.outcome import NOTHING, Left, Raised
+
+_CODES = {CANCELLED: kinds.CANCELLED_CODE, EXPIRED: kinds.EXPIRED_CODE}
 
 
 def give_up(
@@ -22,6 +24,7 @@ def give_up(
     details: str | None = None,
     permanent: bool = False,
     failed: str | None = None,
+    emitted: int = 0,
 ) -> None:
     """End the job in `to`, after the undos of every stage that has started.
 
@@ -34,27 +37,27 @@ def give_up(
         details: More of it, as JSON.
         permanent: No retry will mend it.
         failed: Where it ends instead when there is nothing to undo.
+        emitted: How many messages are written with that event.
     """
     row = draft.row
     owed = _with_present_stage(draft)
-    if not owed:
-        end = failed or to
-        draft.arrive(draft.table.places[end])
+    if owed:
+        _begin(draft, owed, to)
+    else:
+        draft.arrive(draft.table.places[failed or to])
+    if owed or draft.row.role in FINAL:
         draft.row = draft.row._replace(
-            code=code, permanent=int(permanent), resume=row.resume or row.state, started=""
+            code=clean(code), permanent=int(permanent), resume=row.resume or row.state
         )
-        draft.note(kind, from_state=row.state, code=code, message=message, details=details)
-        return
-    _begin(draft, owed, to)
-    draft.row = draft.row._replace(
-        code=code, permanent=int(permanent), resume=row.resume or row.state
+    draft.note(
+        kind, from_state=row.state, code=code, message=message, details=details, emitted=emitted
     )
-    draft.note(kind, from_state=row.state, code=code, message=message, details=details)
 
 
-def finished(draft: Draft) -> None:
+def finished(draft: Draft, left: Left = NOTHING) -> None:
     """One undo succeeded: void what its stage left, and go on to the next or to the end."""
-    row = draft.row
+    draft.leave(left)
+    row, emitted = draft.row, len(draft.messages)
     owed = row.started.split()
     stage = owed.pop()
     draft.voids.append(stage)
@@ -63,16 +66,14 @@ def finished(draft: Draft) -> None:
             started=" ".join(owed), lane=draft.table.undo_lanes[owed[-1]], attempt=0, lapses=0,
             not_before=draft.now, lapsed=0, stood=0,
         )  # fmt: skip
-        draft.note(kinds.UNDONE, from_state=row.state, message=stage)
+        draft.note(kinds.UNDONE, from_state=row.state, message=stage, emitted=emitted)
         return
-    draft.row = row._replace(started="", stood=0)
-    draft.note(kinds.UNDONE, from_state=row.state, message=stage)
-    end = row.undo_to or draft.flow.lifecycle.failed
-    draft.row = row._replace(started="", stood=0)
-    draft.arrive(draft.table.places[end])
-    draft.row = draft.row._replace(
-        undo_to=None, code=row.code, permanent=row.permanent, resume=row.resume
-    )
+    draft.note(kinds.UNDONE, from_state=row.state, message=stage, emitted=emitted)
+    end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
+    draft.row = row._replace(started="", undo_to=None)
+    draft.arrive(end)
+    if end.is_final:
+        draft.row = draft.row._replace(code=row.code, permanent=row.permanent, resume=row.resume)
     draft.note(kinds.ENDED, from_state=row.state, code=row.code)
 
 
@@ -93,11 +94,13 @@ def failed(draft: Draft, failure: Raised) -> None:
 
 def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
     """Hold a job whose undo cannot be finished; what it owes stays written in the row."""
+    # Why it gave up stays in the trail: the row says why it is held now.
     row = draft.row
     place = draft.table.places[draft.flow.lifecycle.held]
     draft.row = row._replace(
         state=place.state, role=HELD, attempt=0, lapses=0, lapsed=0, stood=0, lane="",
         slot=None, parked_on=None, wake_at=None, deadline_at=None, changed_at=draft.now,
+        code=kinds.UNDO_FAILED,
     )  # fmt: skip
     draft.note(
         kinds.HELD, from_state=row.state, code=kinds.UNDO_FAILED, message=message, details=details
@@ -107,8 +110,9 @@ def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
 def resume(draft: Draft, kind: str, message: str | None) -> None:
     """Go on undoing after a person has released a job held with `undo-failed`."""
     row = draft.row
-    _begin(draft, row.started.split(), row.undo_to or draft.flow.lifecycle.failed)
-    draft.row = draft.row._replace(code=row.code, permanent=row.permanent, resume=row.resume)
+    end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
+    _begin(draft, row.started.split(), end.state)
+    draft.row = draft.row._replace(code=_CODES.get(end.role, kinds.GAVE_UP))
     draft.note(kind, from_state=row.state, message=message)
 
 
@@ -132,15 +136,15 @@ def _with_present_stage(draft: Draft) -> list[str]:
 
 def _begin(draft: Draft, owed: list[str], to: str) -> None:
     row, life = draft.row, draft.flow.lifecycle
-    state = life.undoing or (row.resume if row.state == life.held and row.resume else row.state)
+    stood = row.resume if row.state == life.held and row.resume else row.state
     not_before = draft.now
-    place = draft.table.places[row.state]
+    place = draft.table.places[stood]
     if row.lapsed and row.leased_at is not None and place.timeout_us:
         # Its last run vanished and may still be working somewhere; the undo comes after the
         # moment by which that run must have ended.
         not_before = max(not_before, row.leased_at + place.timeout_us)
     draft.row = row._replace(
-        state=state, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
+        state=life.undoing or stood, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
         started=" ".join(owed), undo_to=to, lane=draft.table.undo_lanes[owed[-1]],
         not_before=not_before, slot=None, parked_on=None, awaits=None, deadline_at=None,
         wake_at=None, stood=0, lapsed=0,
