@@ -1,0 +1,281 @@
+"""Claims and leases: who may run what, and what becomes of jobs whose worker vanished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from typing import NamedTuple
+
+from ulak.clock import Instant
+from ulak.core import event as kinds
+from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.lifecycle import BUSY, READY
+from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
+from ulak.store.sqlite import keys
+from ulak.store.sqlite.commits import ANY_REQUESTS, Roles
+from ulak.store.sqlite.rows import (
+    INSERT_EVENTS,
+    JOB_COLUMNS,
+    Batch,
+    as_job,
+    as_request,
+    as_result,
+    ones,
+)
+from ulak.store.sqlite.writer import Transaction
+
+NO_COMMIT = b""
+"""The commit id of events that the store writes on its own: claims and lapses are no changes."""
+
+SUSPECT_LAPSES = 2
+NO_SUSPECTS = SUSPECT_LAPSES - 1
+ANY_LAPSES = 2**31
+PRIORITIES = range(4)
+
+# A claim that finds a crowd before one slot parks no more of it than this in one transaction, a
+# few milliseconds; the next claim goes on.
+MOST_PARKED = 500
+
+# These conditions are those of the index, word for word: SQLite takes a partial index only when
+# it can see that the query implies it.
+_CLAIMABLE = """
+    FROM jobs INDEXED BY jobs_claimable
+    WHERE lane = ? AND priority = ? AND not_before {when} ?
+      AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+"""
+CANDIDATES = f"""
+    SELECT not_before, id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
+    ORDER BY not_before, id LIMIT ?
+"""
+NEXT_DUE = f"SELECT min(not_before) {_CLAIMABLE.format(when='>')}"
+
+LEASE = Batch(
+    "UPDATE jobs SET leased_by = v.column2, leased_at = v.column3, token = token + 1, stood = 1 "
+    "FROM (VALUES",
+    3,
+    f") AS v WHERE jobs.id = v.column1 RETURNING {JOB_COLUMNS}",
+)
+ENTER = """
+    UPDATE jobs SET state = ?, role = ?, version = ?, seq = ?, changed_at = ? WHERE id = ?
+"""
+PARK = "UPDATE jobs SET parked_on = slot WHERE id = ?"
+PAYLOADS = Batch("SELECT job_id, data, schema FROM payloads WHERE job_id IN (VALUES", 1, ")")
+RESULTS = Batch(
+    "SELECT * FROM results WHERE job_id IN (VALUES", 1, ") ORDER BY job_id, round, stage, name"
+)
+
+IS_WORKER = "SELECT 1 FROM workers WHERE id = ?"
+LAPSED_WORKERS = "SELECT id FROM workers WHERE expires_at <= ? ORDER BY id"
+LEASED_BY = f"SELECT {JOB_COLUMNS} FROM jobs WHERE leased_by = ? ORDER BY id"
+IS_HOLDING = "SELECT 1 FROM jobs WHERE leased_by = ? LIMIT 1"
+LAPSE = """
+    UPDATE jobs SET leased_by = NULL, token = ?, lapses = ?, lapsed = 1, not_before = ?,
+                    version = ?, seq = ?
+    WHERE id = ?
+"""
+FORGET_WORKER = "DELETE FROM workers WHERE id = ?"
+REGISTER = """
+    INSERT INTO workers (id, started_at, renewed_at, expires_at, lanes, about)
+    VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at,
+        renewed_at = excluded.renewed_at, expires_at = excluded.expires_at,
+        lanes = excluded.lanes, about = excluded.about
+"""
+RENEW = "UPDATE workers SET renewed_at = ?, expires_at = ? WHERE id = ?"
+END_LEASE = "UPDATE workers SET expires_at = ? WHERE id = ?"
+REQUESTS_OF_WORKER = """
+    SELECT requests.* FROM requests CROSS JOIN jobs ON jobs.id = requests.job_id
+    WHERE jobs.leased_by = ? ORDER BY requests.job_id, requests.at, kind, name
+"""
+
+
+class Candidate(NamedTuple):
+    """What the claim index tells of a job, without its row."""
+
+    not_before: Instant
+    id: bytes
+    lapses: int
+    slot: str | None
+
+
+def claim(t: Transaction, request: ClaimRequest, roles: Roles) -> Claimed:
+    """Give back lapsed leases, then lease what is due."""
+    unparked = give_back_lapsed(t)
+    if t.db.execute(IS_WORKER, (request.worker,)).fetchone() is None:
+        return Claimed([], t.now, [], None, unparked)
+    search = _Search(t, suspects=request.suspects)
+    chosen = [job_id for want in request.wants for job_id in search.choose(want)]
+    claims = _lease(t, chosen, request, roles) if chosen else []
+    lanes = dict.fromkeys(lane for want in request.wants for lane in want.lanes)
+    next_at = t.now if search.is_cut else _next_due(t, lanes)
+    return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked)
+
+
+class _Search:
+    """One claim's walk along the lanes: most urgent first, then longest due."""
+
+    def __init__(self, t: Transaction, *, suspects: bool) -> None:
+        self._t = t
+        self._most_lapses = ANY_LAPSES if suspects else NO_SUSPECTS
+        self._chosen: set[bytes] = set()
+        self._parked = 0
+        self.is_cut = False
+        """It stopped before it had seen everything."""
+
+    def choose(self, want: Want) -> Iterator[bytes]:
+        """Answer up to `places` jobs, each with its slot; park those that find none."""
+        free = want.places
+        for priority in PRIORITIES:
+            more = True
+            while free > 0 and more:
+                # Chosen jobs stand in the index until they are leased, hence the longer look.
+                look = free + len(self._chosen)
+                found = self._candidates(want.lanes, priority, look)
+                more = len(found) >= look
+                passed = 0
+                for candidate in found:
+                    if free <= 0:
+                        break
+                    if candidate.id in self._chosen:
+                        continue
+                    if self._take(candidate):
+                        free -= 1
+                        yield candidate.id
+                    else:
+                        passed += 1
+                        if self.is_cut:
+                            return
+                more = more and passed > 0
+
+    def _candidates(self, lanes: Sequence[str], priority: int, limit: int) -> list[Candidate]:
+        facts = (priority, self._t.now, self._most_lapses, limit)
+        ranges = [self._t.db.execute(CANDIDATES, (lane, *facts)).fetchall() for lane in lanes]
+        rows = ranges[0] if len(ranges) == 1 else list(merge(*ranges))[:limit]
+        return [Candidate._make(row) for row in rows]
+
+    def _take(self, candidate: Candidate) -> bool:
+        is_suspect = candidate.lapses >= SUSPECT_LAPSES
+        if is_suspect and self._most_lapses < candidate.lapses:
+            return False
+        if candidate.slot is not None and not keys.take_slot(self._t, candidate.slot, candidate.id):
+            self._t.db.execute(PARK, (candidate.id,))
+            self._parked += 1
+            self.is_cut = self._parked >= MOST_PARKED
+            return False
+        if is_suspect:
+            self._most_lapses = NO_SUSPECTS
+        self._chosen.add(candidate.id)
+        return True
+
+
+def _lease(
+    t: Transaction, chosen: Sequence[bytes], request: ClaimRequest, roles: Roles
+) -> list[Claim]:
+    leases = [(job_id, request.worker, t.now) for job_id in chosen]
+    rows = {row[0]: as_job(row) for row in LEASE.read(t.db, leases)}
+    for row in rows.values():
+        roles.learn(row)
+    if request.entries:
+        _enter(t, rows, request)
+    payloads = {row[0]: Payload(row[1], row[2]) for row in PAYLOADS.read(t.db, ones(chosen))}
+    results = _results(t, [row.id for row in rows.values() if row.has_results])
+    return [
+        Claim(rows[job_id], payloads[job_id], tuple(results.get(job_id, ()))) for job_id in chosen
+    ]
+
+
+def _enter(t: Transaction, rows: dict[bytes, JobRow], request: ClaimRequest) -> None:
+    """Move jobs into the busy states of their stages."""
+    events: list[Event] = []
+    for job_id, row in rows.items():
+        busy = request.entries.get((row.flow, row.flow_version, row.state))
+        # A job that undoes may stand in a state of the same name; its undo enters nothing.
+        if busy is None or row.role != READY:
+            continue
+        entered = row._replace(
+            state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
+        )
+        t.db.execute(ENTER, (busy, BUSY, entered.version, entered.seq, t.now, job_id))
+        t.count((row.flow, row.flow_version, row.state, row.role), -1)
+        t.count((row.flow, row.flow_version, busy, BUSY), 1)
+        events.append(
+            _event(entered, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+        )
+        rows[job_id] = entered
+    INSERT_EVENTS.write(t.db, events)
+
+
+def _results(t: Transaction, job_ids: Sequence[bytes]) -> dict[bytes, list[Result]]:
+    found: dict[bytes, list[Result]] = {}
+    for row in RESULTS.read(t.db, ones(job_ids)):
+        found.setdefault(row[0], []).append(as_result(row))
+    return found
+
+
+def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
+    dates = (
+        t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
+        for lane in lanes
+        for priority in PRIORITIES
+    )
+    return min((date for date in dates if date is not None), default=None)
+
+
+def give_back_lapsed(t: Transaction) -> int:
+    """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
+    unparked = 0
+    for (worker,) in t.db.execute(LAPSED_WORKERS, (t.now,)).fetchall():
+        for row in map(as_job, t.db.execute(LEASED_BY, (worker,)).fetchall()):
+            # The token moves, so that the vanished worker cannot write over its successor.
+            seq = row.seq + 1
+            t.db.execute(
+                LAPSE, (row.token + 1, row.lapses + 1, t.now, row.version + 1, seq, row.id)
+            )
+            lost = row._replace(seq=seq)
+            event = _event(lost, kinds.LAPSED, row.state, kinds.ENGINE, worker, t.now)
+            INSERT_EVENTS.write(t.db, [event])
+            if row.slot is not None:
+                unparked += keys.free_slot(t, row.slot, row.id)
+            t.made_due = True
+        t.db.execute(FORGET_WORKER, (worker,))
+    return unparked
+
+
+def register(
+    t: Transaction, worker: str, *, lease_us: int, lanes: Sequence[str], about: str
+) -> Instant:
+    """Begin a worker's lease."""
+    facts = (worker, t.now, t.now, t.now + lease_us, " ".join(lanes), about)
+    t.db.execute(REGISTER, facts)
+    return t.now
+
+
+def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
+    """Extend a worker's lease if it is still there."""
+    if t.db.execute(RENEW, (t.now, t.now + lease_us, worker)).rowcount == 0:
+        return Renewal(False, t.now, [])
+    return Renewal(True, t.now, requests_of(t, worker))
+
+
+def unregister(t: Transaction, worker: str) -> None:
+    """End a worker's lease; what it still holds is left, lapsed, to the next claimer."""
+    if t.db.execute(IS_HOLDING, (worker,)).fetchone() is None:
+        t.db.execute(FORGET_WORKER, (worker,))
+    else:
+        t.db.execute(END_LEASE, (t.now, worker))
+        t.made_due = True
+
+
+def requests_of(t: Transaction, worker: str) -> list[Request]:
+    """Answer what is asked of the jobs that a worker holds."""
+    if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
+        return []
+    return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))
+
+
+def _event(row: JobRow, kind: str, origin: str, actor: str, worker: str, now: Instant) -> Event:
+    """A line that the store itself writes: a lease was taken into a busy state, or lost."""
+    return Event(
+        row.id, row.seq, kind, origin, row.state, actor, None, None, None, row.round,
+        row.attempt + 1, worker, row.token, row.leased_at, now, 0, NO_COMMIT,
+    )  # fmt: skip

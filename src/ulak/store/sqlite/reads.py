@@ -1,0 +1,203 @@
+"""Everything that only reads. No statement outlives the call that made it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core.change import Change
+from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.ids import to_text
+from ulak.store.protocol import (
+    CountRow,
+    DedupRow,
+    JobFilter,
+    OutboxRow,
+    Progress,
+    ProofRow,
+    SlotRow,
+    WorkerRow,
+)
+from ulak.store.sqlite.commits import REQUESTS_OF, is_in_trail
+from ulak.store.sqlite.rows import (
+    JOB_COLUMNS,
+    OUTBOX_COLUMNS,
+    as_event,
+    as_job,
+    as_message_row,
+    as_request,
+    as_result,
+)
+
+PAYLOAD = "SELECT data, schema FROM payloads WHERE job_id = ?"
+RESULTS = "SELECT * FROM results WHERE job_id = ? ORDER BY round, stage, name"
+KEY = """
+    SELECT job_id FROM dedup
+    WHERE tenant = ? AND flow = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)
+"""
+PROGRESS = "SELECT * FROM progress WHERE job_id = ?"
+TRAIL = "SELECT * FROM events WHERE job_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+COUNTS = """
+    SELECT flow, flow_version, state, role, sum(jobs) FROM (
+        SELECT * FROM counts UNION ALL SELECT * FROM count_deltas
+    )
+    GROUP BY flow, flow_version, state, role HAVING sum(jobs) <> 0
+    ORDER BY flow, flow_version, state, role
+"""
+WORKERS = "SELECT * FROM workers ORDER BY id"
+SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
+JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
+MESSAGES_OF = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE job_id = ? ORDER BY seq, n"
+KEYS_UPWARD = """
+    SELECT tenant, flow, key, job_id, expires_at FROM dedup
+    WHERE (tenant, flow, key) > (?, ?, ?) ORDER BY tenant, flow, key LIMIT ?
+"""
+PROOFS = """
+    SELECT tenant, proof_id, job_id, seq, body, hash FROM proofs
+    WHERE tenant = ? AND proof_id > ? ORDER BY proof_id LIMIT ?
+"""
+PROOF_HEADS = "SELECT tenant, proof_id, hash FROM proof_heads ORDER BY tenant"
+
+OWNED = {
+    "events": "events",
+    "payload": "payloads",
+    "results": "results",
+    "requests": "requests",
+    "progress": "progress",
+    "messages": "outbox",
+    "dedup key": "dedup",
+    "slot": "slots",
+}
+"""What hangs on a job, and the table it is in."""
+
+# Nothing but tests has ever so many orphans; `verify` needs to know that there are some.
+MOST_ORPHANS = 1000
+KEYS_PER_PAGE = 1000
+
+TROUBLED = ("held", "failed", "waiting", "undoing")
+"""The roles that the index `jobs_troubled` holds."""
+
+
+def payload(db: sqlite3.Connection, job_id: bytes) -> Payload | None:
+    row = db.execute(PAYLOAD, (job_id,)).fetchone()
+    return None if row is None else Payload(*row)
+
+
+def results(db: sqlite3.Connection, job_id: bytes) -> list[Result]:
+    return list(map(as_result, db.execute(RESULTS, (job_id,)).fetchall()))
+
+
+def key(db: sqlite3.Connection, facts: tuple[str, str, str], now: Instant) -> bytes | None:
+    row = db.execute(KEY, (*facts, now)).fetchone()
+    return None if row is None else row[0]
+
+
+def commits(db: sqlite3.Connection, changes: Sequence[Change]) -> list[bool]:
+    return [is_in_trail(db, change) for change in changes]
+
+
+def progress(db: sqlite3.Connection, job_id: bytes) -> Progress | None:
+    row = db.execute(PROGRESS, (job_id,)).fetchone()
+    return None if row is None else Progress(*row)
+
+
+def trail(db: sqlite3.Connection, job_id: bytes, after: int, limit: int) -> list[Event]:
+    return list(map(as_event, db.execute(TRAIL, (job_id, after, limit)).fetchall()))
+
+
+def list_jobs(
+    db: sqlite3.Connection, where: JobFilter, after: bytes | None, limit: int
+) -> list[JobRow]:
+    """Walk the jobs downward by id; rare roles have an index of their own."""
+    statement, facts = list_statement(where, after)
+    return list(map(as_job, db.execute(statement, (*facts, limit)).fetchall()))
+
+
+def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
+    """Write the query for a filter; values are bound, never written into it."""
+    terms: list[str] = []
+    facts: list[Any] = []
+    for name in ("tenant", "flow", "state", "role", "code"):
+        value = getattr(where, name)
+        if value is not None:
+            terms.append(f"{name} = ?")
+            facts.append(value)
+    if where.queue is not None:
+        terms.append("substr(lane, 1, length(?)) = ?")
+        facts += [f"{where.queue}/"] * 2
+    if after is not None:
+        terms.append("id < ?")
+        facts.append(after)
+    source = "jobs"
+    if where.role in TROUBLED:
+        source = "jobs INDEXED BY jobs_troubled"
+        terms.append(f"role IN {TROUBLED}")
+    condition = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return f"SELECT {JOB_COLUMNS} FROM {source}{condition} ORDER BY id DESC LIMIT ?", facts
+
+
+def counts(db: sqlite3.Connection) -> list[CountRow]:
+    return [CountRow(*row) for row in db.execute(COUNTS).fetchall()]
+
+
+def workers(db: sqlite3.Connection) -> list[WorkerRow]:
+    return [WorkerRow(*row) for row in db.execute(WORKERS).fetchall()]
+
+
+def requests(db: sqlite3.Connection, job_id: bytes) -> list[Request]:
+    return list(map(as_request, db.execute(REQUESTS_OF, (job_id,)).fetchall()))
+
+
+def slots(db: sqlite3.Connection) -> list[SlotRow]:
+    return [SlotRow(*row) for row in db.execute(SLOTS).fetchall()]
+
+
+def jobs_upward(db: sqlite3.Connection, after: bytes, limit: int) -> list[JobRow]:
+    return list(map(as_job, db.execute(JOBS_UPWARD, (after, limit)).fetchall()))
+
+
+def messages_of(db: sqlite3.Connection, job_id: bytes) -> list[OutboxRow]:
+    return [as_message_row(row) for row in db.execute(MESSAGES_OF, (job_id,)).fetchall()]
+
+
+def keys(run: Callable[[Callable[[sqlite3.Connection], Any]], Any]) -> Iterator[DedupRow]:
+    """Answer every dedup key, a page at a time: nothing is read while the caller works."""
+    last = ("", "", "")
+    first = True
+    while True:
+        # No tenant, flow or key is smaller than "", so that ">" would lose only this one.
+        operator = ">=" if first else ">"
+        statement, facts = KEYS_UPWARD.replace(">", operator, 1), (*last, KEYS_PER_PAGE)
+
+        def page(db: sqlite3.Connection, sql: str = statement, bound: Any = facts) -> list[Any]:
+            return db.execute(sql, bound).fetchall()
+
+        found = [DedupRow(*row) for row in run(page)]
+        yield from found
+        if len(found) < KEYS_PER_PAGE:
+            return
+        last, first = found[-1][:3], False
+
+
+def proofs(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[ProofRow]:
+    return [ProofRow(*row) for row in db.execute(PROOFS, (tenant, after, limit)).fetchall()]
+
+
+def proof_heads(db: sqlite3.Connection) -> dict[str, tuple[int, bytes]]:
+    return {row[0]: (row[1], row[2]) for row in db.execute(PROOF_HEADS).fetchall()}
+
+
+def orphans(db: sqlite3.Connection) -> list[str]:
+    """Name what belongs to no job, by table and then by job."""
+    found: list[str] = []
+    for name, table in OWNED.items():
+        # The names of tables are our own, from the line above.
+        rows = db.execute(
+            f"SELECT DISTINCT job_id FROM {table} WHERE job_id IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_id) ORDER BY job_id LIMIT ?",
+            (MOST_ORPHANS,),
+        ).fetchall()
+        found += [f"{name} of job {to_text(row[0])}: there is no such job" for row in rows]
+    return found

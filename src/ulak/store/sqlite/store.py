@@ -1,0 +1,293 @@
+"""The store itself: each verb of the protocol, sent to the writer or to a reader."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ulak.clock import Clock, Instant, SystemClock
+from ulak.core.change import Change, Receipt
+from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.errors import StoreError
+from ulak.store.protocol import (
+    Added,
+    Claimed,
+    ClaimRequest,
+    CountRow,
+    DedupRow,
+    Features,
+    JobFilter,
+    OutboxRow,
+    Progress,
+    ProofRow,
+    Renewal,
+    SlotRow,
+    WorkerRow,
+)
+from ulak.store.sqlite import claims, commits, intake, migrations, outbox, reads, upkeep
+from ulak.store.sqlite.writer import Readers, Writer
+
+T = TypeVar("T")
+
+# Large enough that a page written many times goes home once, small enough that a checkpoint does
+# not hold up the writers for long.
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+
+LOSSES: Mapping[str, str] = {
+    "EXTRA": "nothing that was acknowledged is lost",
+    "FULL": "nothing that was acknowledged is lost",
+    "NORMAL": "a power cut may lose the last moments, never a part of a transaction",
+    "OFF": "a power cut may destroy the file",
+}
+
+
+class SqliteStore:
+    """A `Store` in one file, shared by any number of threads and processes of one machine.
+
+    Args:
+        path: The database file; beside it stand its WAL and a lock file.
+        clock: Tells the time that decides.
+        synchronous: What SQLite flushes at a commit; `FULL` survives a power cut.
+        checkpoint_bytes: The WAL is brought home when it is longer than this.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        synchronous: str = "FULL",
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        if synchronous not in LOSSES:
+            raise ValueError(f"synchronous={synchronous!r} is not one of {', '.join(LOSSES)}")
+        if str(path) in ("", ":memory:"):
+            raise ValueError("a store needs a file that several connections see; use MemoryStore")
+        self.path = Path(path)
+        self.clock: Clock = clock or SystemClock()
+        self.features = Features(
+            name="sqlite", durable=True, shared=True, durability=LOSSES[synchronous]
+        )
+        self._synchronous = synchronous
+        self._checkpoint_bytes = checkpoint_bytes
+        self._open_writer: Writer | None = None
+        self._open_readers: Readers | None = None
+        self._rings: list[Callable[[], None]] = []
+        self._roles = commits.Roles()
+
+    # --- life -------------------------------------------------------------------
+
+    def open(self) -> None:
+        if self._open_writer is not None:
+            return
+        writer = self._new_writer()
+        try:
+            writer.with_file_locked(lambda db: migrations.create_or_check(db, str(self.path)))
+        except BaseException:
+            writer.close()
+            raise
+        for ring in self._rings:
+            writer.on_commit(ring)
+        self._open_readers = Readers(self.path)
+        self._open_writer = writer
+
+    def close(self) -> None:
+        readers, self._open_readers = self._open_readers, None
+        writer, self._open_writer = self._open_writer, None
+        if readers is not None:
+            readers.close()
+        if writer is not None:
+            writer.close()
+
+    def migrate(self) -> tuple[int, int]:
+        if self._open_writer is not None:
+            return self._open_writer.with_file_locked(migrations.upgrade)
+        writer = self._new_writer()
+        try:
+            return writer.with_file_locked(migrations.upgrade)
+        finally:
+            writer.close()
+
+    def _new_writer(self) -> Writer:
+        return Writer(
+            self.path,
+            clock=self.clock,
+            synchronous=self._synchronous,
+            checkpoint_bytes=self._checkpoint_bytes,
+        )
+
+    @property
+    def _writer(self) -> Writer:
+        if self._open_writer is None:
+            raise StoreError(f"{self.path} is not open; call open() first")
+        return self._open_writer
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        if self._open_readers is None:
+            raise StoreError(f"{self.path} is not open; call open() first")
+        return self._open_readers.run(read)
+
+    def about(self) -> dict[str, object]:
+        """Answer what `doctor` shows of this store."""
+        return {
+            "path": str(self.path),
+            "sqlite": sqlite3.sqlite_version,
+            "wal_reset_bug": has_wal_reset_bug(sqlite3.sqlite_version_info),
+            "synchronous": self._synchronous,
+            "wal_bytes": self.wal_size(),
+            "schema": self._read(migrations.version_of),
+        }
+
+    def wal_size(self) -> int:
+        """Answer how many bytes of the WAL are in use."""
+        return self._writer.wal.size()
+
+    # --- writing ----------------------------------------------------------------
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        return self._writer.run("add", lambda t: intake.add(t, jobs))
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        return self._writer.run("commit", lambda t: commits.commit(t, changes, self._roles))
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        return self._writer.run("claim", lambda t: claims.claim(t, request, self._roles))
+
+    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
+        return self._writer.run(
+            "register",
+            lambda t: claims.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
+        )
+
+    def renew(self, worker: str, *, lease_us: int) -> Renewal:
+        return self._writer.run(
+            "renew", lambda t: claims.renew(t, worker, lease_us=lease_us), urgent=True
+        )
+
+    def unregister(self, worker: str) -> None:
+        self._writer.run("unregister", lambda t: claims.unregister(t, worker))
+
+    def request(self, request: Request) -> bool:
+        return self._writer.run("request", lambda t: upkeep.request(t, request))
+
+    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+        self._writer.run("dismiss", lambda t: upkeep.dismiss(t, job_id, answers))
+
+    def report(self, progress: Sequence[Progress]) -> None:
+        self._writer.run("report", lambda t: upkeep.report(t, progress))
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        self._writer.run("limits", lambda t: upkeep.set_limits(t, limits))
+
+    # --- upkeep -----------------------------------------------------------------
+
+    def due(self, limit: int) -> list[JobRow]:
+        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit))
+
+    def overdue_leased(self, limit: int) -> list[JobRow]:
+        return self._read(lambda db: upkeep.overdue_leased(db, self.clock.now(), limit))
+
+    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
+        return self._read(lambda db: upkeep.asked(db, limit))
+
+    def unpark(self, limit: int) -> int:
+        return self._writer.run("unpark", lambda t: upkeep.unpark(t, limit))
+
+    def fold_counts(self) -> None:
+        self._writer.run("fold", upkeep.fold_counts)
+
+    def prune(self, *, before: Instant, limit: int) -> int:
+        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit))
+
+    # --- outbox -----------------------------------------------------------------
+
+    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        return self._writer.run("take", lambda t: outbox.take(t, limit, hold_us))
+
+    def settle_messages(
+        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
+    ) -> None:
+        self._writer.run("settle", lambda t: outbox.settle(t, sent, failed))
+
+    def dead_messages(self, limit: int) -> list[OutboxRow]:
+        return self._read(lambda db: outbox.dead(db, limit))
+
+    def revive_message(self, message: Message) -> bool:
+        return self._writer.run("revive", lambda t: outbox.revive(t, message))
+
+    # --- reading ----------------------------------------------------------------
+
+    def find_job(self, job_id: bytes) -> JobRow | None:
+        return self._read(lambda db: intake.find_job(db, job_id))
+
+    def find_payload(self, job_id: bytes) -> Payload | None:
+        return self._read(lambda db: reads.payload(db, job_id))
+
+    def find_results(self, job_id: bytes) -> list[Result]:
+        return self._read(lambda db: reads.results(db, job_id))
+
+    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
+        return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
+
+    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
+        return self._read(lambda db: reads.commits(db, changes))
+
+    def find_progress(self, job_id: bytes) -> Progress | None:
+        return self._read(lambda db: reads.progress(db, job_id))
+
+    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        return self._read(lambda db: reads.trail(db, job_id, after, limit))
+
+    def list_jobs(
+        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
+    ) -> list[JobRow]:
+        return self._read(lambda db: reads.list_jobs(db, where, after, limit))
+
+    def counts(self) -> list[CountRow]:
+        return self._read(reads.counts)
+
+    def workers(self) -> list[WorkerRow]:
+        return self._read(reads.workers)
+
+    def pending_requests(self, job_id: bytes) -> list[Request]:
+        return self._read(lambda db: reads.requests(db, job_id))
+
+    def slots(self) -> list[SlotRow]:
+        return self._read(reads.slots)
+
+    # --- whole-store reads ------------------------------------------------------
+
+    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
+        return self._read(lambda db: reads.jobs_upward(db, after, limit))
+
+    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
+        return self._read(lambda db: reads.messages_of(db, job_id))
+
+    def scan_keys(self) -> Iterator[DedupRow]:
+        return reads.keys(self._read)
+
+    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
+        return self._read(lambda db: reads.proofs(db, tenant, after, limit))
+
+    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
+        return self._read(reads.proof_heads)
+
+    def scan_orphans(self) -> list[str]:
+        return self._read(reads.orphans)
+
+    # --- waking -----------------------------------------------------------------
+
+    def changed_elsewhere(self) -> bool:
+        return self._writer.changed_elsewhere()
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        self._rings.append(ring)
+        if self._open_writer is not None:
+            self._open_writer.on_commit(ring)
+
+
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Tell whether a checkpoint that overlaps a resetting write can lose pages in this SQLite."""
+    return (3, 7, 0) <= version <= (3, 51, 2) and version not in ((3, 50, 7), (3, 44, 6))

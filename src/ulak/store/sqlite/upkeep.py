@@ -1,0 +1,150 @@
+"""What keeps the store tidy, and the side columns that no guard protects."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from ulak.clock import Instant
+from ulak.core.job import JobRow, Request
+from ulak.store.protocol import Progress
+from ulak.store.sqlite import keys
+from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
+from ulak.store.sqlite.intake import find_job
+from ulak.store.sqlite.rows import JOB_COLUMNS, Batch, as_job, as_request, ones
+from ulak.store.sqlite.writer import Transaction
+
+_WAKING = f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking WHERE wake_at <= ?"
+DUE = f"{_WAKING} AND leased_by IS NULL ORDER BY wake_at, id LIMIT ?"
+OVERDUE_LEASED = f"""{_WAKING} AND leased_by IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM requests WHERE job_id = jobs.id AND kind = 'expire')
+    ORDER BY wake_at, id LIMIT ?
+"""
+ASKED = f"""
+    SELECT {JOB_COLUMNS} FROM jobs
+    WHERE id IN (SELECT job_id FROM requests) AND leased_by IS NULL ORDER BY id LIMIT ?
+"""
+
+ASK = """
+    INSERT INTO requests (job_id, kind, name, actor, note, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (job_id, kind, name) DO NOTHING
+"""
+REPORT = """
+    INSERT INTO progress (job_id, fraction, note, at)
+    SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM jobs WHERE id = ?1)
+    ON CONFLICT (job_id) DO UPDATE
+    SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
+"""
+
+OPEN_SLOT = """
+    INSERT INTO slots (limit_name, n, closed) VALUES (?, ?, 0)
+    ON CONFLICT (limit_name, n) DO UPDATE SET closed = 0
+"""
+CLOSE_SLOTS = "UPDATE slots SET closed = 1 WHERE limit_name = ? AND n > ?"
+PARKED_LIMITS = """
+    SELECT limit_name FROM slots AS s
+    WHERE n = 1 AND EXISTS (
+        SELECT 1 FROM jobs INDEXED BY jobs_parked WHERE parked_on = s.limit_name
+    )
+    ORDER BY limit_name
+"""
+
+FOLD = """
+    INSERT INTO counts (flow, flow_version, state, role, jobs)
+    SELECT flow, flow_version, state, role, sum(jobs) FROM count_deltas WHERE true
+    GROUP BY flow, flow_version, state, role
+    ON CONFLICT (flow, flow_version, state, role) DO UPDATE SET jobs = jobs + excluded.jobs
+"""
+
+# A job whose key must still be answered with it stays, and one whose messages are not sent.
+ENDED = """
+    SELECT id, flow, flow_version, state, role, tenant, dedup_key
+    FROM jobs INDEXED BY jobs_ended
+    WHERE role IN ('done', 'failed', 'expired', 'cancelled') AND changed_at < ?1
+      AND NOT EXISTS (
+        SELECT 1 FROM dedup WHERE dedup.tenant = jobs.tenant AND dedup.flow = jobs.flow
+        AND dedup.key = jobs.dedup_key AND dedup.job_id = jobs.id AND dedup.expires_at > ?2)
+      AND NOT EXISTS (
+        SELECT 1 FROM outbox WHERE outbox.job_id = jobs.id AND sent_at IS NULL AND dead = 0)
+    ORDER BY changed_at, id LIMIT ?3
+"""
+FORGET_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
+FORGET = [
+    Batch(f"DELETE FROM {table} WHERE {column} IN (VALUES", 1, ")")
+    for table, column in (
+        ("jobs", "id"),
+        ("payloads", "job_id"),
+        ("events", "job_id"),
+        ("results", "job_id"),
+        ("requests", "job_id"),
+        ("progress", "job_id"),
+        ("outbox", "job_id"),
+    )
+]
+
+
+def due(db: sqlite3.Connection, now: Instant, limit: int) -> list[JobRow]:
+    return list(map(as_job, db.execute(DUE, (now, limit)).fetchall()))
+
+
+def overdue_leased(db: sqlite3.Connection, now: Instant, limit: int) -> list[JobRow]:
+    return list(map(as_job, db.execute(OVERDUE_LEASED, (now, limit)).fetchall()))
+
+
+def asked(db: sqlite3.Connection, limit: int) -> list[tuple[JobRow, list[Request]]]:
+    rows = map(as_job, db.execute(ASKED, (limit,)).fetchall())
+    return [
+        (row, list(map(as_request, db.execute(REQUESTS_OF, (row.id,)).fetchall()))) for row in rows
+    ]
+
+
+def request(t: Transaction, request: Request) -> bool:
+    """Record a request; answer whether a worker has the job."""
+    row = find_job(t.db, request.job_id)
+    if row is None:
+        return False
+    t.db.execute(ASK, request)
+    t.db.execute(COUNT_REQUESTS, (row.id,))
+    t.made_due = row.leased_by is None
+    return row.leased_by is not None
+
+
+def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+    settle(t, job_id, answers)
+
+
+def report(t: Transaction, progress: Sequence[Progress]) -> None:
+    t.db.executemany(REPORT, progress)
+
+
+def set_limits(t: Transaction, limits: Mapping[str, int]) -> None:
+    """Open the first n slots of each limit and close the rest."""
+    for limit, places in limits.items():
+        t.db.executemany(OPEN_SLOT, [(limit, n) for n in range(1, places + 1)])
+        t.db.execute(CLOSE_SLOTS, (limit, places))
+
+
+def unpark(t: Transaction, limit: int) -> int:
+    unparked = 0
+    for (name,) in t.db.execute(PARKED_LIMITS).fetchall():
+        places = min(keys.free_places(t, name), limit - unparked)
+        unparked += keys.pass_on(t, name, places)
+    return unparked
+
+
+def fold_counts(t: Transaction) -> None:
+    t.db.execute(FOLD)
+    t.db.execute("DELETE FROM count_deltas")
+
+
+def prune(t: Transaction, before: Instant, limit: int) -> int:
+    """Remove ended jobs with everything of their own; proofs stay."""
+    ended = t.db.execute(ENDED, (before, t.now, limit)).fetchall()
+    for row in ended:
+        t.count(row[1:5], -1)
+    t.db.executemany(
+        FORGET_KEY, [(row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None]
+    )
+    for statement in FORGET:
+        statement.write(t.db, ones(row[0] for row in ended))
+    return len(ended)

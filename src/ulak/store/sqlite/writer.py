@@ -1,0 +1,268 @@
+"""The one writing connection of a process: turns, transactions, checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ulak.clock import Clock, Instant
+from ulak.errors import Refused, StoreError
+from ulak.store import faults
+from ulak.store.sqlite.turns import LockFile, Turns
+from ulak.store.sqlite.wal import Wal
+
+T = TypeVar("T")
+
+CountKey = tuple[str, int, str, str]
+
+# How long a writer waits for somebody who writes without the lock file: a caller's own
+# transaction, or a shell. A guess; ulak's own writers queue on the lock file instead.
+BUSY_TIMEOUT_S = 10.0
+
+# Batched statements come in five sizes each; none of them should be compiled twice.
+CACHED_STATEMENTS = 512
+
+APPEND_DELTA = (
+    "INSERT INTO count_deltas (flow, flow_version, state, role, jobs) VALUES (?, ?, ?, ?, ?)"
+)
+
+
+class Transaction:
+    """What one write sees and leaves: the connection, the time, and what it counted."""
+
+    __slots__ = ("counts", "db", "made_due", "now")
+
+    def __init__(self, db: sqlite3.Connection, now: Instant) -> None:
+        self.db = db
+        self.now = now
+        self.counts: dict[CountKey, int] = {}
+        self.made_due = False
+
+    def count(self, key: CountKey, jobs: int) -> None:
+        """Add to the number of jobs that stand in a state."""
+        self.counts[key] = self.counts.get(key, 0) + jobs
+
+
+class Writer:
+    """Runs every write of this process, one at a time, each a transaction of its own."""
+
+    def __init__(self, path: Path, *, clock: Clock, synchronous: str, checkpoint_bytes: int):
+        self._clock = clock
+        self._turns = Turns()
+        self._lock_file = LockFile(path.with_name(path.name + ".lock"))
+        self._rings: list[Callable[[], None]] = []
+        self._closed = False
+        try:
+            self._lock_file.acquire()
+            try:
+                self.db = connect(path)
+                # WAL, because readers must not wait for writers; changing it needs the file alone.
+                self.db.execute("PRAGMA journal_mode = WAL").fetchone()
+                self.db.execute(f"PRAGMA synchronous = {synchronous}")
+                # A checkpoint that overlaps a write which resets the WAL can lose pages in most
+                # versions of SQLite; ours run under the lock file, and no other is started.
+                self.db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+                page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
+            finally:
+                self._lock_file.release()
+        except sqlite3.Error as error:
+            self._lock_file.close()
+            raise translated(error) from error
+        self.wal = Wal(path.with_name(path.name + "-wal"), page_size, checkpoint_bytes)
+        self._data_version = self._read_data_version()
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        """Call `ring` after each commit that may have made a job due."""
+        self._rings.append(ring)
+
+    def run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
+
+        Raises:
+            Refused: the data cannot be stored.
+            StoreError: the database could not write.
+        """
+        points = faults.POINTS[kind]
+        self._turns.acquire(urgent=urgent)
+        try:
+            if self._closed:
+                raise StoreError("this store is closed")
+            self._lock_file.acquire()
+            try:
+                faults.point(points.before)
+                transaction, answer = self._transact(work, points.inside)
+                faults.point(points.after)
+                if self.wal.is_long():
+                    self.wal.checkpoint(self.db)
+            finally:
+                self._lock_file.release()
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translated(error) from error
+        finally:
+            self._turns.release()
+        if transaction.made_due:
+            for ring in self._rings:
+                ring()
+        return answer
+
+    def _transact(self, work: Callable[[Transaction], T], inside: str) -> tuple[Transaction, T]:
+        db = self.db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            transaction = Transaction(db, self._clock.now())
+            answer = work(transaction)
+            for key, jobs in transaction.counts.items():
+                if jobs:
+                    db.execute(APPEND_DELTA, (*key, jobs))
+            faults.point(inside)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return transaction, answer
+
+    def with_file_locked(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on the writing connection while nobody else writes, outside a transaction."""
+        self._turns.acquire()
+        try:
+            if self._closed:
+                raise StoreError("this store is closed")
+            self._lock_file.acquire()
+            try:
+                return work(self.db)
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
+            finally:
+                self._lock_file.release()
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        finally:
+            self._turns.release()
+
+    def changed_elsewhere(self) -> bool:
+        """Tell whether another connection has committed since the last call.
+
+        The writing connection is asked, because its own commits do not count there. While it is
+        writing the answer is no, and the next call will still know.
+        """
+        if not self._turns.try_acquire():
+            return False
+        try:
+            if self._closed:
+                return False
+            seen = self._read_data_version()
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        finally:
+            self._turns.release()
+        changed = seen != self._data_version
+        self._data_version = seen
+        return changed
+
+    def _read_data_version(self) -> int:
+        version: int = self.db.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def close(self) -> None:
+        """Bring the WAL home and give everything back; closing twice is nothing."""
+        self._turns.acquire()
+        try:
+            if self._closed:
+                return
+            self._closed = True
+            self._lock_file.acquire()
+            try:
+                self.wal.checkpoint(self.db, truncate=True)
+                self.wal.close()
+                # The last connection to close checkpoints on its own: still under the lock.
+                self.db.close()
+            finally:
+                self._lock_file.release()
+            self._lock_file.close()
+        finally:
+            self._turns.release()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection that leaves transactions to us and may be used by any one thread a time."""
+    return sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=CACHED_STATEMENTS,
+    )
+
+
+class Readers:
+    """Connections for reading, as many as there are threads reading at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` on a connection of its own; it must have fetched everything it answers."""
+        try:
+            with self._lock:
+                if self._closed:
+                    raise StoreError("this store is closed")
+                db = self._idle.pop() if self._idle else None
+            if db is None:
+                db = connect(self._path)
+                db.execute("PRAGMA query_only = 1")
+            try:
+                return read(db)
+            finally:
+                self._give_back(db)
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translated(error) from error
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(db)
+                return
+        db.close()
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+
+# SQLite says the same with an OperationalError for a full disk and for a blob that is too big;
+# only the first may be mended by trying again.
+_OF_THE_DATA = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE)
+
+
+def translated(error: Exception) -> StoreError:
+    """Say whose fault it was: the data's, for ever, or the database's, for now."""
+    if isinstance(error, sqlite3.Error) and not isinstance(
+        error, (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+    ):
+        code = getattr(error, "sqlite_errorcode", None)
+        binding = code is None and isinstance(error, sqlite3.ProgrammingError)
+        if code not in _OF_THE_DATA and not binding:
+            return StoreError(f"SQLite could not write: {error}")
+    return Refused(f"SQLite will not store this: {error}")
+
+
+def file_size(path: Path) -> int:
+    """Answer the size of a file, 0 when there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
