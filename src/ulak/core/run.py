@@ -51,14 +51,15 @@ class Host(Protocol):
 class Run(Generic[P]):
     """One attempt at one stage of one job."""
 
-    __slots__ = ("_host", "_job", "_stop", "log")
+    __slots__ = ("_host", "_job", "_stop")
+
+    log = logging.getLogger("ulak.run")
+    """A logger: it tells what happened to the process, the trail what happened to the job."""
 
     def __init__(self, job: JobRow, host: Host, stop: Callable[[], bool]) -> None:
         self._job = job
         self._host = host
         self._stop = stop
-        self.log = logging.getLogger("ulak.run")
-        """A logger: it tells what happened to the process, the trail what happened to the job."""
 
     @property
     def job_id(self) -> str:

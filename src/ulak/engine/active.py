@@ -126,6 +126,8 @@ class ActiveRun:
 
     def timeout_us(self) -> int:
         """How long this run may take; an undo has as long as its stage."""
+        if self.row.role != UNDOING:
+            return self.place.timeout_us
         return self.flow.table.places[self.stage_name()].timeout_us
 
     def go_on(self, row: JobRow, now: Instant) -> None:
@@ -253,7 +255,7 @@ class ActiveRun:
             answer.append(receipt)
             done.set()
 
-        self.worker.committer.offer(Entry(change, settle, self.hold_instead))
+        self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
         done.wait()
         return answer[0]
 
@@ -282,7 +284,7 @@ class ActiveRun:
                 if not future.done():
                     future.set_result(receipt)
 
-            self.worker.committer.offer(Entry(change, settle, self.hold_instead))
+            self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
             cancelled = await _even_if_cancelled(future)
             self.recorded_now(change, future.result())
             if cancelled is not None:

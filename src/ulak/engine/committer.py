@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ulak.core.change import COMMITTED, Change, Receipt
@@ -57,9 +57,9 @@ class Committer:
         """Begin to commit."""
         self._thread.start()
 
-    def offer(self, entry: Entry) -> None:
-        """Commit this change with the next batch."""
-        self._waiting.append(entry)
+    def offer(self, entries: Iterable[Entry]) -> None:
+        """Commit these changes with the next batch."""
+        self._waiting.extend(entries)
         # The flag is read without the lock: a committer that is about to sleep looks at the
         # queue once more under the lock, so that no entry is overlooked.
         if self._asleep:

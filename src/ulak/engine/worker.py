@@ -37,7 +37,7 @@ from ulak.engine.runner import PayloadUnreadable, read_error, read_return, timed
 from ulak.engine.threads import Threads
 from ulak.engine.upkeep import Upkeep
 from ulak.errors import FlowError, StoreError, TransitionNotAllowed
-from ulak.ids import time_ordered_id, to_text
+from ulak.ids import commit_ids, time_ordered_id, to_text
 from ulak.store.protocol import Claim, ClaimRequest, Progress, Want
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Worker:
         self._resources: dict[type, Any] = {}
         self._ended_in_threads: deque[tuple[ActiveRun, Outcome]] = deque()
         self._lease: Lease | None = None
+        self._commit_ids = commit_ids()
+        self._outgoing: list[Entry] = []
         self._collecting = False
         self._saturated = False
         self._rung = False
@@ -107,7 +109,7 @@ class Worker:
 
     def new_commit_id(self) -> bytes:
         """Make the identity of one write."""
-        return os.urandom(16)
+        return next(self._commit_ids)
 
     def resource(self, kind: type[T]) -> T:
         """Answer this worker's resource of a type.
@@ -372,10 +374,17 @@ class Worker:
         return True
 
     def _offer(self, run: ActiveRun, change: Change) -> None:
+        """Queue a change; everything that ends in one turn of the loop is handed over together."""
         run.change = change
-        self.committer.offer(
+        if not self._outgoing:
+            self._loop.call_soon(self._hand_over)
+        self._outgoing.append(
             Entry(change, lambda receipt: self._settled(run, receipt), run.hold_instead)
         )
+
+    def _hand_over(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        self.committer.offer(outgoing)
 
     # --- settling ---------------------------------------------------------------
 
@@ -488,7 +497,7 @@ class Worker:
                     commit_id=self.new_commit_id(),
                 )  # fmt: skip
                 run.row = change.row
-                self.committer.offer(Entry(change, lambda receipt: None, run.hold_instead))
+                self.committer.offer([Entry(change, lambda receipt: None, run.hold_instead)])
             finally:
                 run.thread_lock.release()
 
