@@ -1,0 +1,54 @@
+"""The conformance suite: every promise of `ulak.store.protocol`, for any store.
+
+A store of your own is held to them by a test module that imports these classes,
+
+    from ulak.testing.conformance import *
+
+and a `conftest.py` with two fixtures:
+
+    pytest.register_assert_rewrite("ulak.testing.conformance")
+
+    @pytest.fixture
+    def store(tmp_path):                    # fresh, open, on a ManualClock that stands still
+        store = MyStore(tmp_path / "jobs", clock=ManualClock())
+        store.open()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def reopen(tmp_path):                   # the same store once more, here or in a child
+        return Reopen(open_my_store, str(tmp_path / "jobs"))
+
+The marker `shows` names requirements of ulak's own specification; declare it where markers are
+strict. What a store cannot do it says in its `Features`, and the suite reads them.
+"""
+
+from ulak.testing.conformance.awkward import TestAwkwardData
+from ulak.testing.conformance.claims import TestClaims
+from ulak.testing.conformance.commits import TestCommits
+from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.intake import TestIntake
+from ulak.testing.conformance.leases import TestLeases
+from ulak.testing.conformance.outbox import TestOutbox
+from ulak.testing.conformance.proofs import TestProofs
+from ulak.testing.conformance.reading import TestReading
+from ulak.testing.conformance.requests import TestRequests
+from ulak.testing.conformance.slots import TestSlots
+from ulak.testing.conformance.upkeep import TestUpkeep
+
+__all__ = [
+    "Desk",
+    "Reopen",
+    "Suite",
+    "TestAwkwardData",
+    "TestClaims",
+    "TestCommits",
+    "TestIntake",
+    "TestLeases",
+    "TestOutbox",
+    "TestProofs",
+    "TestReading",
+    "TestRequests",
+    "TestSlots",
+    "TestUpkeep",
+]

@@ -1,0 +1,143 @@
+"""The flows of the suite: each as small as the promise that it is for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ulak.core.flow import Flow
+from ulak.core.lifecycle import Lifecycle
+from ulak.core.policy import Backoff, Dedup, Limit, Until
+from ulak.core.run import Run
+
+HOUR = timedelta(hours=1)
+
+
+def work(run: Run[Any]) -> None:
+    """Stand in for a stage; the suite decides by itself how a run ends."""
+
+
+def _line() -> Flow[Any]:
+    """Two stages in a row, and a key until the job ends."""
+    flow: Flow[Any] = Flow(
+        "line",
+        Lifecycle("first", {"first": ["second"], "second": ["done"]}),
+        dedup=Dedup(until=Until.FINISHED),
+        retry=Backoff(2, delays=[timedelta(seconds=10), timedelta(seconds=20)]),
+    )
+    flow.stage("first")(work)
+    flow.stage("second")(work)
+    return flow
+
+
+def _newer() -> Flow[Any]:
+    """The next version of `line`."""
+    flow: Flow[Any] = Flow("line", Lifecycle("first", {"first": ["done"]}), version=2)
+    flow.stage("first")(work)
+    return flow
+
+
+def _dated() -> Flow[Any]:
+    """A key that may be taken over after an hour, whatever became of its job."""
+    flow: Flow[Any] = Flow(
+        "dated",
+        Lifecycle("first", {"first": ["done"]}),
+        dedup=Dedup(until=Until.FORGOTTEN, keep=HOUR),
+        retry=0,
+    )
+    flow.stage("first")(work)
+    return flow
+
+
+def _busy() -> Flow[Any]:
+    """One stage with a busy state; its retries pass through `failed`."""
+    flow: Flow[Any] = Flow(
+        "busy",
+        Lifecycle("queued", {"queued": ["running"], "running": ["done"]}),
+        retry=Backoff(2, delays=[timedelta(seconds=10), timedelta(seconds=20)]),
+    )
+    flow.stage("queued", during="running", to="done")(work)
+    return flow
+
+
+def _saga() -> Flow[Any]:
+    """A busy state and an undo, and retries that pass through `failed`."""
+    flow: Flow[Any] = Flow(
+        "saga",
+        Lifecycle("queued", {"queued": ["running"], "running": ["done"]}),
+        retry=Backoff(2, delays=[timedelta(seconds=10), timedelta(seconds=20)]),
+        retry_via="failed",
+    )
+    flow.stage("queued", during="running", to="done")(work).undo(work)
+    return flow
+
+
+def _narrow() -> Flow[Any]:
+    """A free stage, and after it one with a limit."""
+    flow: Flow[Any] = Flow(
+        "narrow",
+        Lifecycle("wide", {"wide": ["tight"], "tight": ["done"]}),
+        retry=Backoff(2, delays=[timedelta(seconds=10), timedelta(seconds=20)]),
+    )
+    flow.stage("wide")(work)
+    flow.stage("tight", limit=Limit(2))(work)
+    return flow
+
+
+def _tight() -> Flow[Any]:
+    """One stage with a limit."""
+    flow: Flow[Any] = Flow("tight", Lifecycle("only", {"only": ["done"]}))
+    flow.stage("only", limit=Limit(2))(work)
+    return flow
+
+
+def _review() -> Flow[Any]:
+    """A question to a person."""
+    flow: Flow[Any] = Flow(
+        "review", Lifecycle("asked", {"asked": ["yes", "no"]}, done=["yes", "no"])
+    )
+    flow.gate("asked", choices={"approve": "yes", "refuse": "no"}, deadline=HOUR, on_expiry="no")
+    return flow
+
+
+def _waits() -> Flow[Any]:
+    """A signal, or an hour."""
+    flow: Flow[Any] = Flow(
+        "waits", Lifecycle("waiting", {"waiting": ["paid", "late"]}, done=["paid", "late"])
+    )
+    flow.wait("waiting", signal="paid", to="paid", deadline=HOUR, on_expiry="late")
+    return flow
+
+
+def _brief() -> Flow[Any]:
+    """Jobs that have an hour to live."""
+    flow: Flow[Any] = Flow("brief", Lifecycle("first", {"first": ["done"]}), expires=HOUR)
+    flow.stage("first")(work)
+    return flow
+
+
+def _proven() -> Flow[Any]:
+    """Every event is chained into the tenant's proofs."""
+    flow: Flow[Any] = Flow(
+        "proven", Lifecycle("first", {"first": ["second"], "second": ["done"]}), proofs=True
+    )
+    flow.stage("first")(work)
+    flow.stage("second")(work)
+    return flow
+
+
+LINE = _line()
+NEWER = _newer()
+DATED = _dated()
+BUSY = _busy()
+SAGA = _saga()
+NARROW = _narrow()
+TIGHT = _tight()
+REVIEW = _review()
+WAITS = _waits()
+BRIEF = _brief()
+PROVEN = _proven()
+
+NARROW_LIMIT = "narrow/tight"
+TIGHT_LIMIT = "tight/only"
+EVERY = (LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN)

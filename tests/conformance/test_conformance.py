@@ -1,0 +1,15 @@
+"""Every store keeps every promise of `ulak.store.protocol`."""
+
+from ulak.testing.conformance import (  # noqa: F401 - pytest collects the classes from here
+    TestAwkwardData,
+    TestClaims,
+    TestCommits,
+    TestIntake,
+    TestLeases,
+    TestOutbox,
+    TestProofs,
+    TestReading,
+    TestRequests,
+    TestSlots,
+    TestUpkeep,
+)
