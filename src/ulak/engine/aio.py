@@ -13,6 +13,7 @@ from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL
 from ulak.core.job import NewJob
 from ulak.engine.function import Call, JobFunction
+from ulak.engine.reads import EVERY_JOB
 from ulak.engine.view import Job, TrailEvent, job_view
 from ulak.store.protocol import LARGEST_BATCH, Added, CountRow, JobFilter
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 LONGEST_WAIT_S = 0.2
-EVERY_JOB = JobFilter()
 
 
 class AsyncEngine:

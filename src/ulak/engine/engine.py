@@ -6,52 +6,40 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from ulak.core.acts import answer
-from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, Submission, begin
-from ulak.core.job import JobRow, NewJob, Payload, Request
-from ulak.core.lifecycle import FINAL, WAITING
-from ulak.core.outcome import Asked, Cancel, Decide, Release, Retry, Signal
+from ulak.core.job import NewJob, Payload
 from ulak.core.policy import Backoff
+from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, make_function
 from ulak.engine.intake import Intake
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
-from ulak.engine.results import write_decision
-from ulak.engine.view import Job, TrailEvent, event_view, job_view
+from ulak.engine.view import Job, job_view
 from ulak.errors import (
     BadInput,
     FlowError,
-    JobNotFound,
-    ResultNotReady,
-    StaleJob,
-    TransitionNotAllowed,
     UnknownOutcome,
 )
-from ulak.errors import KeyTaken as KeyTakenError
-from ulak.ids import from_text, time_ordered_id, to_text, unguessable_id
+from ulak.ids import time_ordered_id, to_text, unguessable_id
 from ulak.store import codec
-from ulak.store.protocol import Added, CountRow, JobFilter, Store
+from ulak.store.protocol import Added, Store
 
 P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
 
-EVERY_JOB = JobFilter()
 USUAL = WorkerSettings()
-HIDDEN = "***"
 LONGEST_WAIT_S = 0.2
-ATTEMPTS_AT_AN_ACT = 5
 
 
-class Engine:
+class Engine(Acts):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for
@@ -319,228 +307,7 @@ class Engine:
             f"await engine.aio.{verb}(...), or use run.spawn inside a stage"
         )
 
-    # --- acting -----------------------------------------------------------------
-
-    def decide(
-        self,
-        job_id: str,
-        choice: str,
-        *,
-        actor: str,
-        note: str = "",
-        data: object = None,
-        roles: Collection[str] | None = None,
-    ) -> Job:
-        """Answer a gate. Of two people deciding at once one wins, the other is told who did.
-
-        Args:
-            job_id: The job.
-            choice: One of the gate's choices.
-            actor: Who decides; stored in the trail.
-            note: Why, for people.
-            data: What the gate's `data` declares.
-            roles: The roles of the actor; None when the caller vouches for them.
-
-        Raises:
-            TransitionNotAllowed: no such choice here, or not by this actor.
-            StaleJob: somebody else was faster; `decided_by` names them.
-        """
-        row = self._row(job_id)
-        flow = self._flow_of(row)
-        place = flow.table.places.get(row.state)
-        gate = None if place is None else place.gate
-        carried = data
-        if gate is not None and gate.data is not None and data is not None:
-            carried = (
-                codec.convert(data, gate.data) if not codec.is_instance(data, gate.data) else data
-            )
-        said = write_decision(choice, actor, note, self.store.clock.now(), carried)
-        return self._act_once(row, Decide(actor, note, choice, said), roles=roles)
-
-    def release(self, job_id: str, *, actor: str, note: str = "") -> Job:
-        """Let a held job go on, to where its flow says.
-
-        Raises:
-            TransitionNotAllowed: it is not held.
-            StaleJob: somebody else was faster.
-        """
-        return self._act_once(self._row(job_id), Release(actor, note))
-
-    def retry(self, job_id: str, *, actor: str, note: str = "") -> Job:
-        """Run a failed job again, in a new round.
-
-        Raises:
-            TransitionNotAllowed: it has not failed, or failed for good.
-            KeyTaken: another job holds its dedup key by now.
-        """
-        return self._act_once(self._row(job_id), Retry(actor, note))
-
-    def cancel(self, job_id: str, *, actor: str, note: str = "") -> Job:
-        """End a job: at once, or, when a worker runs it, as soon as its stage has stopped.
-
-        A stage that finishes first keeps its move. Undos run before the job ends. The answer
-        has `cancel_requested` set while a worker has yet to stop.
-
-        Raises:
-            TransitionNotAllowed: it has already ended (`too-late`) or is being undone.
-        """
-        asked = Cancel(actor, note)
-        return self._act_or_request(self._row(job_id), asked, "cancel", "", None)
-
-    def signal(
-        self,
-        job: str | tuple[str, str],
-        name: str,
-        data: object = None,
-        *,
-        actor: str = "",
-        note: str = "",
-        tenant: str = "",
-    ) -> Job:
-        """Tell a job that something happened outside; it is kept until the job waits for it.
-
-        Args:
-            job: The job's id, or (flow, dedup key).
-            name: The signal its wait declares.
-            data: What the stages after it may read.
-            actor: Who says so.
-            note: For people.
-            tenant: Whose key it is, with (flow, key).
-        """
-        if isinstance(job, tuple):
-            found = self.open().store.find_key(tenant, job[0], job[1])
-            if found is None:
-                raise JobNotFound(f"of flow {job[0]} with key {job[1]!r}")
-            job = to_text(found)
-        row = self._row(job)
-        flow = self._flow_of(row)
-        known = {w.signal for w in flow.declared.waits if w.signal is not None}
-        if name not in known:
-            waits = ", ".join(sorted(known)) or "nothing"
-            raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
-        if row.role in FINAL:
-            raise TransitionNotAllowed(f"job {job} has already ended", code="too-late")
-        said = codec.encode(data)
-        asked = Signal(actor or "ulak", note, name, said)
-        return self._act_or_request(row, asked, "signal", name, said)
-
-    def _act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
-        """Commit an act on the job as it was read; the second of two operators is told."""
-        flow = self._flow_of(row)
-        if row.leased_by is not None:
-            raise TransitionNotAllowed(
-                f'job {to_text(row.id)} is in "{row.state}" and a worker runs it now; '
-                "only a cancel can be asked of it",
-                state=row.state,
-            )
-        change = answer(
-            flow, row, asked, self.store.clock.now(), commit_id=os.urandom(16), roles=roles
-        )
-        if change is None:
-            return job_view(row)
-        receipt = self.store.commit([change])[0]
-        if isinstance(receipt, Committed):
-            self._ring()
-            return job_view(change.row)
-        if isinstance(receipt, KeyTaken):
-            holder = to_text(receipt.holder)
-            raise KeyTakenError(
-                f"job {to_text(row.id)}: its dedup key is held by job {holder} now", holder=holder
-            )
-        raise self._stale(row)
-
-    def _stale(self, row: JobRow) -> StaleJob:
-        job_id = to_text(row.id)
-        later = self.store.trail(row.id, after=row.seq, limit=1)
-        who = later[0].actor if later else ""
-        did = f"{who} was faster ({later[0].kind})" if later else "somebody was faster"
-        return StaleJob(f"job {job_id}: {did}; read it again", job_id=job_id, decided_by=who)
-
-    def _act_or_request(
-        self, row: JobRow, asked: Cancel | Signal, kind: str, name: str, data: bytes | None
-    ) -> Job:
-        """Act at once when nobody has leased the job, else leave a request for its worker."""
-        for _ in range(ATTEMPTS_AT_AN_ACT):
-            now = self.store.clock.now()
-            waits = isinstance(asked, Cancel) or (row.role == WAITING and row.awaits == asked.name)
-            if row.leased_by is None and waits:
-                change = answer(self._flow_of(row), row, asked, now, commit_id=os.urandom(16))
-                receipt = None if change is None else self.store.commit([change])[0]
-                if change is not None and isinstance(receipt, Committed):
-                    self._ring()
-                    return job_view(change.row)
-            else:
-                if row.role in FINAL:
-                    raise TransitionNotAllowed(
-                        f"job {to_text(row.id)} has already ended", code="too-late"
-                    )
-                request = Request(row.id, kind, name, asked.actor, asked.note, data, now)
-                self.store.request(request)
-                self._ring()
-                fresh = self._row(to_text(row.id))
-                if isinstance(asked, Cancel) or fresh.role != WAITING:
-                    return job_view(fresh, cancel_requested=kind == "cancel")
-            row = self._row(to_text(row.id))
-        raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
-
-    # --- reading ----------------------------------------------------------------
-
-    def get(self, job_id: str) -> Job:
-        """Answer a job as it stands now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
-        row = self._row(job_id)
-        asked = row.requests > 0 and any(
-            r.kind == "cancel" for r in self.store.pending_requests(row.id)
-        )
-        return job_view(row, cancel_requested=asked)
-
-    def jobs(
-        self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
-    ) -> list[Job]:
-        """Answer jobs, newest first; `after` is the id of the last one of the page before."""
-        cursor = None if after is None else from_text(after)
-        return [job_view(r) for r in self.open().store.list_jobs(where, after=cursor, limit=limit)]
-
-    def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
-        """Answer what happened to a job, in order."""
-        row = self._row(job_id)
-        return [event_view(e) for e in self.store.trail(row.id, after=after, limit=limit)]
-
-    def payload(self, job_id: str, *, reveal: bool = False) -> Any:
-        """Answer a job's payload as plain data; secret fields are hidden unless revealed."""
-        row = self._row(job_id)
-        stored = self.store.find_payload(row.id)
-        if stored is None:
-            raise JobNotFound(job_id)
-        plain = codec.decode(stored.data)
-        flow = self._flows.get((row.flow, row.flow_version))
-        if flow is None or reveal or not isinstance(plain, dict):
-            return plain
-        return {k: HIDDEN if k in flow.secret else v for k, v in plain.items()}
-
-    def result(self, job_id: str) -> Any:
-        """Answer what the last stage that returned something has returned, as plain data.
-
-        Raises:
-            ResultNotReady: no stage has returned anything.
-        """
-        row = self._row(job_id)
-        flow = self._flow_of(row)
-        stages = {s.state for s in flow.declared.stages}
-        left = [r for r in self.store.find_results(row.id) if r.name == "" and r.stage in stages]
-        if not left:
-            raise ResultNotReady(f"job {job_id} has left no result; it is in {row.state!r}")
-        moved = [e.from_state for e in self.store.trail(row.id)]
-        order = {_stage_of(flow, state): n for n, state in enumerate(moved) if state is not None}
-        last = max(left, key=lambda r: (r.round, order.get(r.stage, -1)))
-        return codec.decode(last.data)
-
-    def counts(self) -> list[CountRow]:
-        """Answer how many jobs stand in each state, exactly and cheaply."""
-        return self.open().store.counts()
+    # --- waiting ----------------------------------------------------------------
 
     def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Job:
         """Wait until a job has ended and answer it.
@@ -568,22 +335,6 @@ class Engine:
                 moved.wait(left)
         finally:
             stop()
-
-    def _row(self, job_id: str) -> JobRow:
-        row = self.open().store.find_job(from_text(job_id))
-        if row is None:
-            raise JobNotFound(job_id)
-        return row
-
-    def _flow_of(self, row: JobRow) -> Flow[Any]:
-        flow = self._flows.get((row.flow, row.flow_version))
-        if flow is None:
-            raise TransitionNotAllowed(
-                f"job {to_text(row.id)} follows {row.flow} version {row.flow_version}, "
-                "which this program does not declare",
-                code="flow-unknown",
-            )
-        return flow
 
     # --- working ----------------------------------------------------------------
 
@@ -634,8 +385,3 @@ def _short_key(key: str | None) -> str | None:
     import hashlib
 
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _stage_of(flow: Flow[Any], state: str) -> str:
-    place = flow.table.places.get(state)
-    return state if place is None or place.stage is None else place.stage.state

@@ -1,0 +1,106 @@
+"""How jobs stand: the engine's verbs that change nothing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+from ulak.core.flow import Flow
+from ulak.core.job import JobRow
+from ulak.engine.view import Job, TrailEvent, event_view, job_view
+from ulak.errors import JobNotFound, ResultNotReady, TransitionNotAllowed
+from ulak.ids import from_text, to_text
+from ulak.store import codec
+from ulak.store.protocol import CountRow, JobFilter, Store
+
+EVERY_JOB = JobFilter()
+HIDDEN = "***"
+
+
+class Reads:
+    """Answers from the store. A foreign flow's jobs can be read, but not acted upon."""
+
+    store: Store
+    _flows: dict[tuple[str, int], Flow[Any]]
+
+    @abstractmethod
+    def open(self) -> Self:
+        """Open the store; every verb does this by itself."""
+
+    def get(self, job_id: str) -> Job:
+        """Answer a job as it stands now.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        row = self._row(job_id)
+        asked = row.requests > 0 and any(
+            r.kind == "cancel" for r in self.store.pending_requests(row.id)
+        )
+        return job_view(row, cancel_requested=asked)
+
+    def jobs(
+        self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Answer jobs, newest first; `after` is the id of the last one of the page before."""
+        cursor = None if after is None else from_text(after)
+        return [job_view(r) for r in self.open().store.list_jobs(where, after=cursor, limit=limit)]
+
+    def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
+        """Answer what happened to a job, in order."""
+        row = self._row(job_id)
+        return [event_view(e) for e in self.store.trail(row.id, after=after, limit=limit)]
+
+    def payload(self, job_id: str, *, reveal: bool = False) -> Any:
+        """Answer a job's payload as plain data; secret fields are hidden unless revealed."""
+        row = self._row(job_id)
+        stored = self.store.find_payload(row.id)
+        if stored is None:
+            raise JobNotFound(job_id)
+        plain = codec.decode(stored.data)
+        flow = self._flows.get((row.flow, row.flow_version))
+        if flow is None or reveal or not isinstance(plain, dict):
+            return plain
+        return {k: HIDDEN if k in flow.secret else v for k, v in plain.items()}
+
+    def result(self, job_id: str) -> Any:
+        """Answer what the last stage that returned something has returned, as plain data.
+
+        Raises:
+            ResultNotReady: no stage has returned anything.
+        """
+        row = self._row(job_id)
+        flow = self._flow_of(row)
+        stages = {s.state for s in flow.declared.stages}
+        left = [r for r in self.store.find_results(row.id) if r.name == "" and r.stage in stages]
+        if not left:
+            raise ResultNotReady(f"job {job_id} has left no result; it is in {row.state!r}")
+        moved = [e.from_state for e in self.store.trail(row.id)]
+        order = {_stage_of(flow, state): n for n, state in enumerate(moved) if state is not None}
+        last = max(left, key=lambda r: (r.round, order.get(r.stage, -1)))
+        return codec.decode(last.data)
+
+    def counts(self) -> list[CountRow]:
+        """Answer how many jobs stand in each state, exactly and cheaply."""
+        return self.open().store.counts()
+
+    def _row(self, job_id: str) -> JobRow:
+        row = self.open().store.find_job(from_text(job_id))
+        if row is None:
+            raise JobNotFound(job_id)
+        return row
+
+    def _flow_of(self, row: JobRow) -> Flow[Any]:
+        flow = self._flows.get((row.flow, row.flow_version))
+        if flow is None:
+            raise TransitionNotAllowed(
+                f"job {to_text(row.id)} follows {row.flow} version {row.flow_version}, "
+                "which this program does not declare",
+                code="flow-unknown",
+            )
+        return flow
+
+
+def _stage_of(flow: Flow[Any], state: str) -> str:
+    place = flow.table.places.get(state)
+    return state if place is None or place.stage is None else place.stage.state
