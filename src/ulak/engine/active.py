@@ -291,9 +291,13 @@ class ActiveRun:
                 raise cancelled
         return value
 
+    def is_recording(self) -> bool:
+        """Whether an effect of an async stage is being recorded right now."""
+        return self._loop_lock is not None and self._loop_lock.locked()
+
     async def quiet(self) -> None:
         """Wait until no effect of this run is being recorded; its record would move the row."""
-        if self._loop_lock is not None and self._loop_lock.locked():
+        if self._loop_lock is not None:
             async with self._loop_lock:
                 pass
 

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
-from ulak.core.decide import decide, lapse_answer
+from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.job import Request
 from ulak.core.outcome import GivenBack, Outcome, Overran, Stopped
@@ -286,7 +287,8 @@ class Worker:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
             outcome = read_error(run.flow, error)
-        await run.quiet()
+        if run.is_recording():
+            await run.quiet()
         self._ended(run, outcome)
 
     def _why_cancelled(self, run: ActiveRun, error: BaseException) -> Outcome:
@@ -341,11 +343,12 @@ class Worker:
         self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
 
     def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
-        may_keep = (lambda place: self._may_keep(run, place)) if run_may_keep else None
+        may_keep = partial(self._may_keep, run) if run_may_keep else None
+        facts = RunFacts(self.id, run.started_at, may_keep, run.asked)
         try:
             return decide(
-                run.flow, run.row, outcome, self.now(), facts=run.facts(may_keep),
-                commit_id=self.new_commit_id(),
+                run.flow, run.row, outcome, self.time.now(), facts=facts,
+                commit_id=next(self._commit_ids),
             )  # fmt: skip
         except TransitionNotAllowed as error:
             held = Stopped(kinds.BAD_OUTCOME, str(error))
@@ -378,9 +381,7 @@ class Worker:
         run.change = change
         if not self._outgoing:
             self._loop.call_soon(self._hand_over)
-        self._outgoing.append(
-            Entry(change, lambda receipt: self._settled(run, receipt), run.hold_instead)
-        )
+        self._outgoing.append(Entry(change, partial(self._settled, run), run.hold_instead))
 
     def _hand_over(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
