@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 # How often deadlines are looked at and progress is written.
 BEAT_S = 0.25
+# How long a hurried drain still waits: enough for what was cancelled to be committed. A guess.
+HURRY_S = 1.0
 SUSPECT_LAPSES = 2
 
 
@@ -100,6 +103,8 @@ class Worker:
         self._saturated = False
         self._rung = False
         self._stopping = False
+        self._hurried_at: float | None = None
+        self._has_begun = threading.Event()
         self._lost = False
 
     # --- for everybody ----------------------------------------------------------
@@ -127,16 +132,39 @@ class Worker:
             ) from None
         return found
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether it has a lease and takes jobs."""
+        return self._lease is not None and not (self._lost or self._stopping)
+
+    @property
+    def running(self) -> int:
+        """How many stages run; after `run` has returned, how many would not stop in time."""
+        return len(self._running)
+
     def stop(self) -> None:
-        """Begin to drain. May be called from any thread or a signal handler."""
+        """Begin to drain. May be called from any thread or a signal handler, before `run` too."""
         self._stopping = True
-        self._ring()
+        if self._has_begun.is_set():
+            self._ring()
+
+    def hurry(self) -> None:
+        """End a drain soon: cancel async stages and kill children now, wait for threads no more."""
+        self.stop()
+        if self._has_begun.is_set():
+            self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry(self) -> None:
+        if self._hurried_at is None:
+            self._hurried_at = self._loop.time()
+        self._settled_one.set()
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until nothing is left that could be done now."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._settled_one = asyncio.Event()
+        self._has_begun.set()
         async with AsyncExitStack() as stack:
             for kind, factory in self.engine.resources.items():
                 self._resources[kind] = await stack.enter_async_context(factory())
@@ -531,22 +559,28 @@ class Worker:
         for run in self._running.values():
             run.stopping = run.draining = True
         # Async stages get most of the time to end by themselves, then the rest to be cancelled.
-        await self._wait_until_empty(self._loop.time() + 0.8 * (deadline - self._loop.time()))
+        patience = self._loop.time() + 0.8 * (deadline - self._loop.time())
+        await self._wait_until_empty(lambda: self._hurried_at or patience)
         for run in list(self._running.values()):
             if run.pool != "thread":
                 self._interrupt(run)
-        await self._wait_until_empty(deadline)
+        await self._wait_until_empty(
+            lambda: (
+                deadline if self._hurried_at is None else min(deadline, self._hurried_at + HURRY_S)
+            )
+        )
         await self._in_thread(self.committer.close)
         await asyncio.sleep(0)
 
-    async def _wait_until_empty(self, deadline: float) -> None:
-        while self._running and self._loop.time() < deadline:
+    async def _wait_until_empty(self, deadline: Callable[[], float]) -> None:
+        """Wait until nothing runs, or until a deadline that may come nearer meanwhile."""
+        while self._running and self._loop.time() < deadline():
             self._settled_one.clear()
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline()):
                     await self._settled_one.wait()
             except TimeoutError:
-                return
+                continue
 
     def _leave(self) -> None:
         """End the lease last; jobs of threads that still run must wait until it lapses."""
