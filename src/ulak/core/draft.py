@@ -84,8 +84,9 @@ class Draft:
         `after_us` is how long a waiting state waits; in any other it delays the stage.
         """
         now, row = self.now, self.row
-        started = row.started
-        if row.stood and row.role != UNDOING:
+        # What has ended is not undone any more: a bad end is entered after its undos only.
+        started = "" if place.is_final else row.started
+        if row.stood and not place.is_final and row.role != UNDOING:
             started = _started(started, self.table.places[row.state])
         deadline = None
         if after_us and place.role == WAITING:

@@ -177,7 +177,7 @@ def _owes_only_what_it_may(job: Machine) -> None:
     if row.undo_to is not None:
         assert row.started
         assert row.wake_at is None
-    if row.role in FINAL - {"done"}:
+    if row.role in FINAL:
         assert row.started == ""
     if row.state == "held" and row.undo_to is None:
         assert row.code
