@@ -14,7 +14,9 @@ from ulak.core.intake import NORMAL
 from ulak.core.job import NewJob
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.reads import EVERY_JOB
+from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent, job_view
+from ulak.engine.why import Why
 from ulak.store.protocol import LARGEST_BATCH, Added, CountRow, JobFilter
 
 if TYPE_CHECKING:
@@ -132,6 +134,14 @@ class AsyncEngine:
     async def counts(self) -> list[CountRow]:
         """Answer how many jobs stand in each state."""
         return await asyncio.to_thread(self._engine.counts)
+
+    async def why(self, job_id: str) -> Why:
+        """Answer why a job stands where it stands."""
+        return await asyncio.to_thread(self._engine.why, job_id)
+
+    async def verify(self) -> list[Finding]:
+        """Look at everything that is stored and answer what is wrong."""
+        return await asyncio.to_thread(self._engine.verify)
 
     async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Job:
         """Wait until a job has ended and answer it."""

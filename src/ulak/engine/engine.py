@@ -21,7 +21,9 @@ from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, make_function
 from ulak.engine.intake import Intake
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
+from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job, job_view
+from ulak.engine.why import Why, why
 from ulak.errors import (
     BadInput,
     FlowError,
@@ -306,6 +308,20 @@ class Engine(Acts):
             f"engine.{verb} would stop the event loop of this thread; "
             f"await engine.aio.{verb}(...), or use run.spawn inside a stage"
         )
+
+    # --- telling ----------------------------------------------------------------
+
+    def why(self, job_id: str) -> Why:
+        """Answer why a job stands where it stands: a code, a sentence and the facts.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return why(self, job_id)
+
+    def verify(self) -> list[Finding]:
+        """Look at everything that is stored and answer what is wrong; workers may go on."""
+        return verify(self)
 
     # --- waiting ----------------------------------------------------------------
 

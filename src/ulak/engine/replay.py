@@ -1,0 +1,256 @@
+"""What is wrong with one job: its trail replayed against its lifecycle and its row.
+
+Pure: it takes records and answers damages. Who reads them, and how often, is in `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from ulak.clock import Instant, micros
+from ulak.core import event as kinds
+from ulak.core.draft import frees_key
+from ulak.core.flow import Flow
+from ulak.core.job import Event, JobRow
+from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, ROLES, UNDOING, WAITING
+from ulak.store.protocol import OutboxRow
+
+EVENT_MISSING: Final = "event-missing"
+EVENT_DOUBLED: Final = "event-doubled"
+EVENT_OUT_OF_ORDER: Final = "event-out-of-order"
+EVENT_UNKNOWN: Final = "event-unknown"
+COMMIT_DOUBLED: Final = "commit-doubled"
+MOVE_ILLEGAL: Final = "move-illegal"
+ROW_DIFFERS: Final = "row-differs"
+TOKEN_WENT_BACK: Final = "token-went-back"  # noqa: S105 - a kind of damage, not a secret
+MESSAGE_LOST: Final = "message-lost"
+MESSAGE_UNKNOWN: Final = "message-unknown"
+STATE_UNKNOWN: Final = "state-unknown"
+ROLE_WRONG: Final = "role-wrong"
+LANE_WRONG: Final = "lane-wrong"
+STUCK: Final = "stuck"
+WAKE_MISSING: Final = "wake-missing"
+
+
+class Damage(NamedTuple):
+    """One thing that is wrong, with a stable kind and a sentence for people."""
+
+    kind: str
+    sentence: str
+
+
+def trail_damage(row: JobRow, events: Sequence[Event], flow: Flow[Any] | None) -> Iterator[Damage]:
+    """Replay a trail: every number once, every move legal, one after the other, to the row."""
+    if not events:
+        yield Damage(EVENT_MISSING, f"its row says {row.seq} events, and there is none")
+        return
+    yield from _numbers(row, events)
+    yield from _commits(events)
+    yield from _order(events)
+    if flow is not None:
+        yield from _moves(events, flow)
+    yield from _end(row, events)
+
+
+def message_damage(events: Sequence[Event], messages: Sequence[OutboxRow]) -> Iterator[Damage]:
+    """Compare what the events say they sent with what stands in the outbox."""
+    found: dict[int, int] = {}
+    for stored in messages:
+        found[stored.message.seq] = found.get(stored.message.seq, 0) + 1
+    for event in events:
+        there = found.pop(event.seq, 0)
+        if there < event.emitted:
+            yield Damage(
+                MESSAGE_LOST,
+                f"event {event.seq} sent {event.emitted} messages, the outbox has {there}",
+            )
+        elif there > event.emitted:
+            yield Damage(
+                MESSAGE_UNKNOWN,
+                f"event {event.seq} sent {event.emitted} messages, the outbox has {there}",
+            )
+    for seq, there in found.items():
+        yield Damage(
+            MESSAGE_UNKNOWN, f"the outbox has {there} messages of event {seq}, which is not there"
+        )
+
+
+def row_damage(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:
+    """Look at the row alone: its role fits its state, and there is a way on (E-2)."""
+    yield from _role(row, flow)
+    if row.lane and row.role not in CLAIMABLE:
+        yield Damage(LANE_WRONG, f'"{row.state}" is {row.role}, yet it stands in lane {row.lane}')
+    if row.role in FINAL:
+        if row.leased_by is not None or row.parked_on is not None:
+            taken = row.leased_by or row.parked_on
+            yield Damage(ROLE_WRONG, f'it has ended in "{row.state}" and {taken} still has it')
+        return
+    way_on = _way_on(row)
+    if way_on is not None:
+        yield Damage(STUCK, way_on)
+    yield from _wake(row)
+
+
+def should_hold_key(row: JobRow, flow: Flow[Any] | None, now: Instant) -> bool | None:
+    """Tell whether a job must hold its dedup key, must not, or (None) may or may not."""
+    if row.dedup_key is None:
+        return False
+    if flow is None:
+        # Without the flow nobody knows for how long the key was meant to be kept.
+        return None
+    if row.role in FINAL and frees_key(flow, row):
+        return False
+    keep = None if flow.dedup is None else flow.dedup.keep
+    if keep is not None and row.created_at + micros(keep) <= now:
+        return None
+    return True
+
+
+# --- the trail ------------------------------------------------------------------
+
+
+def _numbers(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
+    expected = 1
+    for event in events:
+        if event.seq > expected:
+            gap = str(expected) if event.seq == expected + 1 else f"{expected} to {event.seq - 1}"
+            yield Damage(EVENT_MISSING, f"event {gap} is missing before {event.seq}")
+        elif event.seq < expected:
+            yield Damage(EVENT_DOUBLED, f"event {event.seq} is in the trail twice")
+        expected = event.seq + 1
+    last = events[-1].seq
+    if last < row.seq:
+        yield Damage(EVENT_MISSING, f"the trail ends with event {last}, its row says {row.seq}")
+    elif last > row.seq:
+        yield Damage(ROW_DIFFERS, f"the trail goes on to event {last}, its row says {row.seq}")
+
+
+def _commits(events: Sequence[Event]) -> Iterator[Damage]:
+    """A commit writes its events side by side, and no two of them say the same."""
+    ended: set[bytes] = set()
+    for before, event in pairwise(events):
+        if before.seq != event.seq and before._replace(seq=event.seq) == event:
+            yield Damage(
+                EVENT_DOUBLED, f"events {before.seq} and {event.seq} are one event, written twice"
+            )
+        if before.commit_id != event.commit_id:
+            ended.add(before.commit_id)
+            if event.commit_id and event.commit_id in ended:
+                yield Damage(
+                    COMMIT_DOUBLED,
+                    f"event {event.seq} belongs to a commit that had ended before it",
+                )
+
+
+def _order(events: Sequence[Event]) -> Iterator[Damage]:
+    first = events[0]
+    if first.seq == 1 and (first.kind != kinds.SUBMITTED or first.from_state is not None):
+        yield Damage(EVENT_OUT_OF_ORDER, f"the trail begins with {first.kind}, not with submitted")
+    for event in events:
+        if event.kind not in kinds.KINDS:
+            yield Damage(EVENT_UNKNOWN, f"event {event.seq} is of the unknown kind {event.kind!r}")
+        if event.seq > 1 and event.kind == kinds.SUBMITTED:
+            yield Damage(EVENT_OUT_OF_ORDER, f"event {event.seq} submits the job a second time")
+    for before, event in pairwise(events):
+        if event.from_state != before.to_state:
+            yield Damage(
+                EVENT_OUT_OF_ORDER,
+                f'event {event.seq} leaves "{event.from_state}", '
+                f'event {before.seq} had led to "{before.to_state}"',
+            )
+        if event.round != before.round + (event.kind == kinds.RETRIED):
+            yield Damage(
+                EVENT_OUT_OF_ORDER,
+                f"event {event.seq} ({event.kind}) is of round {event.round}, "
+                f"event {before.seq} of round {before.round}",
+            )
+        if event.token < before.token:
+            yield Damage(
+                TOKEN_WENT_BACK,
+                f"event {event.seq} has token {event.token}, event {before.seq} {before.token}",
+            )
+
+
+def _moves(events: Sequence[Event], flow: Flow[Any]) -> Iterator[Damage]:
+    table = flow.table
+    if events[0].seq == 1 and events[0].to_state != flow.lifecycle.initial:
+        yield Damage(
+            MOVE_ILLEGAL,
+            f'it was submitted into "{events[0].to_state}"; '
+            f'{flow.name} begins in "{flow.lifecycle.initial}"',
+        )
+    for event in events:
+        origin, to = event.from_state, event.to_state
+        if to not in table.places:
+            yield Damage(STATE_UNKNOWN, f'event {event.seq} leads to "{to}", which {flow!r} lacks')
+        elif origin is not None and origin != to and (origin, to) not in table.legal:
+            yield Damage(
+                MOVE_ILLEGAL,
+                f'event {event.seq} ({event.kind}) moves it from "{origin}" to "{to}", '
+                "which the table does not allow",
+            )
+
+
+def _end(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
+    last = events[-1]
+    if last.to_state != row.state:
+        yield Damage(
+            ROW_DIFFERS, f'the trail ends in "{last.to_state}", its row says "{row.state}"'
+        )
+    if last.round != row.round:
+        yield Damage(ROW_DIFFERS, f"the trail ends in round {last.round}, its row says {row.round}")
+    commits = 1 + sum(a.commit_id != b.commit_id or not b.commit_id for a, b in pairwise(events))
+    if row.version < commits:
+        yield Damage(
+            ROW_DIFFERS, f"the trail has {commits} commits, its row is of version {row.version}"
+        )
+    leases = [event.token for event in events if event.worker is not None]
+    highest = max((event.token for event in events), default=0)
+    # A lease that has ended has moved the token once more, so that its worker cannot write.
+    least = max(highest, max(leases) + 1) if leases and row.leased_by is None else highest
+    if row.token < least:
+        yield Damage(
+            TOKEN_WENT_BACK, f"its row has token {row.token}; by its trail it is {least} at least"
+        )
+
+
+# --- the row --------------------------------------------------------------------
+
+
+def _role(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:
+    if row.role not in ROLES:
+        yield Damage(ROLE_WRONG, f"{row.role!r} is no role")
+    if flow is None:
+        return
+    place = flow.table.places.get(row.state)
+    if place is None:
+        yield Damage(STATE_UNKNOWN, f'it is in "{row.state}", which {flow!r} lacks')
+    elif row.role == UNDOING:
+        if place.is_final:
+            yield Damage(ROLE_WRONG, f'it is being undone in "{row.state}", where jobs have ended')
+    elif row.role != place.role:
+        yield Damage(ROLE_WRONG, f'"{row.state}" is {place.role}, its row says {row.role}')
+
+
+def _way_on(row: JobRow) -> str | None:
+    """Answer why nothing will ever happen to an unfinished job, or None when something will."""
+    if row.leased_by is not None:
+        return None
+    if row.role in CLAIMABLE and not row.lane:
+        return f'"{row.state}" is {row.role} and no lane leads to a worker'
+    if row.role == UNDOING and (not row.started or row.undo_to is None):
+        return "it is being undone, and no undo or no end is written in its row"
+    if row.role == WAITING and row.awaits is None and row.wake_at is None:
+        return f'"{row.state}" waits for no date and no signal'
+    return None
+
+
+def _wake(row: JobRow) -> Iterator[Damage]:
+    """Upkeep looks at `wake_at` alone: it must not come after any date that counts."""
+    if row.role == UNDOING or (row.role == HELD and row.undo_to is not None):
+        return
+    dates = [date for date in (row.deadline_at, row.expires_at) if date is not None]
+    if dates and (row.wake_at is None or row.wake_at > min(dates)):
+        yield Damage(WAKE_MISSING, "its deadline or its expiry will pass unseen: no date wakes it")

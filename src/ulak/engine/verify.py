@@ -1,0 +1,331 @@
+"""Does the store keep its promises? Every job looked at, by the verbs that any store has.
+
+Nothing is locked and nothing is written, so workers may go on meanwhile: what looks wrong is
+read again, and only what stays wrong is reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from ulak.core.draft import proof_body
+from ulak.core.flow import Flow
+from ulak.core.job import Event, JobRow
+from ulak.core.lifecycle import FINAL
+from ulak.engine.replay import (
+    Damage,
+    message_damage,
+    row_damage,
+    should_hold_key,
+    trail_damage,
+)
+from ulak.ids import to_text
+from ulak.store.protocol import DedupRow, SlotRow, Store
+
+if TYPE_CHECKING:
+    from ulak.engine.engine import Engine
+
+PAYLOAD_MISSING: Final = "payload-missing"
+RESULT_UNSEEN: Final = "result-unseen"
+REQUESTS_OFF: Final = "requests-off"
+COUNTER_OFF: Final = "counter-off"
+SLOT_NOT_LEASED: Final = "slot-not-leased"
+SLOT_DOUBLED: Final = "slot-doubled"
+SLOT_WRONG: Final = "slot-wrong"
+SLOT_MISSING: Final = "slot-missing"
+PARKED_WITHOUT_LIMIT: Final = "parked-without-limit"
+LEASE_WITHOUT_WORKER: Final = "lease-without-worker"
+KEY_NOT_FREED: Final = "key-not-freed"
+KEY_OF_NO_JOB: Final = "key-of-no-job"
+KEY_NOT_HELD: Final = "key-not-held"
+PROOF_MISSING: Final = "proof-missing"
+PROOF_BROKEN: Final = "proof-broken"
+PROOF_DIFFERS: Final = "proof-differs"
+ORPHAN: Final = "orphan"
+
+A_PAGE = 500
+# A job that moves at every look is alive; what is wrong with it will still be wrong later.
+LOOKS = 5
+FIRST_HASH = bytes(32)
+
+Counts = Counter[tuple[str, int, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One damage. `kind` is stable; `job_id` is '' when no single job is concerned."""
+
+    kind: str
+    job_id: str
+    sentence: str
+
+
+def verify(engine: Engine) -> list[Finding]:
+    """Look at everything and answer what is wrong; an empty list means that nothing is.
+
+    Jobs of flows or versions that this program does not declare are checked for what needs no
+    table. The cost is a few reads per job.
+    """
+    engine.open()
+    return list(_Verifier(engine).findings())
+
+
+class _Verifier:
+    """One walk over a store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._store: Store = engine.store
+        self._flows = engine.flows_by_version()
+        self._proved: dict[bytes, int] = {}
+        """For each job, a bit per event that has a proof."""
+        self._walked: dict[str, tuple[int, bytes]] = {}
+        self._unproved: list[tuple[JobRow, int]] = []
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._chains()
+        seen: Counts = Counter()
+        for row in self._rows():
+            seen[row.flow, row.flow_version, row.state, row.role] += 1
+            yield from self._job(row)
+        yield from self._counters(seen)
+        yield from self._slots()
+        for key in self._store.scan_keys():
+            yield from self._key(key)
+        # Proofs are committed with their events: those of events that were read just now are
+        # in the chains by now.
+        yield from self._chains()
+        yield from self._missing_proofs()
+        for sentence in self._store.scan_orphans():
+            yield Finding(ORPHAN, "", sentence)
+
+    def _rows(self) -> Iterator[JobRow]:
+        after = b""
+        while page := self._store.scan_jobs(after=after, limit=A_PAGE):
+            yield from page
+            after = page[-1].id
+
+    def _flow(self, row: JobRow) -> Flow[Any] | None:
+        return self._flows.get((row.flow, row.flow_version))
+
+    # --- one job ----------------------------------------------------------------
+
+    def _job(self, row: JobRow) -> Iterator[Finding]:
+        yield from self._settled(row, self._damage)
+
+    def _settled(self, row: JobRow, look: Callable[[JobRow], list[Damage]]) -> Iterator[Finding]:
+        """Look at a job, and look again for as long as it moves while it is looked at."""
+        for _ in range(LOOKS):
+            damages = look(row)
+            if not damages:
+                return
+            fresh = self._store.find_job(row.id)
+            if fresh is None:
+                return
+            if fresh == row:
+                for damage in damages:
+                    yield Finding(damage.kind, to_text(row.id), damage.sentence)
+                return
+            row = fresh
+
+    def _damage(self, row: JobRow) -> list[Damage]:
+        flow = self._flow(row)
+        events = self._trail(row.id)
+        damages = [
+            *trail_damage(row, events, flow),
+            *message_damage(events, self._store.scan_messages(row.id)),
+            *row_damage(row, flow),
+            *self._belongings(row, flow),
+        ]
+        if flow is not None and flow.proofs and not damages:
+            self._remember_unproved(row, events)
+        return damages
+
+    def _trail(self, job_id: bytes) -> list[Event]:
+        events: list[Event] = []
+        while page := self._store.trail(job_id, after=events[-1].seq if events else 0):
+            events += page
+        return events
+
+    def _belongings(self, row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:
+        """What belongs to a job and stands in other tables."""
+        store = self._store
+        if store.find_payload(row.id) is None:
+            yield Damage(PAYLOAD_MISSING, "its payload is not there")
+        if not row.has_results and store.find_results(row.id):
+            yield Damage(RESULT_UNSEEN, "it has results, and its row says that it has none")
+        asked = len(store.pending_requests(row.id))
+        if asked != row.requests:
+            yield Damage(REQUESTS_OFF, f"{asked} requests wait for it, its row says {row.requests}")
+        if row.dedup_key is not None and should_hold_key(row, flow, store.clock.now()):
+            holder = store.find_key(row.tenant, row.flow, row.dedup_key)
+            if holder != row.id:
+                who = "nobody holds it" if holder is None else f"job {to_text(holder)} holds it"
+                yield Damage(KEY_NOT_HELD, f"it should hold the key {row.dedup_key!r}; {who}")
+        if row.leased_by is not None and row.leased_by not in {w.id for w in store.workers()}:
+            yield Damage(
+                LEASE_WITHOUT_WORKER,
+                f"{row.leased_by} has leased it and is not registered, so the lease never lapses",
+            )
+        if row.leased_by is not None and row.slot is not None:
+            held = [s.limit for s in store.slots() if s.job_id == row.id]
+            if not held:
+                yield Damage(SLOT_MISSING, f"it runs without a slot of {row.slot}")
+        if row.parked_on is not None:
+            limits = {s.limit for s in store.slots()}
+            if row.parked_on not in limits or row.parked_on != row.slot:
+                yield Damage(
+                    PARKED_WITHOUT_LIMIT,
+                    f"it is parked on {row.parked_on}, which will not unpark it",
+                )
+
+    # --- counters ---------------------------------------------------------------
+
+    def _counters(self, seen: Counts) -> Iterator[Finding]:
+        """Compare the counters with a count; a difference that stays the same is damage."""
+        off = self._difference(seen)
+        for _ in range(LOOKS):
+            if not off:
+                return
+            again: Counts = Counter(
+                (row.flow, row.flow_version, row.state, row.role) for row in self._rows()
+            )
+            before, off = off, {k: v for k, v in self._difference(again).items() if off.get(k) == v}
+            if off == before:
+                break
+        for (flow, version, state, role), (counter, jobs) in sorted(off.items()):
+            yield Finding(
+                COUNTER_OFF,
+                "",
+                f'{flow} version {version}: the counter of "{state}" ({role}) says {counter}, '
+                f"there are {jobs} jobs",
+            )
+
+    def _difference(self, seen: Counts) -> dict[tuple[str, int, str, str], tuple[int, int]]:
+        said = Counter(
+            {(c.flow, c.flow_version, c.state, c.role): c.jobs for c in self._store.counts()}
+        )
+        keys = seen.keys() | said.keys()
+        return {key: (said[key], seen[key]) for key in keys if said[key] != seen[key]}
+
+    # --- slots and keys ---------------------------------------------------------
+
+    def _slots(self) -> Iterator[Finding]:
+        holders: Counter[bytes] = Counter()
+        for slot in self._store.slots():
+            if slot.job_id is None:
+                continue
+            holders[slot.job_id] += 1
+            yield from self._slot(slot, slot.job_id)
+        for job_id in (job_id for job_id, held in holders.items() if held > 1):
+            now = [s for s in self._store.slots() if s.job_id == job_id]
+            if len(now) > 1:
+                places = ", ".join(f"{s.limit} {s.n}" for s in now)
+                yield Finding(SLOT_DOUBLED, to_text(job_id), f"it holds {len(now)} slots: {places}")
+
+    def _slot(self, slot: SlotRow, job_id: bytes) -> Iterator[Finding]:
+        row = self._store.find_job(job_id)
+        if row is None:
+            if slot in self._store.slots():
+                yield Finding(
+                    SLOT_NOT_LEASED, to_text(job_id), f"slot {slot.limit} {slot.n}: no such job"
+                )
+            return
+
+        def look(row: JobRow) -> list[Damage]:
+            if slot not in self._store.slots():
+                return []
+            if row.leased_by is None:
+                stands = "has ended" if row.role in FINAL else "is not leased"
+                return [
+                    Damage(SLOT_NOT_LEASED, f"it {stands} and holds slot {slot.limit} {slot.n}")
+                ]
+            if row.slot != slot.limit:
+                return [
+                    Damage(
+                        SLOT_WRONG,
+                        f"it needs a slot of {row.slot} and holds {slot.limit} {slot.n}",
+                    )
+                ]
+            return []
+
+        yield from self._settled(row, look)
+
+    def _key(self, key: DedupRow) -> Iterator[Finding]:
+        row = self._store.find_job(key.job_id)
+        if row is None or (row.tenant, row.flow, row.dedup_key) != key[:3]:
+            # An expired key may be taken over at any time; one that is gone by now is no damage.
+            if self._is_stored(key):
+                yield Finding(
+                    KEY_OF_NO_JOB,
+                    to_text(key.job_id),
+                    f"the key {key.key!r} of {key.flow} is held by a job that "
+                    + ("does not exist" if row is None else f"has the key {row.dedup_key!r}"),
+                )
+            return
+
+        def look(row: JobRow) -> list[Damage]:
+            must = should_hold_key(row, self._flow(row), self._store.clock.now())
+            if must is not False or not self._is_stored(key):
+                return []
+            return [Damage(KEY_NOT_FREED, f'it ended in "{row.state}" and still holds {key.key!r}')]
+
+        yield from self._settled(row, look)
+
+    def _is_stored(self, key: DedupRow) -> bool:
+        now = self._store.clock.now()
+        if key.expires_at is not None and key.expires_at <= now:
+            return False
+        return self._store.find_key(key.tenant, key.flow, key.key) == key.job_id
+
+    # --- proofs -----------------------------------------------------------------
+
+    def _chains(self) -> Iterator[Finding]:
+        """Walk every tenant's chain on from where the last walk ended."""
+        for tenant, head in self._store.proof_heads().items():
+            yield from self._chain(tenant, head)
+
+    def _chain(self, tenant: str, head: tuple[int, bytes]) -> Iterator[Finding]:
+        number, link = self._walked.get(tenant, (0, FIRST_HASH))
+        whose = f"the chain of tenant {tenant!r}"
+        while page := self._store.scan_proofs(tenant, after=number, limit=A_PAGE):
+            for proof in page:
+                if proof.proof_id != number + 1:
+                    yield Finding(PROOF_MISSING, "", f"{whose}: {proof.proof_id} follows {number}")
+                elif proof.hash != sha256(link + proof.body).digest():
+                    yield Finding(
+                        PROOF_BROKEN,
+                        to_text(proof.job_id),
+                        f"{whose}: proof {proof.proof_id} does not follow from the one before it",
+                    )
+                number, link = proof.proof_id, proof.hash
+                self._proved[proof.job_id] = self._proved.get(proof.job_id, 0) | 1 << proof.seq
+                yield from self._proved_event(proof.job_id, proof.seq, proof.body)
+        self._walked[tenant] = (number, link)
+        if number < head[0]:
+            yield Finding(PROOF_MISSING, "", f"{whose} ends with {number}, its head is {head[0]}")
+        elif number == head[0] and link != head[1]:
+            yield Finding(PROOF_BROKEN, "", f"{whose}: its head is not the hash of its last proof")
+
+    def _proved_event(self, job_id: bytes, seq: int, body: bytes) -> Iterator[Finding]:
+        """A proof stands for an event as it was; pruned jobs leave their proofs behind."""
+        event = next(iter(self._store.trail(job_id, after=seq - 1, limit=1)), None)
+        if event is not None and event.seq == seq and proof_body(event) != body:
+            yield Finding(
+                PROOF_DIFFERS, to_text(job_id), f"event {seq} is not what its proof stands for"
+            )
+
+    def _remember_unproved(self, row: JobRow, events: list[Event]) -> None:
+        proved = self._proved.get(row.id, 0)
+        # What the store writes by itself, a claim or a lapse, is no commit and has no proof.
+        self._unproved += [
+            (row, event.seq) for event in events if event.commit_id and not proved >> event.seq & 1
+        ]
+
+    def _missing_proofs(self) -> Iterator[Finding]:
+        for row, seq in self._unproved:
+            if not self._proved.get(row.id, 0) >> seq & 1:
+                yield Finding(PROOF_MISSING, to_text(row.id), f"event {seq} has no proof")
