@@ -143,8 +143,10 @@ class AsyncEngine:
         """Look at everything that is stored and answer what is wrong."""
         return await asyncio.to_thread(self._engine.verify)
 
-    async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Job:
-        """Wait until a job has ended and answer it."""
+    async def wait(
+        self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None
+    ) -> Job:
+        """Wait until a job has ended, or stands in the state `until`, and answer it."""
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
@@ -156,7 +158,7 @@ class AsyncEngine:
             while True:
                 moved.clear()
                 job = await self.get(job_id)
-                if job.is_final:
+                if job.is_final or job.state == until:
                     return job
                 left = LONGEST_WAIT_S
                 if deadline is not None:

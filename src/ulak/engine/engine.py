@@ -325,11 +325,15 @@ class Engine(Acts):
 
     # --- waiting ----------------------------------------------------------------
 
-    def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Job:
-        """Wait until a job has ended and answer it.
+    def wait(
+        self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None
+    ) -> Job:
+        """Wait until a job has ended, or stands in the state `until`, and answer it.
+
+        A state in which it stays only for a moment may be missed.
 
         Raises:
-            TimeoutError: it has not ended in time; nothing was changed.
+            TimeoutError: it has not come so far in time; nothing was changed.
         """
         self._refuse_on_a_loop("wait")
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
@@ -339,7 +343,7 @@ class Engine(Acts):
             while True:
                 moved.clear()
                 job = self.get(job_id)
-                if job.is_final:
+                if job.is_final or job.state == until:
                     return job
                 left = LONGEST_WAIT_S
                 if deadline is not None:
