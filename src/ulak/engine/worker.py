@@ -54,6 +54,8 @@ BEAT_S = 0.25
 # How long a hurried drain still waits: enough for what was cancelled to be committed. A guess.
 HURRY_S = 1.0
 SUSPECT_LAPSES = 2
+# A worker with no free place looks this often for what is asked of its jobs.
+LOOK_EVERY_S = 0.5
 
 
 class Worker:
@@ -190,34 +192,44 @@ class Worker:
 
     async def _claim_until_stopped(self, until_idle: bool) -> None:
         pause = micros(self.settings.poll) / 1e6
+        looked_at = 0.0
         while not self._stopping:
             if self._lost:
                 await self._in_thread(self._register)
+            self._rung = False
+            self._wake.clear()
             wants = self._wants()
-            timeout = pause
-            if wants:
-                self._rung = False
-                self._wake.clear()
-                request = ClaimRequest(self.id, wants, self._entries, self._no_suspect_runs())
-                try:
-                    claimed = await self._in_thread(self.store.claim, request)
-                except StoreError as error:
-                    log.warning("claims fail", extra={"error": str(error), "worker": self.id})
-                    await self._sleep(pause)
-                    continue
-                self.time.hear(claimed.now)
-                self._take(claimed.claims, claimed.requests)
-                taken = len(claimed.claims)
-                self._saturated = taken > 0 and taken >= min(w.places for w in wants)
-                if self._saturated:
-                    continue
-                if claimed.next_at is not None:
-                    timeout = min(pause, max(0.0, (claimed.next_at - self.now()) / 1e6))
-                if until_idle and not taken:
-                    if await self._is_idle():
-                        return
-                    continue
-            await self._sleep(timeout)
+            if not wants and self._loop.time() < looked_at + LOOK_EVERY_S:
+                await self._sleep(pause)
+                continue
+            # With no place free the claim takes nothing, but it still learns what is asked of
+            # the jobs that run here.
+            looked_at = self._loop.time()
+            request = ClaimRequest(self.id, wants, self._entries, self._no_suspect_runs())
+            try:
+                claimed = await self._in_thread(self.store.claim, request)
+            except StoreError as error:
+                log.warning("claims fail", extra={"error": str(error), "worker": self.id})
+                await self._sleep(pause)
+                continue
+            self.time.hear(claimed.now)
+            self._take(claimed.claims, claimed.requests)
+            taken = len(claimed.claims)
+            self._saturated = not wants or taken >= min(w.places for w in wants)
+            if self._saturated and taken:
+                continue
+            if until_idle and not taken:
+                if await self._is_idle():
+                    return
+                continue
+            await self._sleep(self._until(claimed.next_at))
+
+    def _until(self, next_at: Instant | None) -> float:
+        """Answer how long nothing will be due, as far as this worker knows."""
+        pause = micros(self.settings.poll) / 1e6
+        if next_at is None:
+            return pause
+        return min(pause, max(0.0, (next_at - self.now()) / 1e6))
 
     def _wants(self) -> tuple[Want, ...]:
         return tuple(
