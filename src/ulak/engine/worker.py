@@ -199,8 +199,9 @@ class Worker:
             self._rung = False
             self._wake.clear()
             wants = self._wants()
-            if not wants and self._loop.time() < looked_at + LOOK_EVERY_S:
-                await self._sleep(pause)
+            rest = looked_at + LOOK_EVERY_S - self._loop.time()
+            if not wants and rest > 0:
+                await self._sleep(rest)
                 continue
             # With no place free the claim takes nothing, but it still learns what is asked of
             # the jobs that run here.
