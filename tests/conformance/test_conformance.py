@@ -7,6 +7,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestIntake,
     TestLeases,
     TestOutbox,
+    TestProcesses,
     TestProofs,
     TestReading,
     TestRequests,

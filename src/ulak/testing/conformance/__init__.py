@@ -30,6 +30,7 @@ from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
 from ulak.testing.conformance.outbox import TestOutbox
+from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
 from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
@@ -46,6 +47,7 @@ __all__ = [
     "TestIntake",
     "TestLeases",
     "TestOutbox",
+    "TestProcesses",
     "TestProofs",
     "TestReading",
     "TestRequests",

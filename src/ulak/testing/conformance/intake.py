@@ -136,6 +136,16 @@ class TestIntake(Suite):
         (again,) = desk.store.add([desk.new(dedup_key="k")])
         assert (again.row.id, again.created) == (failed.id, False)
 
+    @pytest.mark.shows("E-30")
+    def test_a_retry_takes_over_a_key_that_has_expired(self, desk: Desk) -> None:
+        failed = _failed(desk)
+        holder = desk.new(dedup_key="k")._replace(key_expires_at=desk.now + 1)
+        desk.store.add([holder])
+        assert desk.commit(desk.act(failed, Retry("ada"))) == KeyTaken(holder.row.id)
+        desk.turn(seconds=1)
+        assert desk.commit(desk.act(failed, Retry("ada"))) == Committed()
+        assert desk.store.find_key("", "line", "k") == failed.id
+
     @pytest.mark.shows("E-20")
     def test_adding_the_same_ids_again_is_success_and_writes_nothing(self, desk: Desk) -> None:
         batch = [desk.new(dedup_key="k"), desk.new()]

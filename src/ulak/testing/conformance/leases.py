@@ -188,6 +188,7 @@ class TestLeases(Suite):
         seen = desk.look("w", 1, (LINE, BUSY))
         assert (seen.claims, seen.now) == ([], desk.now)
         assert desk.store.renew("alive", lease_us=micros(LEASE)).now == desk.now
+        assert desk.store.register("x", lease_us=1, lanes=[], about="") == desk.now
         assert {e.at for e in desk.store.trail(row.id)} == {desk.now}
         desk.turn(seconds=30)
         desk.hire("w")

@@ -1,0 +1,129 @@
+"""Processes: what threads may not do to each other, processes may not either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from typing import TypeVar
+
+import pytest
+
+from ulak.store.protocol import Added, Store
+from ulak.testing.conformance.claims import claim_everything
+from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.flows import LINE, TIGHT, TIGHT_LIMIT
+
+T = TypeVar("T")
+
+CHILDREN = 4
+PLACES = 3
+PATIENCE = 60.0
+KEYS = [f"k{n}" for n in range(50)]
+
+
+class TestProcesses(Suite):
+    """Several processes may use a store at once, if it says so."""
+
+    @pytest.fixture
+    def desk(self, store: Store) -> Desk:
+        if not store.features.shared:
+            pytest.skip("this store serves one process")
+        return Desk(store)
+
+    def test_four_processes_claim_a_thousand_jobs_once_each(
+        self, desk: Desk, reopen: Reopen
+    ) -> None:
+        for _ in range(4):
+            desk.submit_many(250)
+        claimed = [job_id for ids in _in_children(_claim, reopen) for job_id in ids]
+        assert len(claimed) == 1000
+        assert len(set(claimed)) == 1000
+        assert {row.token for row in desk.jobs()} == {1}
+
+    @pytest.mark.shows("E-29")
+    def test_four_processes_never_run_more_than_a_limit_allows(
+        self, desk: Desk, reopen: Reopen
+    ) -> None:
+        desk.store.set_limits({TIGHT_LIMIT: PLACES})
+        desk.submit_many(100, TIGHT)
+        most = max(_in_children(_run_limited, reopen))
+        assert 1 <= most <= PLACES
+        assert {row.state for row in desk.jobs()} == {"done"}
+        assert all(slot.job_id is None for slot in desk.store.slots())
+
+    @pytest.mark.shows("E-30")
+    def test_four_processes_that_submit_the_same_keys_make_each_job_once(
+        self, desk: Desk, reopen: Reopen
+    ) -> None:
+        answers = [added for page in _in_children(_submit, reopen) for added in page]
+        assert sum(added.created for added in answers) == len(KEYS)
+        assert {added.row.id for added in answers} == {row.id for row in desk.jobs()}
+        assert len(desk.jobs()) == len(KEYS)
+
+    def test_a_commit_of_another_process_is_noticed_once(self, desk: Desk, reopen: Reopen) -> None:
+        desk.submit()
+        desk.store.changed_elsewhere()
+        assert not desk.store.changed_elsewhere()
+        _in_children(_submit, reopen, 1)
+        assert desk.store.changed_elsewhere()
+        assert not desk.store.changed_elsewhere()
+
+
+def _in_children(
+    work: Callable[[Desk, str], T], reopen: Reopen, children: int = CHILDREN
+) -> list[T]:
+    """Do the work in several processes at once, each with a name of its own."""
+    spawn = get_context("spawn")
+    start, answers = spawn.Barrier(children), spawn.Queue()
+    started = [
+        spawn.Process(target=_child, args=(work, reopen, f"w{n}", start, answers))
+        for n in range(children)
+    ]
+    for child in started:
+        child.start()
+    try:
+        return [answers.get(timeout=PATIENCE) for _ in started]
+    finally:
+        for child in started:
+            child.join(PATIENCE)
+        answers.close()
+
+
+def _child(
+    work: Callable[[Desk, str], T], reopen: Reopen, worker: str, start: Barrier, answers: Queue[T]
+) -> None:
+    store = reopen()
+    store.open()
+    try:
+        desk = Desk(store)
+        desk.hire(worker, lease=timedelta(hours=1))
+        start.wait(PATIENCE)
+        answers.put(work(desk, worker))
+    finally:
+        store.close()
+
+
+def _claim(desk: Desk, worker: str) -> list[bytes]:
+    return claim_everything(desk.store, worker)
+
+
+def _run_limited(desk: Desk, worker: str) -> int:
+    """Run limited jobs to their end; answer how many were seen running at once."""
+    most = 0
+    while any(row.role != "done" for row in desk.jobs()):
+        for claim in desk.claim(worker, 2, TIGHT):
+            most = max(most, sum(row.leased_by is not None for row in desk.jobs()))
+            desk.finish(claim.row, flow=TIGHT)
+    return most
+
+
+def _submit(desk: Desk, worker: str) -> list[Added]:
+    pages = [KEYS[n : n + 10] for n in range(0, len(KEYS), 10)]
+    return [
+        added
+        for page in pages
+        for added in desk.store.add([desk.new(LINE, dedup_key=key) for key in page])
+    ]
