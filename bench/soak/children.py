@@ -1,0 +1,110 @@
+"""The processes that the soak kills: a worker, and a submitter.
+
+`python -m bench.soak.children worker|submit FOLDER [--broken NAME]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import ulak
+from bench.soak.ledger import Ledger, read_all
+from bench.soak.orders import LEASE, Order, flows, key_of, order
+from ulak.core.job import Message
+from ulak.ids import to_text
+from ulak.store.protocol import Store
+
+DATABASE = "soak.db"
+LEDGER = "ledger"
+DUPLICATE_EVERY = 10
+SETTINGS = ulak.WorkerSettings(
+    lease=LEASE, places=ulak.Places(loop=8, thread=6), drain=timedelta(seconds=3)
+)
+
+
+def store_of(folder: Path, broken: str | None) -> Store:
+    """Make the store of a soak, or one that is broken on purpose."""
+    if broken is not None:
+        from ulak.testing.broken_sqlite import BROKEN
+
+        store: Store = BROKEN[broken](folder / DATABASE)
+        return store
+    from ulak.store.sqlite import SqliteStore
+
+    return SqliteStore(folder / DATABASE)
+
+
+def engine_of(folder: Path, broken: str | None = None) -> tuple[ulak.Engine, Ledger]:
+    """Make an engine on the soak's database, with the soak's flows."""
+    ledger = Ledger(folder / LEDGER)
+    engine = ulak.Engine(store_of(folder, broken), flows=flows(ledger, folder))
+
+    @engine.publish
+    def send(message: Message) -> None:
+        ledger.append("sent", f"{to_text(message.job_id)}/{message.seq}/{message.n}")
+
+    return engine, ledger
+
+
+def work(folder: Path, broken: str | None) -> None:
+    """Be a worker until SIGTERM."""
+    engine, _ = engine_of(folder, broken)
+    worker = engine.worker(SETTINGS)
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    asyncio.run(worker.run())
+    engine.close()
+
+
+def submit(folder: Path, seed: int, broken: str | None) -> None:
+    """Submit orders up to the number that each line of standard input names.
+
+    What the ledger shows as accepted is left out; an order whose submit was cut off by a kill is
+    submitted again under its key. Every tenth is submitted by two threads at once.
+    """
+    engine, ledger = engine_of(folder, broken)
+    accepted = {int(line.words[0]) for line in read_all(folder / LEDGER) if line.kind == "accepted"}
+    (orders, _) = engine.flows
+    n = 0
+
+    def place(placed: Order) -> None:
+        job = engine.submit(orders, placed, actor="soak", dedup_key=key_of(placed))
+        ledger.append("accepted", placed.n, job.id, int(job.created))
+
+    for line in sys.stdin:
+        while n < int(line):
+            placed = order(seed, n)
+            if n not in accepted:
+                if n % DUPLICATE_EVERY == 0:
+                    pair = [threading.Thread(target=place, args=(placed,)) for _ in range(2)]
+                    for thread in pair:
+                        thread.start()
+                    for thread in pair:
+                        thread.join()
+                else:
+                    place(placed)
+            n += 1
+    engine.close()
+
+
+def main() -> None:
+    """Be one of the two."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=["worker", "submit"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--broken")
+    given = parser.parse_args()
+    if given.part == "worker":
+        work(given.folder, given.broken)
+    else:
+        submit(given.folder, given.seed, given.broken)
+
+
+if __name__ == "__main__":
+    main()

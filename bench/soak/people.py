@@ -1,0 +1,78 @@
+"""The operators of the soak: they decide, release, retry and cancel, two of them at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import ulak
+from bench.soak.orders import Order, permit
+from ulak.store.protocol import JobFilter
+
+PAUSE_S = 0.05
+A_PAGE = 500
+
+
+class Operator(threading.Thread):
+    """One person who looks at what waits for a person, again and again."""
+
+    def __init__(self, name: str, engine: ulak.Engine, folder: Path, seed: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.acts: Counter[str] = Counter()
+        self.error: BaseException | None = None
+        self._engine = engine
+        self._folder = folder
+        self._dice = Random(f"{seed}/{name}")
+        self._stop_asked = threading.Event()
+        self._orders: dict[str, Order] = {}
+        self._cancelled: set[str] = set()
+
+    def stop(self) -> None:
+        """Go home."""
+        self._stop_asked.set()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            while not self._stop_asked.wait(PAUSE_S):
+                self._look()
+        except BaseException as error:  # noqa: BLE001 - a thread's error is told to its owner
+            self.error = error
+
+    def _look(self) -> None:
+        for role in ("held", "failed"):
+            for job in self._engine.jobs(JobFilter(flow="order", role=role), limit=A_PAGE):
+                self._attend(job)
+        # Whatever is newest is in the middle of something: a good moment to cancel.
+        for job in self._engine.jobs(JobFilter(flow="order"), limit=50):
+            if job.id in self._cancelled or job.is_final:
+                continue
+            if self._order(job).trouble == "cancelled" and self._dice.random() < 0.2:
+                self._cancelled.add(job.id)
+                self._try("cancel", job)
+
+    def _attend(self, job: ulak.Job) -> None:
+        placed = self._order(job)
+        if job.role == "failed":
+            if placed.trouble == "weary" and job.round == 1:
+                self._try("retry", job)
+        elif job.state == "review":
+            choice = "refuse" if placed.trouble == "refused" else "approve"
+            self._try("decide", job, choice)
+        else:
+            permit(self._folder, placed.n).touch()
+            self._try("release", job)
+
+    def _try(self, verb: str, job: ulak.Job, *choice: str) -> None:
+        try:
+            getattr(self._engine, verb)(job.id, *choice, actor=self.name)
+            self.acts[verb] += 1
+        except (ulak.StaleJob, ulak.TransitionNotAllowed):
+            self.acts["too late"] += 1  # the other one, or a worker, was faster
+
+    def _order(self, job: ulak.Job) -> Order:
+        if job.id not in self._orders:
+            self._orders[job.id] = Order(**self._engine.payload(job.id))
+        return self._orders[job.id]

@@ -1,0 +1,274 @@
+"""The storm: workers are killed, frozen beyond their lease, and drained, at random moments.
+
+A victim is first stopped (SIGSTOP), so that what it holds can be read from the store while it
+cannot move, and then killed: a stopped process does nothing more before SIGKILL ends it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from bench.soak.children import DATABASE, LEDGER
+from bench.soak.ledger import Ledger, Reader
+from bench.soak.orders import LEASE, UNDO_OF
+
+ROOT = Path(__file__).parents[2]
+UNDOS = frozenset(UNDO_OF.values())
+
+# How the blows are shared out; kills go on until there are enough.
+BLOWS = {"kill": 20, "kill at once": 6, "freeze": 3, "drain": 2, "kill submitter": 2}
+PATIENCE_S = 5.0
+
+
+class Children:
+    """The processes of one soak, started again whenever one has ended."""
+
+    def __init__(self, folder: Path, *, workers: int, seed: int, broken: str | None) -> None:
+        self._folder = folder
+        self._options = ["--seed", str(seed), *(["--broken", broken] if broken else [])]
+        self.faults: list[str] = []
+        self.log = (folder / "children.log").open("ab")
+        self.submitter = self._start("submit")
+        self.workers = [self._start("worker") for _ in range(workers)]
+        self._allowed = 0
+
+    def _start(self, part: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "bench.soak.children", part, str(self._folder)]
+        return subprocess.Popen(
+            [*command, *self._options], cwd=ROOT, stdin=subprocess.PIPE, stdout=self.log,
+            stderr=self.log,
+        )  # fmt: skip
+
+    def allow(self, orders: int) -> None:
+        """Let the submitter go on up to this many orders."""
+        self._allowed = max(orders, self._allowed)
+        assert self.submitter.stdin is not None
+        try:
+            self.submitter.stdin.write(f"{self._allowed}\n".encode())
+            self.submitter.stdin.flush()
+        except BrokenPipeError:
+            self.faults.append("the submitter died by itself")
+
+    def restart(self, victim: subprocess.Popen[bytes]) -> None:
+        """Put a new process in the place of one that has ended."""
+        if victim is self.submitter:
+            self.submitter = self._start("submit")
+            self.allow(self._allowed)
+        else:
+            self.workers[self.workers.index(victim)] = self._start("worker")
+
+    def look(self) -> None:
+        """Note processes that nobody killed and that are gone all the same."""
+        for child in (*self.workers, self.submitter):
+            if child.poll() is not None:
+                self.faults.append(f"process {child.pid} ended by itself ({child.returncode})")
+                self.restart(child)
+
+    def finish_submitting(self) -> None:
+        """End the submitter's input and wait until everything is accepted."""
+        assert self.submitter.stdin is not None
+        self.submitter.stdin.close()
+        if self.submitter.wait(timeout=60) != 0:
+            self.faults.append(f"the submitter failed ({self.submitter.returncode})")
+
+    def stop(self) -> None:
+        """Drain every worker."""
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            try:
+                if worker.wait(timeout=20) != 0:
+                    self.faults.append(f"worker {worker.pid} failed ({worker.returncode})")
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+                self.faults.append(f"worker {worker.pid} did not drain")
+        self.log.close()
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for child in (*self.workers, self.submitter):
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+class Storm:
+    """Deals the blows and counts them."""
+
+    def __init__(self, folder: Path, children: Children, ledger: Ledger, seed: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._folder = folder
+        self._children = children
+        self._ledger = ledger
+        self._reader = Reader(folder / LEDGER)
+        self._runs: dict[int, set[tuple[str, str, str]]] = {}
+        self._dice = Random(seed)
+        self._db = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)
+        self._thaws: list[tuple[float, subprocess.Popen[bytes]]] = []
+
+    def rage(self, kills: int, *, before_each: Callable[[int], None], deadline: float) -> None:
+        """Deal blows until so many workers were killed."""
+        while self.counts["kills"] < kills and time.monotonic() < deadline:
+            before_each(self.counts["kills"])
+            time.sleep(self._dice.uniform(0.15, 0.45))
+            self._thaw()
+            self._children.look()
+            blow = self._dice.choices(list(BLOWS), weights=list(BLOWS.values()))[0]
+            if blow == "kill submitter":
+                self._kill_submitter()
+                continue
+            awake = [w for w in self._children.workers if not self._is_frozen(w)]
+            victim = self._dice.choice(awake)
+            if blow == "drain":
+                self._drain(victim)
+            elif blow == "freeze":
+                if len(awake) > 1:
+                    self._freeze(victim)
+            else:
+                self._kill(victim, at_once=blow == "kill at once")
+        while self._thaws:
+            self._thaw()
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Give back what was opened."""
+        self._db.close()
+        self._reader.close()
+
+    # --- blows ------------------------------------------------------------------
+
+    def _kill(self, victim: subprocess.Popen[bytes], *, at_once: bool) -> None:
+        """Kill a worker; unless at once, wait for a moment at which it holds an uncommitted run."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            if not self._stop(victim):
+                return
+            holds = self._holds_a_run(victim.pid)
+            if holds or at_once or time.monotonic() > deadline:
+                break
+            victim.send_signal(signal.SIGCONT)
+            time.sleep(self._dice.uniform(0.005, 0.05))
+        self._ledger.append("dead", pid=victim.pid)
+        victim.kill()
+        victim.wait()
+        self.counts["kills"] += 1
+        self.counts["kills with an uncommitted run"] += holds
+        self._children.restart(victim)
+
+    def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
+        """Stop a worker for longer than its lease: afterwards it is a zombie that may not write.
+
+        Not while it holds a slot, since the outside cannot fence by then, and not while it holds
+        the lock of the database, since then everybody would merely wait.
+        """
+        for _ in range(50):
+            if not self._stop(victim):
+                return
+            # One that runs something is a better zombie.
+            if self._can_lock() and self._holds_a_run(victim.pid) and not self._slots(victim.pid):
+                over = time.monotonic() + LEASE.total_seconds() + self._dice.uniform(0.3, 1.0)
+                self._thaws.append((over, victim))
+                self.counts["freezes beyond the lease"] += 1
+                return
+            victim.send_signal(signal.SIGCONT)
+            time.sleep(self._dice.uniform(0.005, 0.03))
+
+    def _drain(self, victim: subprocess.Popen[bytes]) -> None:
+        """Ask a worker to stop, and wait until it has."""
+        victim.terminate()
+        try:
+            code = victim.wait(timeout=20)
+            if code != 0:
+                self._children.faults.append(f"a drained worker ended with {code}")
+        except subprocess.TimeoutExpired:
+            self._children.faults.append("a drained worker did not end")
+            victim.kill()
+            victim.wait()
+        self._ledger.append("dead", pid=victim.pid)
+        self.counts["drains"] += 1
+        self._children.restart(victim)
+
+    def _kill_submitter(self) -> None:
+        victim = self._children.submitter
+        victim.kill()
+        victim.wait()
+        self.counts["submitter kills"] += 1
+        self._children.restart(victim)
+
+    # --- looking ----------------------------------------------------------------
+
+    def _stop(self, victim: subprocess.Popen[bytes]) -> bool:
+        """Stop a process and wait until it stands still; False when it had ended by itself."""
+        victim.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(victim.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            return True
+        victim.returncode = os.waitstatus_to_exitcode(status)
+        return False
+
+    def _thaw(self) -> None:
+        now = time.monotonic()
+        for over, victim in [t for t in self._thaws if t[0] <= now]:
+            victim.send_signal(signal.SIGCONT)
+            self._thaws.remove((over, victim))
+
+    def _is_frozen(self, worker: subprocess.Popen[bytes]) -> bool:
+        return any(victim is worker for _, victim in self._thaws)
+
+    def _holds_a_run(self, pid: int) -> bool:
+        """Whether a stage that this process began is leased under the same token and not done.
+
+        The ledger says what it began, the store what is committed; the process stands still.
+        """
+        for line in self._reader.read():
+            if line.kind == "begin":
+                job, _, name = line.words[0].split("/")
+                self._runs.setdefault(line.pid, set()).add((job, line.words[1], name))
+        began = self._runs.get(pid, set())
+        return any(
+            (job, str(token), name) in began
+            for job, token, state, role in self._leased()
+            for name in (UNDOS if role == "undoing" else {"pack" if state == "packing" else state})
+        )
+
+    def _slots(self, pid: int) -> bool:
+        began = {(job, token) for job, token, _ in self._runs.get(pid, set())}
+        held = self._db.execute(
+            "SELECT jobs.id, token FROM slots JOIN jobs ON jobs.id = slots.job_id"
+        ).fetchall()
+        return any((_text(job), str(token)) in began for job, token in held)
+
+    def _leased(self) -> list[tuple[str, int, str, str]]:
+        rows = self._db.execute(
+            "SELECT id, token, state, role FROM jobs WHERE leased_by IS NOT NULL"
+        ).fetchall()
+        return [(_text(job), token, state, role) for job, token, state, role in rows]
+
+    def _can_lock(self) -> bool:
+        """Whether nobody holds the lock of the database for long: the others come and go."""
+        with (self._folder / f"{DATABASE}.lock").open("rb") as lock:
+            for _ in range(20):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.002)
+                else:
+                    return True
+        return False
+
+
+def _text(job_id: bytes) -> str:
+    from ulak.ids import to_text
+
+    return to_text(job_id)
