@@ -30,6 +30,8 @@ class Relay:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = engine.store
+        # One round at a time: who finds nothing to send may then say that nothing is being sent.
+        self._one_round = asyncio.Lock()
 
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
         """Publish until cancelled."""
@@ -46,6 +48,10 @@ class Relay:
         """Publish one round of heads; answer how many were sent."""
         if self._engine.publisher is None:
             return 0
+        async with self._one_round:
+            return await self._send_heads(loop)
+
+    async def _send_heads(self, loop: asyncio.AbstractEventLoop) -> int:
         rows = await loop.run_in_executor(None, self._take)
         if not rows:
             return 0

@@ -216,11 +216,13 @@ class Worker:
             self.time.hear(claimed.now)
             self._take(claimed.claims, claimed.requests)
             taken = len(claimed.claims)
-            self._saturated = not wants or taken >= min(w.places for w in wants)
+            # A pool without a free place was not asked for: jobs may be waiting for it.
+            some_pool_is_full = not wants or len(wants) < len(self._lanes)
+            self._saturated = some_pool_is_full or taken >= min(w.places for w in wants)
             if self._saturated and taken:
                 continue
-            if until_idle and not taken:
-                if await self._is_idle():
+            if until_idle:
+                if not taken and await self._is_idle():
                     return
                 continue
             await self._sleep(self._until(claimed.next_at))
