@@ -1,9 +1,11 @@
-"""For tests of programs and of stores: a clock that is turned by hand, and the conformance suite.
+"""For tests of programs and of stores.
 
-`ulak.testing.conformance` holds any store to the promises of `ulak.store.protocol`; it alone
-needs pytest, so it is imported by name.
+`Harness` runs flows with a clock that is turned by hand. `ulak.testing.faults` kills a process
+at a named point. `ulak.testing.conformance` holds any store to the promises of
+`ulak.store.protocol`; it alone needs pytest, so it is imported by name.
 """
 
 from ulak.clock import ManualClock
+from ulak.testing.harness import Harness
 
-__all__ = ["ManualClock"]
+__all__ = ["Harness", "ManualClock"]
