@@ -7,18 +7,20 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Dedup, Limit, Submitter, as_backoff
 from ulak.errors import FlowError
 
 if TYPE_CHECKING:
+    from ulak.core.outcome import Goto, Hold, RetryLater
     from ulak.core.run import Run
     from ulak.core.table import Table
 
 P = TypeVar("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 D = TypeVar("D")
 
 Pool = Literal["loop", "thread", "process"]
@@ -27,7 +29,7 @@ Pool = Literal["loop", "thread", "process"]
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 
 
-class Stage(Generic[P, R]):
+class Stage(Generic[P, R_co]):
     """The work that leaves one state. Its stored name is that state's.
 
     The decorated function stays callable, so a test may call it with a `Run` of its own.
@@ -37,7 +39,7 @@ class Stage(Generic[P, R]):
         self,
         flow: Flow[P],
         state: str,
-        function: Callable[[Run[P]], R | Awaitable[R]],
+        function: Callable[[Run[P]], Any],
         *,
         during: str | None,
         to: str | None,
@@ -59,7 +61,7 @@ class Stage(Generic[P, R]):
         self.queue = queue
         self.undo_function: Callable[[Run[P]], object] | None = None
 
-    def __call__(self, run: Run[P]) -> R | Awaitable[R]:
+    def __call__(self, run: Run[P]) -> Any:
         return self.function(run)
 
     def undo(self, function: Callable[[Run[P]], object]) -> Callable[[Run[P]], object]:
@@ -86,7 +88,10 @@ class Stage(Generic[P, R]):
 
 
 class StageDecorator(Generic[P]):
-    """What `flow.stage(...)` answers: it turns a function into that stage."""
+    """What `flow.stage(...)` answers: it turns a function into that stage.
+
+    The type of the stage is that of its result: a `Goto`, `Hold` or `RetryLater` is none.
+    """
 
     def __init__(self, flow: Flow[P], state: str, options: dict[str, Any]) -> None:
         self._flow = flow
@@ -94,9 +99,13 @@ class StageDecorator(Generic[P]):
         self._options = options
 
     @overload
-    def __call__(self, function: Callable[[Run[P]], Awaitable[R]]) -> Stage[P, R]: ...
+    def __call__(
+        self, function: Callable[[Run[P]], Awaitable[R | Goto | Hold | RetryLater]]
+    ) -> Stage[P, R]: ...
     @overload
-    def __call__(self, function: Callable[[Run[P]], R]) -> Stage[P, R]: ...
+    def __call__(
+        self, function: Callable[[Run[P]], R | Goto | Hold | RetryLater]
+    ) -> Stage[P, R]: ...
     def __call__(self, function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
         self._flow.must_be_open()
         made: Stage[P, Any] = Stage(self._flow, self._state, function, **self._options)
@@ -141,6 +150,30 @@ class Declared:
     waits: list[Wait[Any]] = field(default_factory=list)
 
 
+class FlowOptions(TypedDict, total=False):
+    """The options of a flow, for type checkers; `Flow` says what each means."""
+
+    version: int
+    queue: str | None
+    retry: int | Backoff
+    transient: Collection[type[BaseException]]
+    permanent: Collection[type[BaseException]]
+    holds_on: Collection[type[BaseException]]
+    dedup: Dedup | None
+    operator_retry: Backoff | None
+    retries_permanent: bool
+    retry_via: str | None
+    on_lapse: str | None
+    max_lapses: int
+    expires: timedelta | None
+    undo_retry: int | Backoff
+    proofs: bool
+    secret: Collection[str]
+    schema: int
+    upgrade: Callable[[int, Any], Any] | None
+    unguessable_ids: bool
+
+
 class Flow(Generic[P]):
     """One kind of job: its lifecycle, its payload, and the functions that move it.
 
@@ -172,6 +205,19 @@ class Flow(Generic[P]):
         unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.
     """
 
+    @overload
+    def __init__(
+        self, name: str, lifecycle: Lifecycle, *, payload: type[P], **options: Unpack[FlowOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Flow[Any],
+        name: str,
+        lifecycle: Lifecycle,
+        *,
+        payload: None = None,
+        **options: Unpack[FlowOptions],
+    ) -> None: ...
     def __init__(
         self,
         name: str,
@@ -228,7 +274,8 @@ class Flow(Generic[P]):
         cls,
         name: str,
         *functions: Callable[[Run[P]], Any] | tuple[str, Callable[[Run[P]], Any]],
-        **options: Any,
+        payload: type[P] | None = None,
+        **options: Unpack[FlowOptions],
     ) -> Flow[P]:
         """Make a linear flow: one stage after the other, then `done`.
 
@@ -240,7 +287,8 @@ class Flow(Generic[P]):
             raise FlowError(f"{name}: steps needs at least one function")
         states = [state for state, _ in named] + ["done"]
         moves = {a: [b] for a, b in itertools.pairwise(states)}
-        flow = cls(name, Lifecycle(states[0], moves), **options)
+        lifecycle = Lifecycle(states[0], moves)
+        flow: Flow[P] = cls(name, lifecycle, payload=payload, **options)
         for state, function in named:
             flow.stage(state)(function)
         return flow
@@ -287,18 +335,44 @@ class Flow(Generic[P]):
             },
         )
 
+    @overload
     def gate(
         self,
         state: str,
         *,
         choices: Mapping[str, str],
-        data: type[D] | None = None,
+        data: type[D],
         by: Collection[str] = (),
         not_by: str | Submitter | Collection[str | Submitter] = (),
         deadline: timedelta | None = None,
         on_expiry: str | None = None,
         refusals: Collection[str] | None = None,
-    ) -> Gate[D]:
+    ) -> Gate[D]: ...
+    @overload
+    def gate(
+        self,
+        state: str,
+        *,
+        choices: Mapping[str, str],
+        data: None = None,
+        by: Collection[str] = (),
+        not_by: str | Submitter | Collection[str | Submitter] = (),
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+        refusals: Collection[str] | None = None,
+    ) -> Gate[Any]: ...
+    def gate(
+        self,
+        state: str,
+        *,
+        choices: Mapping[str, str],
+        data: type[Any] | None = None,
+        by: Collection[str] = (),
+        not_by: str | Submitter | Collection[str | Submitter] = (),
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+        refusals: Collection[str] | None = None,
+    ) -> Gate[Any]:
         """Declare a question to a person, asked in `state` and answered by `engine.decide`.
 
         Args:
@@ -314,24 +388,48 @@ class Flow(Generic[P]):
         """
         self.must_be_open()
         barred = (not_by,) if isinstance(not_by, str | Submitter) else tuple(not_by)
-        made = Gate(
+        made: Gate[Any] = Gate(
             self.name, state, dict(choices), data, frozenset(by), frozenset(barred), deadline,
             on_expiry, None if refusals is None else frozenset(refusals),
         )  # fmt: skip
         self.declared.gates.append(made)
         return made
 
+    @overload
     def wait(
         self,
         state: str,
         *,
         signal: str | None = None,
         to: str | None = None,
-        data: type[D] | None = None,
+        data: type[D],
         after: timedelta | None = None,
         deadline: timedelta | None = None,
         on_expiry: str | None = None,
-    ) -> Wait[D]:
+    ) -> Wait[D]: ...
+    @overload
+    def wait(
+        self,
+        state: str,
+        *,
+        signal: str | None = None,
+        to: str | None = None,
+        data: None = None,
+        after: timedelta | None = None,
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+    ) -> Wait[Any]: ...
+    def wait(
+        self,
+        state: str,
+        *,
+        signal: str | None = None,
+        to: str | None = None,
+        data: type[Any] | None = None,
+        after: timedelta | None = None,
+        deadline: timedelta | None = None,
+        on_expiry: str | None = None,
+    ) -> Wait[Any]:
         """Declare a state in which time or a signal decides.
 
         `wait(s, signal="paid", to="paid", deadline=..., on_expiry="abandoned")` waits for
@@ -341,7 +439,7 @@ class Flow(Generic[P]):
         self.must_be_open()
         if after is not None:
             deadline, on_expiry = after, on_expiry or to
-        made = Wait(self.name, state, signal, to, data, deadline, on_expiry)
+        made: Wait[Any] = Wait(self.name, state, signal, to, data, deadline, on_expiry)
         self.declared.waits.append(made)
         return made
 

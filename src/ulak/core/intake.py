@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
@@ -31,6 +31,17 @@ class Submission:
     dedup_key: str | None = None
     expires: timedelta | None = None
     scheduled_for: Instant | None = None
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of a submit, for type checkers; `engine.submit` says what each means."""
+
+    tenant: str
+    actor: str
+    priority: int
+    after: timedelta | None
+    expires: timedelta | None
+    dedup_key: str | None
 
 
 def begin(

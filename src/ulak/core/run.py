@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from ulak.clock import to_datetime
 from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage, Wait
+from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
@@ -172,7 +173,9 @@ class Run(Generic[P]):
         """
         self._host.emit(topic, data, key)
 
-    def spawn(self, flow: Flow[T], payloads: Iterable[T], **options: Any) -> list[str]:
+    def spawn(
+        self, flow: Flow[T], payloads: Iterable[T], **options: Unpack[SubmitOptions]
+    ) -> list[str]:
         """Submit jobs with this stage's move: with it or not at all. Answers their ids."""
         return self._host.spawn(flow, payloads, options)
 

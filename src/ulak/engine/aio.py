@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL
+from ulak.core.intake import NORMAL, SubmitOptions
 from ulak.core.job import NewJob
-from ulak.engine.function import Call, JobFunction
+from ulak.engine.function import Call
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent, job_view
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ulak.engine.engine import Engine
 
 P = TypeVar("P")
+Ts = TypeVarTuple("Ts")
 
 LONGEST_WAIT_S = 0.2
 
@@ -33,10 +34,20 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    @overload
     async def submit(
+        self, flow: Flow[P], payload: P, /, **options: Unpack[SubmitOptions]
+    ) -> Job: ...
+    @overload
+    async def submit(self, call: Call, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    @overload
+    async def submit(
+        self, function: Callable[[*Ts], Any], /, *arguments: *Ts, **options: Unpack[SubmitOptions]
+    ) -> Job: ...
+    async def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
-        flow: Flow[P] | JobFunction[..., Any] | Call,
-        payload: Any = None,
+        flow: Any,
+        /,
         *arguments: Any,
         tenant: str = "",
         actor: str = "",
@@ -47,13 +58,15 @@ class AsyncEngine:
     ) -> Job:
         """Accept a job, sharing its commit with every other submit of this moment."""
         new = self._engine.prepare(
-            flow, payload, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
+            flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
             expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
         added = (await self._offer([new]))[0]
         return job_view(added.row, created=added.created)
 
-    async def submit_many(self, flow: Flow[P], payloads: Iterable[P], **options: Any) -> list[Job]:
+    async def submit_many(
+        self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
+    ) -> list[Job]:
         """Accept many jobs of one flow, in few transactions."""
         new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
         parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]

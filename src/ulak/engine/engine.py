@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, Submission, begin
+from ulak.core.intake import NORMAL, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
-from ulak.engine.function import Call, JobFunction, make_function
+from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.verify import Finding, verify
@@ -36,6 +36,7 @@ from ulak.store.protocol import Added, Store
 P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
+Ts = TypeVarTuple("Ts")
 
 USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
@@ -85,6 +86,12 @@ class Engine(Acts):
             )
         return flow
 
+    @overload
+    def job(self, function: Callable[A, R]) -> JobFunction[A, R]: ...
+    @overload
+    def job(
+        self, *, name: str | None = None, **options: Unpack[JobOptions]
+    ) -> Callable[[Callable[A, R]], JobFunction[A, R]]: ...
     def job(
         self,
         function: Callable[A, R] | None = None,
@@ -188,10 +195,18 @@ class Engine(Acts):
 
     # --- submitting -------------------------------------------------------------
 
+    @overload
+    def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    @overload
+    def submit(self, call: Call, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    @overload
     def submit(
+        self, function: Callable[[*Ts], Any], /, *arguments: *Ts, **options: Unpack[SubmitOptions]
+    ) -> Job: ...
+    def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
-        flow: Flow[P] | JobFunction[..., Any] | Call,
-        payload: Any = None,
+        flow: Any,
+        /,
         *arguments: Any,
         tenant: str = "",
         actor: str = "",
@@ -205,9 +220,8 @@ class Engine(Acts):
         The same dedup key answers the first job with `created=False`.
 
         Args:
-            flow: A flow and its payload, or a job function and its arguments.
-            payload: What the flow declares, or the first argument of the function.
-            arguments: The other arguments of a job function.
+            flow: A flow, or a job function, or one with its arguments (`function.bind(...)`).
+            arguments: The payload of the flow, or the arguments of the function.
             tenant: Whose job it is.
             actor: Who submits it.
             priority: 0 is the most urgent of 0..3.
@@ -223,7 +237,7 @@ class Engine(Acts):
         """
         self._refuse_on_a_loop("submit")
         new = self.prepare(
-            flow, payload, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
+            flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
             expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
         try:
@@ -232,7 +246,9 @@ class Engine(Acts):
             raise self.unknown_outcome(new) from None
         return job_view(added.row, created=added.created)
 
-    def submit_many(self, flow: Flow[P], payloads: Iterable[P], **options: Any) -> list[Job]:
+    def submit_many(
+        self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
+    ) -> list[Job]:
         """Accept many jobs of one flow, in few transactions; `options` as for `submit`."""
         self._refuse_on_a_loop("submit_many")
         jobs = [self.prepare(flow, payload, **options) for payload in payloads]
@@ -248,7 +264,6 @@ class Engine(Acts):
     def prepare(
         self,
         flow: Flow[Any] | JobFunction[..., Any] | Call,
-        payload: Any = None,
         *arguments: Any,
         tenant: str = "",
         actor: str = "",
@@ -260,11 +275,12 @@ class Engine(Acts):
         """Make the records of a new job without storing them; what intake and spawns share."""
         self.open()
         if isinstance(flow, JobFunction):
-            flow = flow.bind(*(() if payload is None and not arguments else (payload, *arguments)))
-        elif arguments:
-            raise BadInput(f"{flow!r} takes one payload; pass its fields as one object")
+            flow, arguments = flow.bind(*arguments), ()
         if isinstance(flow, Call):
-            flow, payload = flow.flow, flow.payload
+            flow, arguments = flow.flow, (flow.payload, *arguments)
+        if len(arguments) > 1:
+            raise BadInput(f"{flow!r} takes one payload; pass its fields as one object")
+        payload = arguments[0] if arguments else None
         if self._flows.get((flow.name, flow.version)) is not flow:
             raise FlowError(
                 f"{flow.name} is not registered with this engine; engine.add(flow) does"

@@ -7,11 +7,12 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from ulak.core.flow import Flow, pool_of
+from ulak.core.flow import Flow, FlowOptions, pool_of
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff
+from ulak.core.policy import Backoff, Limit
 from ulak.core.run import Run
 from ulak.errors import BadInput
 from ulak.store import codec
@@ -20,6 +21,14 @@ A = ParamSpec("A")
 R = TypeVar("R")
 
 STAGE_OPTIONS = ("timeout", "limit", "isolate", "queue")
+
+
+class JobOptions(FlowOptions, total=False):
+    """The options of a job function, for type checkers: those of a flow and of its stage."""
+
+    timeout: timedelta
+    limit: Limit | None
+    isolate: Literal["process"] | None
 
 
 @dataclass(frozen=True, slots=True)
