@@ -78,7 +78,7 @@ def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Chang
     if asked.choice not in gate.choices:
         raise _no(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
     _must_be_allowed(job, gate, asked, roles)
-    draft.results.append(Result(job.id, job.round, gate.state, "", asked.data or b"null"))
+    draft.results += (Result(job.id, job.round, gate.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
     target = draft.table.places[gate.choices[asked.choice]]
     if asked.choice in refusals_of(draft.flow, gate) and target.role != UNDOING:
@@ -143,7 +143,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     if to is None:
         to = flow.lifecycle.initial
     if to != job.resume:
-        draft.voids.append(EVERY_STAGE)
+        draft.voids += (EVERY_STAGE,)
     place = draft.table.places[to]
     # The delay is for stages: a gate or a wait that it comes back to keeps its own time.
     draft.arrive(place, after_us=after_us if place.stage is not None else 0)
@@ -160,7 +160,7 @@ def _cancel(draft: Draft, asked: Cancel) -> Change:
         raise _no(job, "it has already ended", code=kinds.TOO_LATE)
     if job.undo_to is not None:
         raise _no(job, "its undos are owed; release it to try them again")
-    draft.answers.append(("cancel", ""))
+    draft.answers += (("cancel", ""),)
     undo.give_up(
         draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE, message=asked.note
     )
@@ -171,11 +171,11 @@ def _signal(draft: Draft, asked: Signal) -> Change:
     job, place = draft.row, draft.table.places[draft.row.state]
     if job.role != WAITING or job.awaits != asked.name or place.wait is None:
         raise _no(job, f'it does not wait for "{asked.name}" now')
-    draft.results.append(Result(job.id, job.round, job.state, "", asked.data or b"null"))
+    draft.results += (Result(job.id, job.round, job.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
     target = draft.table.places[place.wait.to or job.state]
     enter(draft, target, kind=kinds.SIGNALLED, code=asked.name, message=asked.note)
-    draft.answers.append(("signal", asked.name))
+    draft.answers += (("signal", asked.name),)
     return draft.change()
 
 
@@ -189,7 +189,7 @@ def _elapsed(draft: Draft) -> Change | None:
         return _deadline(draft)
     if job.role in FINAL or job.undo_to is not None:
         return None
-    draft.answers.append(("expire", ""))
+    draft.answers += (("expire", ""),)
     undo.give_up(
         draft, draft.flow.lifecycle.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE,
         message=f'its time ran out in "{place.state}"',

@@ -76,16 +76,16 @@ def decide(
         flow, job, now, commit_id=commit_id, actor=facts.worker, worker=facts.worker,
         started_at=facts.started_at,
     )  # fmt: skip
-    if isinstance(outcome, Noted):
-        return _noted(draft, outcome)
-    if isinstance(outcome, Overran):
-        draft.note(kinds.OVERRAN, from_state=job.state, code=kinds.TIMEOUT)
-        return draft.change(keep=True)
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
             undo.finished(draft, outcome.left)
         else:
             _finished(draft, outcome)
+    elif isinstance(outcome, Noted):
+        return _noted(draft, outcome)
+    elif isinstance(outcome, Overran):
+        draft.note(kinds.OVERRAN, from_state=job.state, code=kinds.TIMEOUT)
+        return draft.change(keep=True)
     else:
         _interrupted(draft, outcome)
     if facts.asked is not None:
@@ -150,14 +150,14 @@ def _leave_behind(draft: Draft, place: Place, left: Left) -> None:
     draft.leave(left)
     if left.result is not None and place.stage is not None:
         row = draft.row
-        draft.results.append(Result(row.id, row.round, place.stage.state, "", left.result))
+        draft.results += (Result(row.id, row.round, place.stage.state, "", left.result),)
         draft.row = row._replace(has_results=1)
 
 
 def _noted(draft: Draft, outcome: Noted) -> Change:
     row = draft.row
     stage = undo.current_stage(draft)
-    draft.results.append(Result(row.id, row.round, stage, outcome.name, outcome.data))
+    draft.results += (Result(row.id, row.round, stage, outcome.name, outcome.data),)
     draft.row = row._replace(has_results=1)
     draft.note(kinds.NOTED, from_state=row.state, message=outcome.name)
     return draft.change(keep=True)
@@ -245,14 +245,14 @@ def _give_way(draft: Draft, asked: Cancel | Elapsed) -> None:
     life = draft.flow.lifecycle
     if isinstance(asked, Cancel):
         draft.actor = asked.actor
-        draft.answers.append(("cancel", ""))
+        draft.answers += (("cancel", ""),)
         undo.give_up(
             draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE,
             message=asked.note,
         )  # fmt: skip
     else:
         draft.actor = asked.actor
-        draft.answers.append(("expire", ""))
+        draft.answers += (("expire", ""),)
         undo.give_up(
             draft, life.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
         )

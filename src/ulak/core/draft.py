@@ -65,11 +65,11 @@ class Draft:
         self.worker = worker
         self.started_at = started_at
         self.events: list[Event] = []
-        self.results: list[Result] = []
-        self.voids: list[str] = []
+        self.results: tuple[Result, ...] = ()
+        self.voids: tuple[str, ...] = ()
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
-        self.answers: list[tuple[str, str]] = []
+        self.answers: tuple[tuple[str, str], ...] = ()
 
     def leave(self, left: Left) -> None:
         """Write what a run leaves with the first event of this change."""
@@ -176,15 +176,15 @@ class Draft:
             origin.token if was_leased else None,
             None if was_leased else origin.version,
             tuple(self.events),
-            tuple(self.results),
-            tuple(self.voids),
+            self.results,
+            self.voids,
             self.messages,
             self.spawns,
             row.dedup_key is not None and row.role in FINAL and self._frees_key(row),
             False,
             held_slot if held_slot != next_slot else None,
             next_slot if held_slot != next_slot else None,
-            tuple(self.answers),
+            self.answers,
             tuple(proof_body(e) for e in self.events) if self.flow.proofs else (),
             origin.state if moved else None,
             origin.role if moved else None,

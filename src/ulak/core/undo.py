@@ -60,7 +60,7 @@ def finished(draft: Draft, left: Left = NOTHING) -> None:
     row, emitted = draft.row, len(draft.messages)
     owed = row.started.split()
     stage = owed.pop()
-    draft.voids.append(stage)
+    draft.voids += (stage,)
     if owed:
         draft.row = row._replace(
             started=" ".join(owed), lane=draft.table.undo_lanes[owed[-1]], attempt=0, lapses=0,
