@@ -150,13 +150,13 @@ class Harness:
 
     # --- the verbs that tests use most ------------------------------------------
 
-    def submit(self, flow: Any, payload: Any = None, *arguments: Any, **options: Any) -> Job:
+    def submit(self, flow: Any, *arguments: Any, **options: Any) -> Job:
         """Submit a job; arguments as for `Engine.submit`. It does not run before it is let."""
-        return self.engine.submit(flow, payload, *arguments, **options)
+        return self.engine.submit(flow, *arguments, **options)
 
-    def run(self, flow: Any, payload: Any = None, *arguments: Any, **options: Any) -> Job:
+    def run(self, flow: Any, *arguments: Any, **options: Any) -> Job:
         """Submit a job, run until idle, and answer the job as it stands then."""
-        job = self.submit(flow, payload, *arguments, **options)
+        job = self.submit(flow, *arguments, **options)
         self.run_until_idle()
         return self.job(job.id)
 
