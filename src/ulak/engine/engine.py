@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
@@ -392,6 +392,16 @@ class Engine(Acts):
         finally:
             worker.stop()
             thread.join()
+
+    def lifespan(
+        self, *, workers: bool = False, settings: WorkerSettings = USUAL
+    ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+        """Answer what FastAPI and Starlette take as `lifespan=`: the engine is opened with the
+        application and closed with it, and with `workers` a worker runs on its loop and drains.
+        """
+        from ulak.engine.lifespan import lifespan_of
+
+        return lifespan_of(self, settings if workers else None)
 
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
         """Have `ring` called whenever this process may have made a job due; answers the undo."""
