@@ -1,0 +1,44 @@
+"""One id per request, in the answer, in every problem document and in the log."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "X-Correlation-ID"
+
+# What a caller sends is echoed and logged, so it must be short and plain.
+_ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY = "ulak_correlation_id"
+
+
+class Correlation:
+    """Takes over the caller's `X-Correlation-ID` if it is plain, else makes one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(HEADER, "")
+        identity = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex
+        scope[_KEY] = identity
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = identity
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def correlation_id(request: Request) -> str:
+    """Answer the id of a request, '' outside the middleware."""
+    found: str = request.scope.get(_KEY, "")
+    return found

@@ -1,0 +1,70 @@
+"""Whether the process lives, and whether it can work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from ulak.engine.engine import Engine
+from ulak.errors import StoreError, UlakError
+from ulak.web.problems import problem
+
+# Shorter than the probes of common orchestrators wait, longer than a store's slow moments.
+PATIENCE_S = 2.0
+NOT_READY = "not-ready"
+
+
+def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
+    """Make the health routes of an engine."""
+    routes = APIRouter()
+    probe = StoreProbe(engine)
+
+    @routes.api_route("/health/live", methods=["GET", "HEAD"])
+    async def live() -> dict[str, str]:
+        return {"status": "live"}
+
+    @routes.api_route("/health/ready", methods=["GET", "HEAD"], response_model=None)
+    async def ready(request: Request) -> JSONResponse:
+        lacking = unready()
+        if lacking is None:
+            lacking = await probe.complaint()
+        if lacking is not None:
+            return problem(
+                request, HTTPStatus.SERVICE_UNAVAILABLE, code=NOT_READY, detail=lacking,
+                headers={"Cache-Control": "no-store"},
+            )  # fmt: skip
+        return JSONResponse({"status": "ready"}, headers={"Cache-Control": "no-store"})
+
+    return routes
+
+
+class StoreProbe:
+    """Asks the store a small question; however many ask at once, one question is under way.
+
+    A store that hangs would otherwise take one more thread with every probe.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._asking: asyncio.Task[None] | None = None
+
+    async def complaint(self) -> str | None:
+        """Answer why the store cannot be used, None when it answers."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(asyncio.to_thread(self._ask))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._asking), PATIENCE_S)
+        except TimeoutError:
+            return f"the store has not answered within {PATIENCE_S:g} s"
+        except StoreError as error:
+            return f"the store does not answer: {error}"
+        except (UlakError, OSError) as error:
+            return str(error)
+        return None
+
+    def _ask(self) -> None:
+        self._engine.open().store.workers()

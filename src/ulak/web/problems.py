@@ -1,0 +1,121 @@
+"""Every error as one `application/problem+json` document (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ulak import errors
+from ulak.web.correlation import HEADER, correlation_id
+
+log = logging.getLogger("ulak.web")
+
+MEDIA_TYPE = "application/problem+json"
+
+# A class stands for its subclasses unless they have a line of their own.
+STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
+    errors.BadInput: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.JobNotFound: HTTPStatus.NOT_FOUND,
+    errors.ResultNotReady: HTTPStatus.CONFLICT,
+    errors.TransitionNotAllowed: HTTPStatus.CONFLICT,
+    errors.StaleJob: HTTPStatus.CONFLICT,
+    errors.KeyTaken: HTTPStatus.CONFLICT,
+    errors.Overloaded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.UnknownOutcome: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.NotSupported: HTTPStatus.NOT_IMPLEMENTED,
+    errors.Refused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+RETRYABLE = frozenset(
+    {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+)
+
+
+def problem(
+    request: Request,
+    status: int,
+    *,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    **members: Any,
+) -> JSONResponse:
+    """Write one problem document; `members` are added to the usual ones."""
+    identity = correlation_id(request)
+    document = {
+        "type": f"urn:ulak:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "retryable": status in RETRYABLE,
+        "correlation_id": identity,
+        **members,
+    }
+    return JSONResponse(
+        document, status, headers={**(headers or {}), HEADER: identity}, media_type=MEDIA_TYPE
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Have every error of an application answered as a problem."""
+    app.add_exception_handler(errors.UlakError, _ulak_error)
+    app.add_exception_handler(RequestValidationError, _bad_parameters)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def _ulak_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.UlakError)  # noqa: S101 - the handler is registered for it
+    status = next(
+        (STATUS[kind] for kind in type(error).__mro__ if kind in STATUS),
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+    )
+    headers, members = {}, {}
+    if isinstance(error, errors.Overloaded):
+        wait_s = math.ceil(error.retry_after.total_seconds())
+        headers["Retry-After"] = str(wait_s)
+        members["retry_after_seconds"] = wait_s
+    return problem(
+        request, status, code=error.code, detail=str(error), headers=headers, **members
+    )  # fmt: skip
+
+
+def _bad_parameters(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
+    found = [
+        {"parameter": ".".join(map(str, e["loc"][1:])), "message": e["msg"]} for e in error.errors()
+    ]
+    detail = "; ".join(f"{e['parameter']}: {e['message']}" for e in found)
+    return problem(
+        request, HTTPStatus.UNPROCESSABLE_ENTITY, code=errors.BadInput.code, detail=detail,
+        errors=found,
+    )  # fmt: skip
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
+    status = HTTPStatus(error.status_code)
+    return problem(
+        request, status, code=status.phrase.lower().replace(" ", "-"),
+        detail=f"{request.method} {request.url.path}: {error.detail}", headers=error.headers,
+    )  # fmt: skip
+
+
+def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    """Say nothing of the inside; the server logs the error itself, with its stack."""
+    log.error(
+        "a request failed", extra={"path": request.url.path, "id": correlation_id(request)}
+    )  # fmt: skip
+    return problem(
+        request, HTTPStatus.INTERNAL_SERVER_ERROR, code="internal-error",
+        detail="something went wrong that ulak did not foresee; the log has the correlation id",
+    )  # fmt: skip

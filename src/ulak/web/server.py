@@ -1,0 +1,90 @@
+"""The server of `ulak up`: uvicorn on a thread of its own, on an address that is ours first."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+
+from ulak.errors import BadInput
+
+# How long requests that are being answered may take once the server is told to stop.
+LAST_REQUESTS_S = 5
+
+
+class Server:
+    """Serves an application beside a worker, so that neither waits for the other's loop.
+
+    Args:
+        app: What is served.
+        host: The address to listen on.
+        port: The port; 0 lets the system choose one.
+
+    Raises:
+        BadInput: the address cannot be listened on, and why.
+    """
+
+    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+        self._socket = listen(host, port)
+        bound_host, bound_port = self._socket.getsockname()[:2]
+        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+        self.address = f"http://{shown}:{bound_port}"
+        self.is_local = ipaddress.ip_address(bound_host.partition("%")[0]).is_loopback
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="off",
+                timeout_graceful_shutdown=LAST_REQUESTS_S,
+            )
+        )  # fmt: skip
+        self._thread: threading.Thread | None = None
+
+    def start(self, on_end: Callable[[], None]) -> None:
+        """Begin to serve; `on_end` is called when serving ends, for whatever reason."""
+
+        def serve() -> None:
+            try:
+                self._uvicorn.run(sockets=[self._socket])
+            finally:
+                on_end()
+
+        self._thread = threading.Thread(target=serve, name="ulak-web", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer the requests that have begun, then stop; stopping twice is nothing."""
+        self._uvicorn.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind an address before anything else is started, so that a taken port is an answer.
+
+    Raises:
+        BadInput: the address cannot be listened on, and why.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"{host!r} is not an address of this machine: {error}") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen()
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BadInput(
+                f"port {port} of {host} is taken; choose another with --port or ULAK_PORT"
+            ) from error
+        raise BadInput(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return bound
