@@ -1,0 +1,5 @@
+"""`python -m ulak`: the command line."""
+
+from ulak.cli import main
+
+main()

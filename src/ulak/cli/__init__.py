@@ -1,0 +1,24 @@
+"""The command line: one file per group of commands, one place where errors become lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ulak.errors import UlakError
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0 when it did its work, 1 when it could not, 2 when misused."""
+    from ulak.cli.output import complain
+    from ulak.cli.program import program
+
+    try:
+        program(args=None if arguments is None else list(arguments), prog_name="ulak")
+    except UlakError as error:
+        complain(str(error))
+    except OSError as error:
+        # A folder that is missing, a file that may not be read: the message names it.
+        complain(str(error))
+    sys.exit(1)

@@ -1,0 +1,250 @@
+"""`ulak doctor`: what is in force, where it came from, and which jobs nobody can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+import ulak
+from ulak import settings
+from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
+from ulak.cli.target import AppOption, in_force, load
+from ulak.clock import to_datetime
+from ulak.core.lifecycle import CLAIMABLE, FINAL
+from ulak.engine.documents import rfc3339
+from ulak.engine.engine import Engine
+from ulak.errors import FlowError
+from ulak.settings import Settings
+from ulak.store.protocol import CountRow, WorkerRow
+
+WAL_RESET = (
+    "this SQLite has the WAL-reset bug (mended in 3.51.3, 3.50.7 and 3.44.6): a checkpoint that "
+    "overlaps a write can lose committed pages. ulak checkpoints only under its lock file; let no "
+    "other program write to or checkpoint this database"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Jobs that somebody should look at before they are missed."""
+
+    _: KW_ONLY
+    code: str
+    flow: str
+    version: int
+    state: str
+    jobs: int
+    sentence: str
+
+
+def doctor(
+    app: AppOption = None,
+    before_deploy: Annotated[
+        bool,
+        typer.Option(
+            "--before-deploy", help="Only what this program could not serve; exit 1 if anything."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what is in force and where it came from, and which jobs nobody can serve."""
+    found = in_force(app)
+    engine = load(found)
+    # The store itself, not the engine: an engine refuses to open what this command must show.
+    engine.store.open()
+    try:
+        counts = [count for count in engine.store.counts() if count.jobs > 0]
+        broken = _broken(engine)
+        unservable = broken + _unservable(engine, counts)
+        if before_deploy:
+            _print_before_deploy(found, unservable, as_json)
+            if unservable:
+                raise typer.Exit(1)
+            return
+        alive = _alive(engine)
+        facts = _facts(found, engine, alive, counts)
+        troubles = unservable + _unserved(engine, counts, alive)
+    finally:
+        engine.store.close()
+    if as_json:
+        print_json({**facts, "troubles": [asdict(trouble) for trouble in troubles]})
+    else:
+        _print(facts, troubles)
+
+
+# --- what is in force -----------------------------------------------------------
+
+
+def _facts(
+    found: Settings, engine: Engine, alive: list[WorkerRow], counts: list[CountRow]
+) -> dict[str, Any]:
+    store = engine.store
+    features = asdict(store.features)
+    about = getattr(store, "about", None)
+    return {
+        "ulak": ulak.__version__,
+        "settings": {
+            name: {"value": getattr(found, name), "source": found.source(name)}
+            for name in settings.names()
+        },
+        "store": {**features, **(about() if about is not None else {})},
+        "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
+        "workers": [
+            {
+                "id": w.id,
+                "about": w.about,
+                "renewed_at": rfc3339(to_datetime(w.renewed_at)),
+                "expires_at": rfc3339(to_datetime(w.expires_at)),
+                "lanes": w.lanes.split(),
+            }
+            for w in alive
+        ],
+        "jobs": {
+            "unfinished": sum(c.jobs for c in counts if c.role not in FINAL),
+            "ended": sum(c.jobs for c in counts if c.role in FINAL),
+        },
+    }
+
+
+def _alive(engine: Engine) -> list[WorkerRow]:
+    now = engine.store.clock.now()
+    return [worker for worker in engine.store.workers() if worker.expires_at > now]
+
+
+# --- what is wrong --------------------------------------------------------------
+
+
+def _broken(engine: Engine) -> list[Trouble]:
+    """Answer declarations that cannot work at all."""
+    troubles = []
+    for flow in engine.flows:
+        try:
+            _ = flow.table
+        except FlowError as error:
+            troubles.append(
+                Trouble(
+                    code="flow-invalid", flow=flow.name, version=flow.version, state="", jobs=0,
+                    sentence=str(error),
+                )
+            )  # fmt: skip
+    return troubles
+
+
+def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
+    """Answer the jobs that this program could not carry on."""
+    flows = {(flow.name, flow.version): flow for flow in engine.flows}
+    invalid = {(trouble.flow, trouble.version) for trouble in _broken(engine)}
+    troubles = []
+    for count in counts:
+        key = (count.flow, count.flow_version)
+        if key in invalid:
+            continue
+        flow = flows.get(key)
+        if flow is None and count.role not in FINAL:
+            others = sorted(version for name, version in flows if name == count.flow)
+            has = f"only version {', '.join(map(str, others))}" if others else "no such flow"
+            troubles.append(
+                _trouble("version-missing", count, f"this program declares {has}")
+            )  # fmt: skip
+        elif flow is not None and count.state not in flow.table.places:
+            troubles.append(
+                _trouble("state-missing", count, "this version lacks the state; it will not start")
+            )  # fmt: skip
+    return troubles
+
+
+def _unserved(
+    engine: Engine, counts: list[CountRow], alive: list[WorkerRow]
+) -> list[Trouble]:  # fmt: skip
+    """Answer the jobs that no living worker would take."""
+    lanes = {lane for worker in alive for lane in worker.lanes.split()}
+    kinds = {lane.rpartition("/")[2] for lane in lanes}
+    troubles = []
+    for count in counts:
+        if count.role not in CLAIMABLE:
+            continue
+        needed = _lane(engine, count)
+        if needed is not None and needed not in lanes:
+            troubles.append(_trouble("lane-not-served", count, f"no worker serves {needed}"))
+        elif needed is None and f"{count.flow}@{count.flow_version}" not in kinds:
+            troubles.append(_trouble("version-not-served", count, "no worker serves this version"))
+    return troubles
+
+
+def _lane(engine: Engine, count: CountRow) -> str | None:
+    """Answer the lane in which jobs of this state stand, None when this program cannot know."""
+    for flow in engine.flows:
+        if (flow.name, flow.version) == (count.flow, count.flow_version):
+            try:
+                place = flow.table.places.get(count.state)
+            except FlowError:
+                return None
+            return place.lane or None if place is not None else None
+    return None
+
+
+def _trouble(code: str, count: CountRow, sentence: str) -> Trouble:
+    return Trouble(
+        code=code, flow=count.flow, version=count.flow_version, state=count.state,
+        jobs=count.jobs, sentence=sentence,
+    )  # fmt: skip
+
+
+# --- printing -------------------------------------------------------------------
+
+
+def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
+    flows = ", ".join(f"{f['flow']}@{f['version']}" for f in facts["flows"])
+    store = facts["store"]
+    jobs = facts["jobs"]
+    print_facts([("ulak", facts["ulak"])])
+    print_facts([(name, f"{s['value']}  ({s['source']})") for name, s in facts["settings"].items()])
+    print()
+    print_facts(
+        [("store", store["name"])]
+        + [(name, str(store[name])) for name in store if name not in ("name", "wal_reset_bug")]
+    )
+    if store.get("wal_reset_bug"):
+        print_facts([("note", WAL_RESET)])
+    print()
+    print_facts(
+        [
+            ("flows", flows or "none"),
+            ("jobs", f"{jobs['unfinished']} unfinished, {jobs['ended']} ended"),
+            ("workers", f"{len(facts['workers'])} alive"),
+        ]
+    )
+    if facts["workers"]:
+        rows = [(w["id"], w["about"], _when(w["renewed_at"])) for w in facts["workers"]]
+        print_table(("worker", "about", "renewed"), rows, keep=("worker", "renewed"))
+    print()
+    if troubles:
+        _print_troubles(troubles)
+    else:
+        print("every job can be served")
+
+
+def _print_before_deploy(found: Settings, troubles: list[Trouble], as_json: bool) -> None:
+    if as_json:
+        print_json({"app": found.app, "troubles": [asdict(trouble) for trouble in troubles]})
+    elif troubles:
+        _print_troubles(troubles)
+    else:
+        print(f"{found.app} can serve every stored job")
+
+
+def _print_troubles(troubles: list[Trouble]) -> None:
+    print_table(
+        ("trouble", "jobs", "flow", "state", "what"),
+        [(t.code, str(t.jobs), f"{t.flow}@{t.version}", t.state, t.sentence) for t in troubles],
+        keep=("trouble", "jobs"),
+    )
+
+
+def _when(text: str) -> str:
+    from datetime import datetime
+
+    return when(datetime.fromisoformat(text))

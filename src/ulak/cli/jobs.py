@@ -1,0 +1,295 @@
+"""`ulak jobs`: read jobs and act on them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ulak.cli.output import (
+    JsonOption,
+    note,
+    pretty,
+    print_facts,
+    print_json,
+    print_table,
+    role_text,
+    when,
+)
+from ulak.cli.person import ActorOption, NoteOption
+from ulak.cli.target import AppOption, reading
+from ulak.clock import to_datetime
+from ulak.core.lifecycle import ROLES
+from ulak.engine.documents import event_document, job_document, rfc3339
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job, TrailEvent
+from ulak.errors import BadInput, ResultNotReady, TransitionNotAllowed
+from ulak.ids import from_text
+from ulak.store.protocol import JobFilter
+
+group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+RoleName = Enum("RoleName", {role: role for role in ROLES}, type=str)  # type: ignore[misc]
+
+
+@group.command("list")
+def list_jobs(
+    app: AppOption = None,
+    flow: Annotated[str | None, typer.Option(help="Only of this flow.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    role: Annotated[RoleName | None, typer.Option(help="Only with this role.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    code: Annotated[str | None, typer.Option(help="Only held or failed with this code.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
+    after: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Go on below this job, the last one shown.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    where = JobFilter(
+        flow=flow, state=state, role=None if role is None else role.value, tenant=tenant, code=code
+    )
+    with reading(app) as engine:
+        # One more than asked tells whether there is another page.
+        found = engine.jobs(where, after=after, limit=limit + 1)
+    page = found[:limit]
+    following = page[-1].id if len(found) > len(page) else None
+    if as_json:
+        print_json({"jobs": [job_document(job) for job in page], "next": following})
+        return
+    if not page:
+        note("no jobs")
+        return
+    _print_jobs(page)
+    if following is not None:
+        note(f"there are more: --after {following}")
+
+
+def _print_jobs(jobs: list[Job]) -> None:
+    columns = ["id", "flow", "state", "role", "changed"]
+    has_codes = any(job.code for job in jobs)
+    has_tenants = any(job.tenant for job in jobs)
+    rows = []
+    for job in jobs:
+        row: list[str | Text] = [
+            job.id, job.flow, role_text(job.role, job.state), role_text(job.role),
+            when(job.changed_at),
+        ]  # fmt: skip
+        rows.append(
+            row + ([job.code or ""] if has_codes else []) + ([job.tenant] if has_tenants else [])
+        )
+    columns += (["code"] if has_codes else []) + (["tenant"] if has_tenants else [])
+    print_table(columns, rows, keep=("id", "changed", "role"))
+
+
+@group.command("show")
+def show(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Show one job: how it stands, its payload, what it left."""
+    with reading(app) as engine:
+        found = engine.get(job)
+        document = {**job_document(found), **_more(engine, found)}
+    if as_json:
+        print_json(document)
+        return
+    _print_job(found, document)
+
+
+def _more(engine: Engine, job: Job) -> dict[str, Any]:
+    """Answer what stands in other tables than the job's own."""
+    store, job_id = engine.store, from_text(job.id)
+    flow = engine.flows_by_version().get((job.flow, job.version))
+    place = None if flow is None else flow.table.places.get(job.state)
+    progress = store.find_progress(job_id)
+    more: dict[str, Any] = {
+        "declared": flow is not None,
+        "choices": list(place.gate.choices) if place is not None and place.gate else [],
+        # Which fields are secret is said by the flow; without it nothing can be shown.
+        "payload": engine.payload(job.id) if flow is not None else None,
+        "progress": None,
+        "requests": [
+            {
+                "kind": r.kind,
+                "name": r.name,
+                "actor": r.actor,
+                "note": r.note or "",
+                "at": rfc3339(to_datetime(r.at)),
+            }
+            for r in store.pending_requests(job_id)
+        ],
+        "result": None,
+    }
+    if progress is not None and not job.is_final:
+        more["progress"] = {
+            "fraction": progress.fraction,
+            "note": progress.note,
+            "at": rfc3339(to_datetime(progress.at)),
+        }
+    # Nothing was returned yet, or by a flow that this program does not declare.
+    with suppress(ResultNotReady, TransitionNotAllowed, BadInput):
+        more["result"] = engine.result(job.id)
+    return more
+
+
+def _print_job(job: Job, document: dict[str, Any]) -> None:
+    facts: list[tuple[str, str | Text]] = [
+        ("job", job.id),
+        ("flow", f"{job.flow} version {job.version}"),
+        ("state", role_text(job.role, f"{job.state} ({job.role})")),
+    ]
+    facts += [(name, value) for name, value in _exceptional(job) if value]
+    facts += [
+        ("submitted", f"{when(job.created_at)} by {job.submitter or 'nobody in particular'}"),
+        ("changed", when(job.changed_at)),
+        ("round", f"{job.round}, {job.attempt} failed attempts, {job.lapses} lapses"),
+    ]
+    if document["choices"]:
+        facts.append(("decide", " or ".join(document["choices"])))
+    if document["declared"]:
+        facts.append(("payload", pretty(document["payload"])))
+    else:
+        facts.append(("payload", "not shown: this program does not declare this version"))
+    if document["progress"] is not None:
+        said = document["progress"]
+        facts.append(("progress", f"{said['fraction']:.0%} {said['note'] or ''} at {said['at']}"))
+    facts += [
+        ("asked", f"{r['kind']} {r['name']} by {r['actor']} at {r['at']} {r['note']}".strip())
+        for r in document["requests"]
+    ]
+    if document["result"] is not None:
+        facts.append(("result", pretty(document["result"])))
+    print_facts(facts)
+
+
+def _exceptional(job: Job) -> list[tuple[str, str]]:
+    """Answer what most jobs do not have."""
+    delayed = job.not_before > job.changed_at and not job.is_final
+    return [
+        ("code", job.code or ""),
+        ("tenant", job.tenant),
+        ("leased by", job.leased_by or ""),
+        ("parked on", job.parked_on or ""),
+        ("not before", when(job.not_before) if delayed else ""),
+        ("expires", when(job.expires_at) if job.expires_at else ""),
+        ("cancel", "requested" if job.cancel_requested else ""),
+    ]
+
+
+@group.command("trail")
+def trail(
+    job: JobArgument,
+    app: AppOption = None,
+    after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened to a job, in order."""
+    with reading(app) as engine:
+        events = engine.trail(job, after=after, limit=limit)
+    if as_json:
+        print_json({"job": job, "events": [event_document(event) for event in events]})
+        return
+    print_table(
+        ("seq", "at", "kind", "state", "actor", "what"),
+        [
+            (str(e.seq), when(e.at), e.kind, _moved(e), e.actor, _what(e))
+            for e in events
+        ],
+        keep=("seq", "at", "kind"),
+    )  # fmt: skip
+
+
+def _moved(event: TrailEvent) -> str:
+    if event.from_state in (None, event.to_state):
+        return event.to_state
+    return f"{event.from_state} > {event.to_state}"
+
+
+def _what(event: TrailEvent) -> str:
+    attempt = f"attempt {event.attempt}" if event.attempt > 1 else ""
+    return " · ".join(part for part in (event.code, event.message, attempt) if part)
+
+
+# --- acts -----------------------------------------------------------------------
+
+
+@group.command("decide")
+def decide(
+    job: JobArgument,
+    choice: Annotated[str, typer.Argument(metavar="CHOICE", help="One of the gate's choices.")],
+    actor: ActorOption,
+    app: AppOption = None,
+    note: NoteOption = "",
+    data: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the gate asks for.")
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="A role of the actor, checked by the gate; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer the gate that a job waits at."""
+    said = _json(data)
+    with reading(app) as engine:
+        before = engine.get(job)
+        moved = engine.decide(job, choice, actor=actor, note=note, data=said, roles=role)
+    _print_act(before, moved, as_json)
+
+
+@group.command("release")
+def release(
+    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Let a held job go on."""
+    with reading(app) as engine:
+        before = engine.get(job)
+        moved = engine.release(job, actor=actor, note=note)
+    _print_act(before, moved, as_json)
+
+
+@group.command("retry")
+def retry(
+    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Run a failed job again, in a new round."""
+    with reading(app) as engine:
+        before = engine.get(job)
+        moved = engine.retry(job, actor=actor, note=note)
+    _print_act(before, moved, as_json)
+
+
+@group.command("cancel")
+def cancel(
+    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """End a job: at once, or as soon as its stage has stopped."""
+    with reading(app) as engine:
+        before = engine.get(job)
+        moved = engine.cancel(job, actor=actor, note=note)
+    _print_act(before, moved, as_json)
+
+
+def _json(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--data") from None
+
+
+def _print_act(before: Job, job: Job, as_json: bool) -> None:
+    if as_json:
+        print_json(job_document(job))
+        return
+    asked = ", cancel requested of its worker" if job.cancel_requested else ""
+    print_facts([(job.id, f"{before.state} > {job.state} ({job.role}){asked}")])

@@ -1,0 +1,47 @@
+"""Every command in one program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ulak
+from ulak.cli import doctor, flows, jobs, outbox, store, up, verify, why, worker
+
+program = typer.Typer(
+    name="ulak",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"ulak {ulak.__version__}")
+        raise typer.Exit
+
+
+@program.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which ulak.")
+    ] = False,
+) -> None:
+    """Durable jobs for Python, each one a state machine that you declare.
+
+    APP is module:engine. It may be left out where ULAK_APP or [tool.ulak] app in
+    ./pyproject.toml names it.
+    """
+
+
+program.command("up")(up.up)
+program.command("worker")(worker.worker)
+program.add_typer(jobs.group, name="jobs")
+program.command("why")(why.why)
+program.command("flows")(flows.flows)
+program.command("verify")(verify.verify)
+program.command("doctor")(doctor.doctor)
+program.command("migrate")(store.migrate)
+program.command("prune")(store.prune)
+program.add_typer(outbox.group, name="outbox")

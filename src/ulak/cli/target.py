@@ -1,0 +1,105 @@
+"""Which program a command is about: finds and loads `module:engine`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from ulak import settings
+from ulak.cli.output import note
+from ulak.engine.engine import Engine
+from ulak.errors import BadInput
+from ulak.settings import Settings
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", "-a", metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
+]
+AppArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
+]
+
+
+@contextmanager
+def reading(app: str | None) -> Iterator[Engine]:
+    """Load the engine of a command that reads or acts, open it, and close it afterwards."""
+    engine = load(in_force(app))
+    if not engine.store.features.shared:
+        note(f"the {engine.store.features.name} store is not shared: no other process's jobs here")
+    with engine:
+        yield engine
+
+
+def in_force(app: str | None) -> Settings:
+    """Answer the settings with the APP that was typed, if one was.
+
+    Raises:
+        BadParameter: nobody has named an APP.
+    """
+    found = settings.load().override("command line", app=app)
+    if not found.app:
+        raise typer.BadParameter(
+            "which program? Name it as module:engine, in ULAK_APP, or as [tool.ulak] app "
+            "in ./pyproject.toml.",
+            param_hint="APP",
+        )
+    return found
+
+
+def load(found: Settings) -> Engine:
+    """Import the module that APP names and answer its engine.
+
+    Raises:
+        BadInput: there is no such module or no engine in it, or importing it fails.
+    """
+    app, source = found.app, found.source("app")
+    module_name, colon, path = app.partition(":")
+    parts = [*module_name.split("."), *path.split(".")]
+    if not colon or not all(part.isidentifier() for part in parts):
+        hint = "write module:engine, for example examples.demo:engine"
+        if "/" in module_name or module_name.endswith(".py"):
+            hint = "write the module with dots, for example examples.demo:engine"
+        raise BadInput(f"APP {app!r} ({source}) names no engine; {hint}")
+    found_thing: Any = _module(module_name)
+    for part in path.split("."):
+        try:
+            found_thing = getattr(found_thing, part)
+        except AttributeError:
+            raise BadInput(f"APP {app!r}: {module_name} has no {path!r}") from None
+    if not isinstance(found_thing, Engine):
+        kind = type(found_thing).__name__
+        raise BadInput(f"APP {app!r} is a {kind}, not an engine; ulak.connect(...) makes one")
+    return found_thing
+
+
+def _module(name: str) -> ModuleType:
+    # A program lies where the command is typed, as with `python -m`.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise BadInput(f"there is no module {name!r} in {here} or installed") from None
+        raise BadInput(f"{name} cannot be imported: {_last_line(error)}") from error
+    except Exception as error:
+        raise BadInput(f"{name} cannot be imported: {_last_line(error)}") from error
+
+
+def _last_line(error: Exception) -> str:
+    """Say what a module raised, and in which of its lines."""
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    if isinstance(error, SyntaxError):
+        return f"{said} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else said

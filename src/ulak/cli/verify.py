@@ -1,0 +1,27 @@
+"""`ulak verify`: does the store keep its promises?"""
+
+from __future__ import annotations
+
+import typer
+
+from ulak.cli.output import JsonOption, print_json, print_table
+from ulak.cli.target import AppOption, reading
+
+
+def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Replay every trail against its lifecycle; exit 1 when something is damaged."""
+    from ulak.engine.verify import verify as look
+
+    with reading(app) as engine:
+        findings = look(engine)
+        jobs = sum(count.jobs for count in engine.counts())
+    if as_json:
+        found = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
+        print_json({"jobs": jobs, "findings": found})
+    elif findings:
+        rows = [(f.kind, f"{f.job_id}: {f.sentence}" if f.job_id else f.sentence) for f in findings]
+        print_table(("kind", "finding"), rows, keep=("kind",))
+    else:
+        print(f"{jobs} jobs: every trail, key, slot and counter agrees")
+    if findings:
+        raise typer.Exit(1)

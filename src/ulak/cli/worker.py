@@ -1,0 +1,108 @@
+"""`ulak worker`: run stages, and nothing else, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from ulak.cli import logs, spans
+from ulak.cli.draining import leave_behind, run_until_told, say
+from ulak.cli.target import AppArgument, in_force, load
+from ulak.engine.engine import Engine
+from ulak.engine.ports import Places, WorkerSettings
+from ulak.engine.worker import Worker
+from ulak.errors import BadInput
+
+USUAL = WorkerSettings()
+SHORTEST_LEASE = timedelta(seconds=1)
+
+LeaseOption = Annotated[
+    str, typer.Option(metavar="SECONDS", help="How long the jobs of a vanished worker stay taken.")
+]
+DrainOption = Annotated[
+    str, typer.Option(metavar="SECONDS", help="How long running stages may take to end.")
+]
+LEASE = f"{USUAL.lease.total_seconds():g}"
+DRAIN = f"{USUAL.drain.total_seconds():g}"
+
+
+def worker(
+    app: AppArgument = None,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Serve this queue only; may be repeated.")
+    ] = None,
+    loop: Annotated[int, typer.Option(min=0, help="Async stages at once.")] = USUAL.places.loop,
+    threads: Annotated[int, typer.Option(min=0, help="Plain stages at once.")] = (
+        USUAL.places.thread
+    ),
+    processes: Annotated[int, typer.Option(min=0, help="Isolated stages at once.")] = (
+        USUAL.places.process
+    ),
+    lease: LeaseOption = LEASE,
+    drain: DrainOption = DRAIN,
+) -> None:
+    """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
+    found = in_force(app)
+    engine = load(found)
+    settings = worker_settings(
+        engine,
+        places=Places(loop=loop, thread=threads, process=processes),
+        queues=queue,
+        lease=lease,
+        drain=drain,
+    )
+    logs.start(found.env)
+    with engine:
+        made: Worker = engine.worker(settings)
+        say(f"worker of {found.app} serves {served(engine, settings)}; Ctrl-C drains")
+        asyncio.run(_work(made))
+    say("drained")
+
+
+async def _work(made: Worker) -> None:
+    await run_until_told(made)
+    leave_behind(made)
+
+
+def worker_settings(
+    engine: Engine,
+    *,
+    places: Places,
+    queues: list[str] | None,
+    lease: str,
+    drain: str,
+) -> WorkerSettings:
+    """Make a worker's settings of what was typed.
+
+    Raises:
+        BadParameter: a span that cannot work.
+        BadInput: a queue that no stage of the program is in.
+    """
+    lease_span = spans.read_seconds(lease, "--lease")
+    drain_span = spans.read_seconds(drain, "--drain")
+    if lease_span < SHORTEST_LEASE:
+        raise typer.BadParameter("a lease is at least 1 s", param_hint="--lease")
+    known = queues_of(engine)
+    for queue in queues or ():
+        if queue not in known:
+            raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
+    return WorkerSettings(
+        places=places,
+        queues=frozenset(queues) if queues else None,
+        lease=lease_span,
+        drain=drain_span,
+    )
+
+
+def queues_of(engine: Engine) -> list[str]:
+    """Every queue that a stage or an undo of the program is in."""
+    return sorted({lane.split("/")[0] for flow in engine.flows for lane in flow.table.lanes})
+
+
+def served(engine: Engine, settings: WorkerSettings) -> str:
+    """Name the queues that a worker of these settings serves."""
+    chosen = queues_of(engine) if settings.queues is None else sorted(settings.queues)
+    return ", ".join(chosen) or "no queue, since no flow has a stage"
