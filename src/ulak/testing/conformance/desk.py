@@ -19,6 +19,7 @@ from ulak.core.flow import Flow
 from ulak.core.intake import Submission, begin
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
+from ulak.ids import RandomBytes
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
 from ulak.testing.conformance.flows import LINE
 
@@ -51,8 +52,9 @@ class Suite:
 class Desk:
     """Short words for what the tests do all the time."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, random_bytes: RandomBytes = os.urandom) -> None:
         self.store = store
+        self._random_bytes = random_bytes
         self._numbers = itertools.count(1)
 
     @property
@@ -76,7 +78,7 @@ class Desk:
 
     def _id(self) -> bytes:
         """Ids rise in the order of submission, so that a test can say which job is older."""
-        return next(self._numbers).to_bytes(8, "big") + os.urandom(8)
+        return next(self._numbers).to_bytes(8, "big") + self._random_bytes(8)
 
     def submit(self, flow: Flow[Any] = LINE, **submission: Any) -> JobRow:
         """Store one job."""

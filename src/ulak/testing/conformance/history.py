@@ -165,7 +165,7 @@ class History:
     def _keep_house(self) -> None:
         store = self.desk.store
         store.unpark(self.draw.randrange(3))
-        store.prune(before=self.desk.now - 3_600_000_000, limit=2)
+        store.prune(before=self.desk.now - 3_600_000_000, limit=1000)
         store.set_limits({TIGHT_LIMIT: self.draw.randrange(1, 4)})
         if self.draw.random() < 0.3:
             store.unregister(f"w{self.draw.randrange(3)}")

@@ -1,0 +1,50 @@
+"""After the same history every store stands where the reference stands."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.stores import STORES, memory
+from ulak.testing.conformance import Desk
+from ulak.testing.conformance.history import History
+
+OTHERS = {name: factory for name, factory in STORES.items() if factory is not memory}
+
+
+@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_same_history_leads_to_the_same_rows(name: str, seed: int, tmp_path: Path) -> None:
+    desks = [_desk(memory, tmp_path), _desk(OTHERS[name], tmp_path)]
+    reference, other = (History(desk, seed) for desk in desks)
+    for _ in range(20):
+        reference.go_on(16)
+        other.go_on(16)
+        assert _picture(other.desk) == _picture(reference.desk)
+    for desk in desks:
+        desk.store.close()
+
+
+def _desk(factory: Any, folder: Path) -> Desk:
+    store = factory(str(folder / "jobs.db"))
+    store.open()
+    # The same ids in both stores: the jitter of a retry is drawn from them.
+    return Desk(store, random_bytes=bytes)
+
+
+def _picture(desk: Desk) -> list[object]:
+    """Everything that is stored, except commit ids, which are drawn at random."""
+    store, rows = desk.store, desk.jobs()
+    trails = [[e._replace(commit_id=b"") for e in store.trail(row.id)] for row in rows]
+    results = [sorted(store.find_results(row.id)) for row in rows]
+    return [
+        rows,
+        trails,
+        results,
+        [store.pending_requests(row.id) for row in rows],
+        store.slots(),
+        sorted(store.scan_keys()),
+        sorted(store.workers()),
+        sorted(store.counts()),
+        store.proof_heads(),
+    ]
