@@ -1,0 +1,120 @@
+"""The flows that the simulator runs: between them, every rule that a store must survive.
+
+Their functions are never called: the simulator draws how each run ends.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ulak.core.flow import Flow
+from ulak.core.lifecycle import Lifecycle
+from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+def flows() -> tuple[Flow[Any], ...]:
+    """Answer fresh flows, checked and resolved."""
+    made = (_plain(), _render(), _review(), _payment(), _press())
+    for flow in made:
+        assert flow.table.lanes
+    return made
+
+
+def _work(run: object) -> None:
+    raise AssertionError("a simulated stage has no function")
+
+
+def _plain() -> Flow[Any]:
+    """Three steps and a dedup key until the job has ended; it may spawn jobs of its own kind."""
+    named = [(state, _work) for state in ("fetch", "check", "send")]
+    return Flow.steps("plain", *named, retry=Backoff(2), dedup=Dedup())
+
+
+def _render() -> Flow[Any]:
+    """A busy state with slots, retries through failed, lapses that are failures, a final wait."""
+    flow: Flow[Any] = Flow(
+        "render",
+        Lifecycle(
+            "queued",
+            {"queued": ["running"], "running": ["succeeded"], "succeeded": ["expired"]},
+            done="succeeded",
+        ),
+        retry=Backoff(delays=[MINUTE, MINUTE]), retry_via="failed", on_lapse="worker-lost",
+        max_lapses=4, dedup=Dedup(until=Until.FAILED_FOR_GOOD),
+    )  # fmt: skip
+    flow.stage("queued", during="running", limit=Limit(2))(_work)
+    flow.wait("succeeded", after=6 * HOUR, to="expired")
+    return flow
+
+
+def _review() -> Flow[Any]:
+    """A gate with a deadline, undos without a state of their own, an expiry, proofs."""
+    flow: Flow[Any] = Flow(
+        "review",
+        Lifecycle(
+            "draft",
+            {
+                "draft": ["layout"], "layout": ["in_review"],
+                "in_review": ["approved", "refused", "draft"], "approved": ["published"],
+            },
+            done=["published", "refused"], release_to="draft",
+        ),
+        retry=Backoff(1), expires=timedelta(days=1), proofs=True,
+        undo_retry=Backoff(delays=[MINUTE]),
+    )  # fmt: skip
+    flow.stage("draft")(_work).undo(_work)
+    flow.stage("layout")(_work).undo(_work)
+    flow.stage("approved", limit=Limit(1))(_work).undo(_work)
+    flow.gate(
+        "in_review",
+        choices={"approve": "approved", "refuse": "refused", "redo": "draft", "kill": "failed"},
+        refusals={"refuse", "redo"}, not_by=SUBMITTER, deadline=3 * HOUR, on_expiry="refused",
+    )  # fmt: skip
+    return flow
+
+
+def _payment() -> Flow[Any]:
+    """A signal with a deadline, undos in a state of their own and with an end of their own."""
+    flow: Flow[Any] = Flow(
+        "payment",
+        Lifecycle(
+            "reserve",
+            {
+                "reserve": ["pending"], "pending": ["paid"], "paid": ["shipping", "failed", "held"],
+                "shipping": ["done"],
+            },
+            undoing="rolling_back", undone="rolled_back",
+        ),
+        retry=Backoff(1), undo_retry=Backoff(1), max_lapses=3, dedup=Dedup(),
+        retries_permanent=True,
+    )  # fmt: skip
+    flow.stage("reserve")(_work).undo(_work)
+    flow.wait("pending", signal="paid", to="paid", deadline=2 * HOUR, on_expiry="failed")
+    flow.stage("paid", to="shipping", limit=Limit(1))(_work).undo(_work)
+    flow.stage("shipping", limit=Limit(2))(_work)
+    return flow
+
+
+def _press() -> Flow[Any]:
+    """Two limited stages in a row, each with a busy state: a kept lease changes its slot."""
+    flow: Flow[Any] = Flow(
+        "press",
+        Lifecycle(
+            "plates",
+            {
+                "plates": ["etching"], "etching": ["sheets", "plates"], "sheets": ["printing"],
+                "printing": ["drying"], "drying": ["done"],
+            },
+            failed="broken", held="stopped",
+        ),
+        retry=Backoff(2), expires=timedelta(hours=12), proofs=True,
+        dedup=Dedup(until=["broken", "expired", "cancelled"]),
+    )  # fmt: skip
+    flow.stage("plates", during="etching", to="sheets", limit=Limit(2))(_work)
+    flow.stage("sheets", during="printing", limit=Limit(1))(_work).undo(_work)
+    flow.wait("drying", after=HOUR, to="done")
+    return flow

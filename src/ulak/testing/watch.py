@@ -1,0 +1,309 @@
+"""What must be true of a store at every moment, checked from outside by reading it.
+
+A `Watch` remembers of each job how far it has seen its trail, so that a check costs what is new.
+It keeps books of its own - which stages have really started, which keys were given - and does
+not believe the store about them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from ulak.core import event as kinds
+from ulak.core.change import Change, Committed, Receipt
+from ulak.core.draft import frees_key
+from ulak.core.flow import Flow
+from ulak.core.job import SIDE, Event, JobRow, Message
+from ulak.core.lifecycle import CLAIMABLE, DONE, FINAL, UNDOING, WAITING
+from ulak.ids import to_text
+from ulak.store.protocol import Store
+
+Key = tuple[str, str, str]
+
+
+class Seen:
+    """How far a job's trail was followed."""
+
+    __slots__ = ("owed", "row", "seq", "state", "token", "unsent")
+
+    def __init__(self) -> None:
+        self.row: JobRow | None = None
+        self.seq = 0
+        self.state: str | None = None
+        self.token = 0
+        self.owed: list[str] = []
+        """Stages with an undo that have started in this round and are not undone."""
+        self.unsent: set[tuple[int, int]] = set()
+        """Messages, by event and number, that no relay has published yet."""
+
+
+class Watch:
+    """The checks of E-62, over one store."""
+
+    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]]) -> None:
+        self.store = store
+        self.flows = flows
+        self.violations: list[str] = []
+        self.seen: dict[bytes, Seen] = {}
+        self.kinds: Counter[str] = Counter()
+        """How many events of each kind were followed."""
+        self._by_key: defaultdict[Key, list[bytes]] = defaultdict(list)
+        self._proofs: dict[str, tuple[int, bytes]] = {}
+        self._unproven: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
+
+    def accuse(self, row: JobRow | None, what: str) -> None:
+        """Write a violation down."""
+        name = "" if row is None else f'job {to_text(row.id)} ({row.flow}, "{row.state}"): '
+        self.violations.append(name + what)
+
+    # --- one job ----------------------------------------------------------------
+
+    def job(self, job_id: bytes) -> None:
+        """Follow a job's trail to its end and hold its row to it."""
+        row = self.store.find_job(job_id)
+        seen = self.seen.get(job_id)
+        if row is None:
+            if seen is not None and (seen.row is None or seen.row.role not in FINAL):
+                self.accuse(seen.row, "it is gone before it ended")
+            return
+        if seen is None:
+            seen = self.seen[job_id] = Seen()
+            key = _key_of(row)
+            if key is not None:
+                self._by_key[key].append(job_id)
+        for event in self.store.trail(job_id, after=seen.seq, limit=10_000):
+            self._event(row, seen, event)
+        if row.seq != seen.seq:
+            self.accuse(row, f"its row counts {row.seq} events, its trail has {seen.seq}")
+        if row.state != seen.state:
+            self.accuse(row, f'its trail leads to "{seen.state}"')
+        if row.token < seen.token:
+            self.accuse(row, f"its token went back from {seen.token} to {row.token}")
+        if seen.row is not None and row.version < seen.row.version:
+            self.accuse(row, f"its version went back from {seen.row.version} to {row.version}")
+        seen.row, seen.token = row, max(row.token, seen.token)
+        self._stands_well(row, seen)
+
+    def _event(self, row: JobRow, seen: Seen, event: Event) -> None:
+        flow = self.flows[row.flow]
+        if event.seq != seen.seq + 1:
+            self.accuse(row, f"event {event.seq} follows event {seen.seq}")
+        if event.from_state != seen.state:
+            self.accuse(row, f'event {event.seq} leaves "{event.from_state}", not "{seen.state}"')
+        elif (
+            event.from_state is not None
+            and event.from_state != event.to_state
+            and (event.from_state, event.to_state) not in flow.table.legal
+        ):
+            self.accuse(row, f'"{event.from_state}" may not move to "{event.to_state}"')
+        self.kinds[event.kind] += 1
+        if event.kind not in kinds.KINDS:
+            self.accuse(row, f"event {event.seq} is of no kind: {event.kind!r}")
+        if event.worker is not None and event.token < seen.token:
+            self.accuse(row, f"event {event.seq} was written under a token that had moved")
+        if event.emitted:
+            self._emitted(row, event)
+        if flow.proofs and event.commit_id:
+            self._unproven[row.tenant].append((row.id, event.seq))
+        if event.kind == kinds.UNDONE:
+            self._undone(row, seen, event.message or "")
+        if event.kind == kinds.RETRIED:
+            seen.owed = []
+        seen.seq, seen.state = event.seq, event.to_state
+        seen.token = max(seen.token, event.token)
+
+    def _emitted(self, row: JobRow, event: Event) -> None:
+        stored = [
+            r.message.n for r in self.store.scan_messages(row.id) if r.message.seq == event.seq
+        ]
+        if stored != list(range(event.emitted)):
+            self.accuse(
+                row, f"event {event.seq} was written with {event.emitted} messages, {stored} stored"
+            )
+        self.seen[row.id].unsent |= {(event.seq, n) for n in stored}
+
+    def published(self, message: Message, *, in_order: bool) -> None:
+        """A relay has published a message; the first time, they come in order per job."""
+        seen, place = self.seen.get(message.job_id), (message.seq, message.n)
+        if seen is None or place not in seen.unsent:
+            return
+        if in_order and place != min(seen.unsent):
+            self.accuse(seen.row, f"message {place} was published before {min(seen.unsent)}")
+        seen.unsent.discard(place)
+
+    def _undone(self, row: JobRow, seen: Seen, stage: str) -> None:
+        if stage in seen.owed:
+            if seen.owed[-1] != stage:
+                self.accuse(row, f'"{stage}" was undone before "{seen.owed[-1]}"')
+            seen.owed.remove(stage)
+
+    def started(self, row: JobRow) -> None:
+        """A worker begins to run a stage: from now on its undo is owed."""
+        place = self.flows[row.flow].table.places[row.state]
+        if row.role == UNDOING or not place.has_undo or place.stage is None:
+            return
+        seen = self.seen[row.id]
+        name = place.stage.state
+        seen.owed = [*(s for s in seen.owed if s != name), name]
+
+    def _stands_well(self, row: JobRow, seen: Seen) -> None:
+        flow = self.flows[row.flow]
+        if not has_a_way_on(flow, row):
+            self.accuse(row, f"nothing will ever move it: {row}")
+        if (row.undo_to is not None) and not row.started:
+            self.accuse(row, "it is being undone and owes nothing")
+        if row.role in FINAL:
+            if row.undo_to is not None or row.started:
+                self.accuse(row, f"it has ended and owes the undos of {row.started}")
+            if row.role != DONE and seen.owed:
+                self.accuse(row, f"it has ended, and {seen.owed} had started and was not undone")
+            if row.role == DONE:
+                seen.owed = []
+        key = _key_of(row)
+        if key is not None:
+            self._key(row, key)
+
+    def _key(self, row: JobRow, key: Key) -> None:
+        holders = [i for i in self._by_key[key] if self._holds(i)]
+        if len(holders) > 1:
+            names = ", ".join(to_text(i) for i in holders)
+            self.accuse(row, f"its dedup key {key[2]!r} is held by {len(holders)} jobs: {names}")
+        elif holders and self.store.find_key(*key) != holders[0]:
+            self.accuse(row, f"its dedup key {key[2]!r} was freed before it ended")
+
+    def _holds(self, job_id: bytes) -> bool:
+        seen = self.seen.get(job_id)
+        row = None if seen is None else seen.row
+        return row is not None and not (row.role in FINAL and frees_key(self.flows[row.flow], row))
+
+    def forget(self, job_id: bytes) -> None:
+        """The job was pruned."""
+        seen = self.seen.pop(job_id, None)
+        if seen is not None and seen.row is not None:
+            key = _key_of(seen.row)
+            if key is not None:
+                self._by_key[key].remove(job_id)
+
+    # --- one commit -------------------------------------------------------------
+
+    def commit(
+        self,
+        changes: Sequence[Change],
+        before: Sequence[JobRow | None],
+        known: Sequence[bool],
+        receipts: Sequence[Receipt],
+    ) -> None:
+        """Hold what a commit did to what its guards allow. `known` were written before."""
+        for change, old, again, receipt in zip(changes, before, known, receipts, strict=True):
+            new = self.store.find_job(change.row.id)
+            if again:
+                if not isinstance(receipt, Committed):
+                    self.accuse(new, f"a repeated commit was answered {receipt}")
+            elif not isinstance(receipt, Committed):
+                if _guarded(new) != _guarded(old):
+                    self.accuse(new, f"a commit answered {receipt} has written")
+            elif old is None:
+                self.accuse(new, "a change of a job that is not there was written")
+            elif change.token is not None and old.token != change.token:
+                self.accuse(
+                    new, f"a worker wrote with token {change.token} while it was {old.token}"
+                )
+            elif change.version is not None and (
+                old.version != change.version or old.leased_by is not None
+            ):
+                self.accuse(
+                    new, f"an act on version {change.version} was written over {old.version}"
+                )
+            elif new is not None and new[:SIDE] != change.row[:SIDE]:
+                self.accuse(new, "its row is not what was committed")
+
+    # --- the whole store --------------------------------------------------------
+
+    def everything(self) -> None:
+        """Check what belongs to no single job: slots, leases, counters, proofs, orphans."""
+        rows = _all_jobs(self.store)
+        self._slots(rows)
+        self._leases(rows)
+        counted = Counter((r.flow, r.flow_version, r.state, r.role) for r in rows.values())
+        kept = {tuple(count[:4]): count.jobs for count in self.store.counts() if count.jobs}
+        if kept != counted:
+            wrong = sorted({*kept.items()} ^ {*counted.items()})
+            self.accuse(None, f"the counters are off: {wrong}")
+        for orphan in self.store.scan_orphans():
+            self.accuse(None, orphan)
+        self._chains()
+
+    def _slots(self, rows: Mapping[bytes, JobRow]) -> None:
+        held: Counter[tuple[str, bytes]] = Counter()
+        sizes: Counter[str] = Counter()
+        for slot in self.store.slots():
+            sizes[slot.limit] += 1 - slot.closed
+            if slot.job_id is not None:
+                held[slot.limit, slot.job_id] += 1
+        running = {
+            (row.slot, row.id) for row in rows.values() if row.leased_by is not None and row.slot
+        }
+        for (limit, job_id), places in sorted(held.items()):
+            if places > 1 or (limit, job_id) not in running:
+                self.accuse(
+                    rows.get(job_id), f"it holds {places} slots of {limit} and does not run there"
+                )
+        for limit, job_id in sorted(running - set(held)):
+            self.accuse(rows[job_id], f"it runs without a slot of {limit}")
+        for limit, places in Counter(limit for limit, _ in running).items():
+            if places > sizes[limit]:
+                self.accuse(None, f"{places} run at once in {limit}, which has {sizes[limit]}")
+
+    def _leases(self, rows: Mapping[bytes, JobRow]) -> None:
+        alive = {worker.id for worker in self.store.workers()}
+        for row in rows.values():
+            if row.leased_by is not None and row.leased_by not in alive:
+                self.accuse(row, f"{row.leased_by} has leased it and has no lease that could lapse")
+
+    def _chains(self) -> None:
+        for tenant in sorted(self.store.proof_heads()):
+            proof_id, head = self._proofs.get(tenant, (0, bytes(32)))
+            proven = []
+            while links := self.store.scan_proofs(tenant, after=proof_id, limit=1000):
+                for link in links:
+                    if (
+                        link.proof_id != proof_id + 1
+                        or link.hash != sha256(head + link.body).digest()
+                    ):
+                        self.accuse(None, f"proof {link.proof_id} of {tenant!r} does not follow")
+                    proof_id, head = link.proof_id, link.hash
+                    proven.append((link.job_id, link.seq))
+            self._proofs[tenant] = (proof_id, head)
+            if sorted(proven) != sorted(self._unproven.pop(tenant, [])):
+                self.accuse(None, f"the proofs of {tenant!r} are not those of its events")
+
+
+def has_a_way_on(flow: Flow[Any], row: JobRow) -> bool:
+    """Tell whether a job that has not ended is claimable, leased, parked, waiting or held (E-2)."""
+    if row.role in FINAL or row.leased_by is not None:
+        return True
+    if row.role in CLAIMABLE:
+        return row.lane in flow.table.lanes and row.parked_on in (None, row.slot)
+    if row.role == WAITING:
+        return row.awaits is not None or row.wake_at is not None
+    return row.state == flow.lifecycle.held or flow.table.places[row.state].gate is not None
+
+
+def _key_of(row: JobRow) -> Key | None:
+    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
+
+def _guarded(row: JobRow | None) -> tuple[object, ...] | None:
+    return None if row is None else (row.state, row.version, row.seq, row.token, row.leased_by)
+
+
+def _all_jobs(store: Store) -> dict[bytes, JobRow]:
+    rows: dict[bytes, JobRow] = {}
+    after = b""
+    while page := store.scan_jobs(after=after, limit=1000):
+        rows.update({row.id: row for row in page})
+        after = page[-1].id
+    return rows

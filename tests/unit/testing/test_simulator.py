@@ -1,0 +1,145 @@
+"""The simulator finds nothing wrong with a good store, and each broken one by itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from ulak.core.change import Change
+from ulak.core.job import JobRow, Message
+from ulak.core.lifecycle import FINAL, UNDOING
+from ulak.store.memory import MemoryStore
+from ulak.store.memory_tables import key_of
+from ulak.testing.broken import BROKEN
+from ulak.testing.simulator import main, simulate
+
+
+@pytest.mark.shows("E-62", "E-2", "E-49")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_order_of_events_breaks_the_rules(seed: int) -> None:
+    report = simulate(seed, 8_000)
+    assert report.violations == ()
+    assert report.calls >= 8_000
+    assert {"crash before", "crash after", "repeat", "late", "zombie"} <= report.faults.keys()
+    happened = {"lapsed", "undone", "held", "retried", "cancelled", "signalled", "waited", "ended"}
+    assert happened <= report.events.keys()
+    assert report.ended.keys() == {"done", "failed", "cancelled", "expired"}
+
+
+@pytest.mark.shows("E-62")
+def test_a_seed_replays_exactly_in_another_process() -> None:
+    def digest(hash_seed: str) -> str:
+        program = "from ulak.testing.simulator import simulate; print(simulate(7, 2000).digest)"
+        child = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        )  # fmt: skip
+        return child.stdout.strip()
+
+    assert digest("1") == digest("2") == simulate(7, 2000).digest
+    assert simulate(8, 2000).digest != simulate(7, 2000).digest
+
+
+@pytest.mark.shows("E-63")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_build_is_found_and_its_seed_replays(broken: type[MemoryStore], seed: int) -> None:
+    report = simulate(seed, 20_000, broken)
+    assert report.violations
+    assert report.trace_tail
+    again = simulate(seed, 20_000, broken)
+    assert (again.violations, again.trace_tail) == (report.violations, report.trace_tail)
+
+
+class SlotsThatLeak(MemoryStore):
+    def _free_slot(self, limit: str, job_id: bytes) -> int:
+        return 0 if job_id[-1] % 8 == 0 else super()._free_slot(limit, job_id)
+
+
+class NoUnpark(MemoryStore):
+    def _pass_on(self, limit: str, places: int) -> int:
+        return 0
+
+
+class LostMessages(MemoryStore):
+    def _post(self, messages: Sequence[Message]) -> None:
+        super()._post(messages[:2])
+
+
+class MessagesOutOfOrder(MemoryStore):
+    def _post(self, messages: Sequence[Message]) -> None:
+        super()._post(tuple(reversed(messages)))
+
+
+class KeyFreedBeforeTheUndos(MemoryStore):
+    def _put(self, row: JobRow) -> None:
+        super()._put(row)
+        if row.role == UNDOING:
+            self._free_key(key_of(row), row.id)
+
+
+class CountersThatDrift(MemoryStore):
+    def _take_away(self, job_id: bytes) -> None:
+        row = self._jobs.get(job_id)
+        super()._take_away(job_id)
+        if row is not None and row.role == UNDOING:
+            self._counts[row.flow, row.flow_version, row.state, row.role] += 1
+
+
+class RequestsThatAreForgotten(MemoryStore):
+    def overdue_leased(self, limit: int) -> list[JobRow]:
+        return []
+
+    def due(self, limit: int) -> list[JobRow]:
+        return []
+
+
+class ActsOverALease(MemoryStore):
+    def _guard(self, change: Change) -> object:
+        row = self._jobs.get(change.row.id)
+        if change.version is not None and row is not None and row.version == change.version:
+            return None
+        return super()._guard(change)
+
+
+class PrunesTheLiving(MemoryStore):
+    def prune(self, *, before: int, limit: int) -> int:
+        living = [row.id for row in self._jobs.values() if row.role not in FINAL]
+        self._forget(set(living[:1]))
+        return super().prune(before=before, limit=limit)
+
+
+SABOTAGED = {
+    SlotsThatLeak: "slot",
+    NoUnpark: "never came to its end",
+    LostMessages: "messages",
+    MessagesOutOfOrder: "published before",
+    KeyFreedBeforeTheUndos: "freed before it ended",
+    CountersThatDrift: "counters are off",
+    RequestsThatAreForgotten: "never came to its end",
+    ActsOverALease: "an act on version",
+    PrunesTheLiving: "gone before it ended",
+}
+
+
+@pytest.mark.shows("E-62")
+@pytest.mark.parametrize("store", SABOTAGED)
+def test_every_check_sees_the_damage_it_is_there_for(store: type[MemoryStore]) -> None:
+    report = simulate(1, 12_000, store)
+    assert any(SABOTAGED[store] in violation for violation in report.violations), str(report)
+
+
+def test_the_command_prints_the_report_and_tells_by_its_exit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["--seed", "1", "--calls", "1000"]) == 0
+    printed = capsys.readouterr().out
+    assert "seed 1:" in printed
+    assert "no violations" in printed
+    monkeypatch.setattr(
+        "ulak.testing.simulator.simulate", lambda seed, calls: simulate(seed, 20_000, BROKEN[0])
+    )
+    assert main(["--seed", "1"]) == 1
+    assert "last calls:" in capsys.readouterr().out
