@@ -6,11 +6,12 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.change import Change, Committed, Receipt
+from ulak.core.change import Change, Committed, LeaseLost, Receipt
 from ulak.core.decide import RunFacts, decide
 from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate
@@ -22,6 +23,7 @@ from ulak.core.table import Place
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
+from ulak.engine.runner import write_effect
 from ulak.errors import BadInput, FlowError
 from ulak.ids import to_text
 from ulak.store import codec
@@ -34,11 +36,15 @@ T = TypeVar("T")
 
 _UNREAD: Final = object()
 
+# How often a thread that waits for its record looks whether anybody will still write it.
+LONGEST_SILENCE_S = 1.0
+
 
 class ActiveRun:
     """A leased job in this worker, from its claim until its lease is given back."""
 
     __slots__ = (
+        "_effects",
         "_loop_lock",
         "_payload",
         "asked",
@@ -84,6 +90,7 @@ class ActiveRun:
         self._payload: Any = _UNREAD
         self.results = results
         self._loop_lock: asyncio.Lock | None = None
+        self._effects: set[str] = set()
         self.thread_lock = threading.Lock()
         self.started_at = now
         self.deadline = 0
@@ -130,13 +137,12 @@ class ActiveRun:
             return self.place.timeout_us
         return self.flow.table.places[self.stage_name()].timeout_us
 
-    def go_on(self, row: JobRow, now: Instant) -> None:
+    def go_on(self, change: Change, now: Instant) -> None:
         """Begin the next stage under the same lease."""
-        change = self.change
-        if change is not None and change.results:
+        if change.results:
             self.results = self.results + change.results
-        self.row = row
-        self.place = self.flow.table.places[row.state]
+        self.row = change.row
+        self.place = self.flow.table.places[self.row.state]
         self.started_at = now
         self.kept_stages += 1
         self.overran = False
@@ -149,7 +155,12 @@ class ActiveRun:
         return self.stopping
 
     def ask(self, request: Request) -> bool:
-        """Take in a cancel or an expiry; signals wait in the store until the job waits for them."""
+        """Take in a cancel or an expiry; signals wait in the store until the job waits for them.
+
+        Undos are not cancelled: what is asked of a job that undoes is dismissed by upkeep.
+        """
+        if self.row.role == UNDOING:
+            return False
         if request.kind == "cancel":
             self.asked = Cancel(request.actor, request.note or "")
         elif request.kind == "expire":
@@ -161,18 +172,25 @@ class ActiveRun:
 
     def facts(self, may_keep: Callable[[Place], bool] | None = None) -> RunFacts:
         """Answer what the trail must know of this run."""
-        return RunFacts(self.worker.id, self.started_at, may_keep, self.asked)
+        worker = self.row.leased_by or self.worker.id
+        return RunFacts(worker, self.started_at, may_keep, self.asked)
 
-    def hold_instead(self, why: str) -> Change:
+    def hold_instead(self, why: str, row: JobRow | None = None) -> Change:
         """The minimal change that can always be written: this job stops for a person."""
+        row = row or self.row
         return decide(
             self.flow,
-            self.row,
+            row,
             Stopped(kinds.COMMIT_REJECTED, ascii(why)[:500]),
             self.worker.now(),
-            facts=RunFacts(self.worker.id, self.started_at),
+            facts=RunFacts(row.leased_by or self.worker.id, self.started_at),
             commit_id=self.worker.new_commit_id(),
         )
+
+    def overran_noted(self, offered: Change, written: Change, receipt: Receipt) -> None:
+        """Take in what became of the line that says this run is over its time."""
+        if written is not offered or not isinstance(receipt, Committed):
+            self.lost = True
 
     # --- what a stage asks (`ulak.core.run.Host`) -------------------------------
 
@@ -188,8 +206,6 @@ class ActiveRun:
         return Results(self.results).find_decision(gate)
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
-        if not name or "/" in name:
-            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
         if self.pool == "loop":
             if not inspect.iscoroutinefunction(function):
                 raise BadInput(
@@ -251,45 +267,74 @@ class ActiveRun:
         done = threading.Event()
         answer: list[Receipt] = []
 
-        def settle(receipt: Receipt) -> None:
-            answer.append(receipt)
+        def settle(written: Change, receipt: Receipt) -> None:
+            answer.append(receipt if written is change else LeaseLost())
             done.set()
 
         self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
-        done.wait()
+        while not done.wait(LONGEST_SILENCE_S):
+            if self.worker.committer.has_stopped:
+                return LeaseLost()
         return answer[0]
 
+    def _begin_effect(self, name: str) -> str:
+        """Answer the name under which an effect is stored; it must not be running already."""
+        if not name or "/" in name:
+            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
+        # An undo's effects are its own: it must not find what its stage did under the same name.
+        stored = f"undo/{name}" if self.row.role == UNDOING else name
+        if stored in self._effects:
+            raise BadInput(f"once({name!r}) is running already in this stage; name each effect")
+        if self.change is not None or self.worker.committer.has_stopped:
+            raise Abandoned  # its record could not be written any more
+        self._effects.add(stored)
+        return stored
+
     def _once_plain(self, name: str, function: Callable[[str], Any]) -> Any:
-        found, value = self.recorded(name, function)
-        if found:
+        stored = self._begin_effect(name)
+        try:
+            found, value = self.recorded(stored, function)
+            if found:
+                return value
+            value = function(effect_key(self.row, stored))
+            data = write_effect(name, value)
+            with self.thread_lock:
+                change = self.record(stored, data)
+                self.recorded_now(change, self.commit_and_wait(change))
             return value
-        value = function(effect_key(self.row, name))
-        with self.thread_lock:
-            change = self.record(name, codec.encode(value))
-            self.recorded_now(change, self.commit_and_wait(change))
-        return value
+        finally:
+            self._effects.discard(stored)
 
     async def _once_async(self, name: str, function: Callable[[str], Awaitable[Any]]) -> Any:
-        found, value = self.recorded(name, function)
-        if found:
+        stored = self._begin_effect(name)
+        try:
+            found, value = self.recorded(stored, function)
+            if found:
+                return value
+            value = await function(effect_key(self.row, stored))
+            await self._record_async(stored, write_effect(name, value))
             return value
-        value = await function(effect_key(self.row, name))
+        finally:
+            self._effects.discard(stored)
+
+    async def _record_async(self, name: str, data: bytes) -> None:
         if self._loop_lock is None:
             self._loop_lock = asyncio.Lock()
         async with self._loop_lock:
-            change = self.record(name, codec.encode(value))
+            if self.change is not None:
+                raise Abandoned  # the stage has ended without waiting for this effect
+            change = self.record(name, data)
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
-            def settle(receipt: Receipt) -> None:
+            def settle(written: Change, receipt: Receipt) -> None:
                 if not future.done():
-                    future.set_result(receipt)
+                    future.set_result(receipt if written is change else LeaseLost())
 
             self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
             cancelled = await _even_if_cancelled(future)
             self.recorded_now(change, future.result())
             if cancelled is not None:
                 raise cancelled
-        return value
 
     def is_recording(self) -> bool:
         """Whether an effect of an async stage is being recorded right now."""
@@ -297,9 +342,11 @@ class ActiveRun:
 
     async def quiet(self) -> None:
         """Wait until no effect of this run is being recorded; its record would move the row."""
-        if self._loop_lock is not None:
-            async with self._loop_lock:
-                pass
+        while self._loop_lock is not None and self._loop_lock.locked():
+            # The stage has ended: a cancel that comes now must not keep its end from being told.
+            with suppress(asyncio.CancelledError):
+                async with self._loop_lock:
+                    pass
 
 
 async def _even_if_cancelled(future: asyncio.Future[Receipt]) -> asyncio.CancelledError | None:

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ulak.core.change import COMMITTED, Change, Receipt
+from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.errors import Refused, StoreError
+from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Store
 
 log = logging.getLogger("ulak.committer")
@@ -23,13 +24,15 @@ class Entry(NamedTuple):
     """One change on its way, and whom to tell."""
 
     change: Change
-    settle: Callable[[Receipt], None]
-    """Called with the receipt, through the committer's `deliver`."""
+    settle: Callable[[Change, Receipt], None]
+    """Called through the committer's `deliver` with the change that the receipt is for: this one,
+    or the fallback that was written in its stead."""
     fallback: Callable[[str], Change]
     """Makes the minimal change that holds the job when the store refuses this one's data."""
 
 
-Deliver = Callable[[list[tuple[Callable[[Receipt], None], Receipt]]], None]
+Settled = list[tuple[Entry, Receipt]]
+Deliver = Callable[[Settled], None]
 
 
 class Committer:
@@ -48,6 +51,7 @@ class Committer:
         self._waiting: deque[Entry] = deque()
         self._asleep = False
         self._closed = False
+        self._given_up = False
         self._thread = threading.Thread(target=self._serve, name="ulak-committer", daemon=True)
         self._seeded = random.Random(0)  # noqa: S311 - spreads reconnects, decides nothing
         self.batches = 0
@@ -66,13 +70,19 @@ class Committer:
             with self._lock:
                 self._arrived.notify()
 
-    def close(self) -> None:
-        """Commit what is waiting, then stop."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commit what is waiting, then stop; give up when the store does not answer in time."""
         with self._lock:
             self._closed = True
             self._arrived.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout_s)
+        self._given_up = True
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nothing that is offered now will be committed."""
+        return self._given_up
 
     def _serve(self) -> None:
         while True:
@@ -94,54 +104,69 @@ class Committer:
         waiting, size = self._waiting, 0
         batch: list[Entry] = []
         jobs: set[bytes] = set()
-        while waiting and len(batch) < LARGEST_BATCH and size < LARGEST_BATCH_BYTES:
-            job_id = waiting[0].change.row.id
-            if job_id in jobs:
+        while waiting and len(batch) < LARGEST_BATCH:
+            change = waiting[0].change
+            if change.row.id in jobs:
                 break  # the second change of a job stands on the first: it must come after
-            jobs.add(job_id)
-            entry = waiting.popleft()
-            size += _size(entry.change)
-            batch.append(entry)
+            size += _size(change)
+            if size > LARGEST_BATCH_BYTES and batch:
+                break
+            jobs.add(change.row.id)
+            batch.append(waiting.popleft())
         return batch
 
-    def _commit(self, batch: Sequence[Entry]) -> list[tuple[Callable[[Receipt], None], Receipt]]:
+    def _commit(self, batch: Sequence[Entry]) -> Settled:
         pause = FIRST_PAUSE_S
         while True:
             try:
                 receipts = self._store.commit([entry.change for entry in batch])
-                return [(e.settle, r) for e, r in zip(batch, receipts, strict=True)]
+                return list(zip(batch, receipts, strict=True))
             except Refused as refusal:
-                return self._halve(batch, refusal)
+                return self._halve(batch, str(refusal))
             except StoreError as error:
                 log.warning("the store does not answer", extra={"error": str(error)})
-                self._wait(pause * (1 + self._seeded.random()))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-                settled, batch = self._look_up(batch)
-                if settled:
-                    return settled + (self._commit(batch) if batch else [])
+            except Exception as error:  # a worker loop: one bad change must not end all commits
+                log.exception("the store failed on a batch")
+                return self._halve(batch, f"{type(error).__name__}: {error}")
+            settled, batch, pause = self._look_up(batch, pause)
+            if not batch:
+                return settled
+            if settled:
+                return settled + self._commit(batch)
 
     def _look_up(
-        self, batch: Sequence[Entry]
-    ) -> tuple[list[tuple[Callable[[Receipt], None], Receipt]], Sequence[Entry]]:
+        self, batch: Sequence[Entry], pause: float
+    ) -> tuple[Settled, Sequence[Entry], float]:
         """Part a batch of unknown fate into what is in the trail and what must be repeated."""
-        try:
-            found = self._store.find_commits([entry.change for entry in batch])
-        except StoreError:
-            return [], batch
-        written = [(e.settle, COMMITTED) for e, there in zip(batch, found, strict=True) if there]
-        return list(written), [e for e, there in zip(batch, found, strict=True) if not there]
+        while True:
+            self._wait(pause * (1 + self._seeded.random()))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+            if self._given_up:
+                # Nobody waits any more. Whether it was written, whoever rescues the job will see.
+                return [], [], pause
+            try:
+                found = self._store.find_commits([entry.change for entry in batch])
+            except StoreError as error:
+                log.warning("the store does not answer", extra={"error": str(error)})
+                continue
+            written: Settled = [
+                (e, COMMITTED) for e, there in zip(batch, found, strict=True) if there
+            ]
+            return written, [e for e, there in zip(batch, found, strict=True) if not there], pause
 
-    def _halve(
-        self, batch: Sequence[Entry], refusal: Refused
-    ) -> list[tuple[Callable[[Receipt], None], Receipt]]:
+    def _halve(self, batch: Sequence[Entry], why: str) -> Settled:
         """Find the change whose data the store refuses, and hold that job alone."""
         if len(batch) > 1:
             half = len(batch) // 2
             return self._commit(batch[:half]) + self._commit(batch[half:])
         entry = batch[0]
-        log.error("a change was refused", extra={"job_id": entry.change.row.id.hex()})
-        minimal = Entry(entry.fallback(str(refusal)), entry.settle, entry.fallback)
-        return self._commit([minimal])
+        job = {"job_id": to_text(entry.change.row.id), "reason": why}
+        if entry.fallback is _no_fallback:
+            # Even the hold was refused: its lease ends with this worker, and others are not harmed.
+            log.error("a job can be neither moved nor held", extra=job)
+            return [(entry, LeaseLost())]
+        log.error("a change was refused", extra=job)
+        return self._commit([Entry(entry.fallback(why), entry.settle, _no_fallback)])
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
@@ -156,3 +181,7 @@ def _size(change: Change) -> int:
         + sum(len(m.data) for m in change.messages)
         + sum(len(s.payload.data) for s in change.spawns)
     )
+
+
+def _no_fallback(why: str) -> Change:
+    raise AssertionError(why)  # pragma: no cover - told apart by identity, never called

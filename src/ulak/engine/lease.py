@@ -14,6 +14,8 @@ from ulak.store.protocol import Store
 
 log = logging.getLogger("ulak.lease")
 
+LONGEST_GOODBYE_S = 2.0
+
 
 class Listener(Protocol):
     """Whom the lease tells what it learns; called on the lease's thread."""
@@ -22,7 +24,7 @@ class Listener(Protocol):
         """Something is asked of jobs that this worker runs."""
 
     def lease_lost(self) -> None:
-        """The lease lapsed and was taken away, or could not be renewed for its whole length."""
+        """The lease was taken away, or is left to lapse because the loop is stuck."""
 
 
 class Lease:
@@ -46,7 +48,7 @@ class Lease:
         self._listener = listener
         self._monotonic = monotonic
         self._stop = threading.Event()
-        self._ticked_at = monotonic()
+        self._ticked_at = self._renewed_at = monotonic()
         self._thread = threading.Thread(target=self._serve, name="ulak-lease", daemon=True)
 
     def start(self) -> None:
@@ -57,14 +59,18 @@ class Lease:
         """The loop says that it is alive."""
         self._ticked_at = self._monotonic()
 
+    def is_late(self) -> bool:
+        """Whether no renewal has succeeded for a whole lease: others may take the jobs by now."""
+        return self._monotonic() - self._renewed_at > self._lease_s
+
     def stop(self) -> None:
         """Stop renewing; the lease is left to end by itself or to be ended."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            # A renewal that hangs must not hold up a drain; its thread is a daemon.
+            self._thread.join(LONGEST_GOODBYE_S)
 
     def _serve(self) -> None:
-        renewed_at = self._monotonic()
         pause = self._lease_s / 3
         while not self._stop.wait(pause):
             now = self._monotonic()
@@ -77,14 +83,12 @@ class Lease:
             except StoreError as error:
                 log.warning("the lease could not be renewed", extra={"error": str(error)})
                 pause = min(self._lease_s / 3, 1.0)
-                if now - renewed_at > self._lease_s:
-                    self._listener.lease_lost()
-                    renewed_at = now
                 continue
             pause = self._lease_s / 3
             if not renewal.alive:
+                log.warning("the lease was taken away")
                 self._listener.lease_lost()
                 return
-            renewed_at = now
+            self._renewed_at = now
             if renewal.requests:
                 self._listener.asked(renewal.requests)

@@ -39,6 +39,10 @@ class PayloadUnreadable(Exception):
     """The stored payload or result does not fit the declared type."""
 
 
+class EffectUnwritable(Exception):
+    """An effect has happened and what it returned cannot be recorded: a person must look."""
+
+
 def read_return(
     returned: object, messages: tuple[Message, ...], spawns: tuple[NewJob, ...]
 ) -> Outcome:
@@ -71,9 +75,9 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
     """Read what a stage raised, by the nearest class that the flow declares."""
     if isinstance(error, PayloadUnreadable):
         return Stopped(kinds.PAYLOAD_UNREADABLE, str(error))
-    named = getattr(error, "code", None)
-    code = named if isinstance(named, str) and named else None
-    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, EffectUnwritable):
+        return Stopped(kinds.RESULT_UNWRITABLE, str(error))
+    code, message = _told_by(error)
     details = _details(error)
     for kind in type(error).__mro__:
         if kind in flow.transient:
@@ -83,6 +87,24 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
         if kind in flow.holds_on:
             return Stopped(code or "held", message, details)
     return Raised(code or "raised", message, details=details)
+
+
+def write_effect(name: str, value: object) -> bytes:
+    """Encode what an effect returned.
+
+    Raises:
+        EffectUnwritable: it cannot be recorded; running the effect again would repeat it.
+    """
+    try:
+        data = codec.encode(value)
+    except BadInput as error:
+        raise EffectUnwritable(f"once({name!r}) was done, but: {error}") from error
+    if len(data) > LARGEST_RESULT:
+        raise EffectUnwritable(
+            f"once({name!r}) was done, but what it returned has {len(data)} bytes and "
+            f"{LARGEST_RESULT} may be stored; return where it is instead"
+        )
+    return data
 
 
 def timed_out(timeout_us: int) -> Raised:
@@ -104,6 +126,16 @@ def returns(function: Callable[..., Any]) -> Any:
             return Any
         return members[0] if len(members) == 1 else functools.reduce(lambda a, b: a | b, members)
     return Any if kind in _OUTCOMES else kind
+
+
+def _told_by(error: BaseException) -> tuple[str | None, str]:
+    """Answer the code and the text of an error, whatever its class does when asked."""
+    name = type(error).__name__
+    try:
+        named = getattr(error, "code", None)
+        return (named if isinstance(named, str) and named else None), f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - the runner: a broken __str__ is no reason to lose the end of a run
+        return None, f"{name}: (it cannot be printed)"
 
 
 def _details(error: BaseException) -> str:

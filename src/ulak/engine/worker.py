@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,21 +25,21 @@ from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.job import Request
-from ulak.core.outcome import GivenBack, Outcome, Overran, Stopped
+from ulak.core.outcome import GivenBack, Outcome, Overran, Raised, Stopped
 from ulak.core.run import Run
 from ulak.core.table import Place
 from ulak.engine.abandon import Abandoned
 from ulak.engine.active import ActiveRun
-from ulak.engine.committer import Committer, Entry
+from ulak.engine.committer import Committer, Entry, Settled
 from ulak.engine.isolation import run_in_child
 from ulak.engine.lease import Lease
 from ulak.engine.ports import StoreTime, WorkerSettings
 from ulak.engine.relay import Relay
-from ulak.engine.runner import PayloadUnreadable, read_error, read_return, timed_out
+from ulak.engine.runner import read_error, read_return, timed_out
 from ulak.engine.threads import Threads
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, StoreError, TransitionNotAllowed
-from ulak.ids import commit_ids, time_ordered_id, to_text
+from ulak.errors import FlowError, StoreError, TransitionNotAllowed, UlakError
+from ulak.ids import commit_ids, to_text
 from ulak.store.protocol import Claim, ClaimRequest, Progress, Want
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Worker:
         self._commit_ids = commit_ids()
         self._outgoing: list[Entry] = []
         self._collecting = False
+        self._reporting = False
         self._saturated = False
         self._rung = False
         self._stopping = False
@@ -154,7 +155,7 @@ class Worker:
         """End a drain soon: cancel async stages and kill children now, wait for threads no more."""
         self.stop()
         if self._has_begun.is_set():
-            self._loop.call_soon_threadsafe(self._hurry)
+            self._on_loop(self._hurry)
 
     def _hurry(self) -> None:
         if self._hurried_at is None:
@@ -194,8 +195,9 @@ class Worker:
         pause = micros(self.settings.poll) / 1e6
         looked_at = 0.0
         while not self._stopping:
-            if self._lost:
-                await self._in_thread(self._register)
+            if self._lost and not await self._has_registered_again():
+                await self._sleep(pause)
+                continue
             self._rung = False
             self._wake.clear()
             wants = self._wants()
@@ -227,6 +229,14 @@ class Worker:
                 continue
             await self._sleep(self._until(claimed.next_at))
 
+    async def _has_registered_again(self) -> bool:
+        try:
+            await self._in_thread(self._register)
+        except StoreError as error:
+            log.warning("the worker has no lease", extra={"error": str(error)})
+            return False
+        return True
+
     def _until(self, next_at: Instant | None) -> float:
         """Answer how long nothing will be due, as far as this worker knows."""
         pause = micros(self.settings.poll) / 1e6
@@ -256,8 +266,14 @@ class Worker:
                 async with asyncio.timeout(min(glance, left)):
                     await self._wake.wait()
             except TimeoutError:
-                if self.store.features.shared and self.store.changed_elsewhere():
+                if self.store.features.shared and self._has_changed_elsewhere():
                     return
+
+    def _has_changed_elsewhere(self) -> bool:
+        try:
+            return self.store.changed_elsewhere()
+        except StoreError:
+            return True  # the claim that follows will say what is wrong
 
     async def _is_idle(self) -> bool:
         """Whether nothing runs and upkeep and relay find nothing to do either."""
@@ -265,8 +281,13 @@ class Worker:
             self._settled_one.clear()
             await self._settled_one.wait()
             return False
-        moved = await self._in_thread(self.upkeep.tick)
-        sent = await self._relay.send_once(self._loop)
+        try:
+            moved = await self._in_thread(self.upkeep.tick)
+            sent = await self._relay.send_once(self._loop)
+        except StoreError as error:
+            log.warning("upkeep fails", extra={"error": str(error)})
+            await self._sleep(micros(self.settings.poll) / 1e6)
+            return False
         return not moved and not sent
 
     def _take(self, claims: list[Claim], requests: list[Request]) -> None:
@@ -289,7 +310,7 @@ class Worker:
             if answer is not None:
                 self._ended(run, answer)
                 return
-        if row.requests and self._has_been_asked(run):
+        if self._stopping or self._lost or (row.requests and self._has_been_asked(run)):
             self._ended(run, GivenBack())
             return
         self._start(run)
@@ -309,8 +330,9 @@ class Worker:
         try:
             function = run.function()
             run.payload()
-        except (PayloadUnreadable, FlowError) as error:
-            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, str(error)))
+        except Exception as error:  # noqa: BLE001 - a worker loop: `upgrade` and payload classes are user code
+            why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
+            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
             return
         if run.pool == "loop":
             run.task = self._loop.create_task(self._run_on_loop(run, function))
@@ -350,25 +372,32 @@ class Worker:
         except Abandoned:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
-            outcome = read_error(run.flow, error)
-            if run.asked is not None or run.draining:
-                outcome = GivenBack()
-            elif run.overran:
-                outcome = timed_out(run.timeout_us())
+            outcome = self._why_failed(run, read_error(run.flow, error))
         self._ended_elsewhere(run, outcome)
 
     def _run_in_process(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
-        outcome = run_in_child(run, function)
-        if run.overran:
-            outcome = timed_out(run.timeout_us())
+        try:
+            outcome = run_in_child(run, function)
+        except BaseException as error:  # noqa: BLE001 - the runner: a child that cannot be had is an outcome
+            outcome = read_error(run.flow, error)
+        if isinstance(outcome, Raised):
+            outcome = self._why_failed(run, outcome)
         self._ended_elsewhere(run, outcome)
+
+    def _why_failed(self, run: ActiveRun, failure: Outcome) -> Outcome:
+        """A stage that failed after it was told to stop did as it was told."""
+        if run.asked is not None or run.draining:
+            return GivenBack()
+        if run.overran:
+            return timed_out(run.timeout_us())
+        return GivenBack() if run.stopping else failure
 
     def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:
         """Tell the loop from a thread; one call wakes it for everything that has ended."""
         self._ended_in_threads.append((run, outcome))
         if not self._collecting:
             self._collecting = True
-            self._loop.call_soon_threadsafe(self._collect)
+            self._on_loop(self._collect)
 
     def _collect(self) -> None:
         # Lowered before the queue is read: who appends later raises it again and calls.
@@ -387,7 +416,7 @@ class Worker:
 
     def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
         may_keep = partial(self._may_keep, run) if run_may_keep else None
-        facts = RunFacts(self.id, run.started_at, may_keep, run.asked)
+        facts = RunFacts(run.row.leased_by or self.id, run.started_at, may_keep, run.asked)
         try:
             return decide(
                 run.flow, run.row, outcome, self.time.now(), facts=facts,
@@ -432,22 +461,21 @@ class Worker:
 
     # --- settling ---------------------------------------------------------------
 
-    def _deliver(self, settled: list[tuple[Callable[[Receipt], None], Receipt]]) -> None:
+    def _deliver(self, settled: Settled) -> None:
         """Called by the committer: one hop to the loop for a whole batch."""
-        self._loop.call_soon_threadsafe(self._settle_all, settled)
+        self._on_loop(self._settle_all, settled)
 
-    def _settle_all(self, settled: list[tuple[Callable[[Receipt], None], Receipt]]) -> None:
-        for settle, receipt in settled:
-            settle(receipt)
+    def _settle_all(self, settled: Settled) -> None:
+        for entry, receipt in settled:
+            entry.settle(entry.change, receipt)
         self.engine.moved()
 
-    def _settled(self, run: ActiveRun, receipt: Receipt) -> None:
-        change = run.change
+    def _settled(self, run: ActiveRun, change: Change, receipt: Receipt) -> None:
         if isinstance(receipt, SlotTaken) and run.outcome is not None:
             # No slot for the next stage: move there all the same, and let go of the job.
             self._offer(run, self._decide(run, run.outcome, run_may_keep=False))
             return
-        if not isinstance(receipt, Committed) or change is None:
+        if not isinstance(receipt, Committed):
             if isinstance(receipt, LeaseLost):
                 log.info("a run lost its lease", extra={"job_id": to_text(run.row.id)})
             self._finish(run)
@@ -458,15 +486,20 @@ class Worker:
                 row = change.row
                 self._claimer.submit(self.upkeep.attend, row, list(receipt.requests))
             return
-        run.go_on(change.row, self.now())
-        if receipt.requests and any(run.ask(r) for r in receipt.requests):
+        run.go_on(change, self.now())
+        for request in receipt.requests:
+            run.ask(request)
+        if run.stopping or self._stopping:
+            # Asked, draining or late since the move was decided: the next stage does not begin.
             self._ended(run, GivenBack())
             return
         self._start(run)
 
     def _finish(self, run: ActiveRun) -> None:
-        self._running.pop(run.row.id, None)
-        self.progress.pop(run.row.id, None)
+        # After a lost lease the same job may run here again, beside what is left of this run.
+        if self._running.get(run.row.id) is run:
+            del self._running[run.row.id]
+            self.progress.pop(run.row.id, None)
         self._free[run.pool] += 1
         self._settled_one.set()
         if self._saturated or self._stopping:
@@ -481,14 +514,14 @@ class Worker:
 
     def asked(self, requests: list[Request]) -> None:
         """Called by the lease's thread with what it learned."""
-        self._loop.call_soon_threadsafe(self._take, [], requests)
+        self._on_loop(self._take, [], requests)
 
     def lease_lost(self) -> None:
         """Called by the lease's thread: nothing that runs here may count any more."""
-        self._lost = True
-        self._loop.call_soon_threadsafe(self._abandon_all)
+        self._on_loop(self._abandon_all)
 
     def _abandon_all(self) -> None:
+        self._lost = True
         for run in list(self._running.values()):
             run.stopping = True
             self._interrupt(run)
@@ -497,7 +530,8 @@ class Worker:
     def _interrupt(self, run: ActiveRun) -> None:
         """Stop what can be stopped: a task, a child; a thread has been asked."""
         if run.task is not None and not run.task.done():
-            run.task.cancel()
+            # Not at once: a task cancelled before its first step would never tell its end.
+            self._loop.call_soon(run.task.cancel)
         elif run.interrupt is not None:
             run.interrupt()
 
@@ -508,22 +542,37 @@ class Worker:
         beats = 0
         while True:
             await asyncio.sleep(BEAT_S)
-            if self._lease is not None:
-                self._lease.tick()
-            now = self.now()
-            for run in list(self._running.values()):
-                if run.deadline <= now and not run.overran and run.change is None:
-                    self._overrun(run)
             beats += 1
-            if beats % 4 == 0 and self.progress:
-                said, self.progress = list(self.progress.values()), {}
-                await self._in_thread(self._report, said)
+            try:
+                self._watch()
+                if beats % 4 == 0 and self.progress and not self._reporting:
+                    # Not awaited: behind a claim that hangs, the loop would seem to be stuck.
+                    self._reporting = True
+                    said, self.progress = self.progress, {}
+                    self._claimer.submit(self._report, said)
+            except Exception:  # a worker loop: the next beat must come
+                log.exception("a beat failed")
 
-    def _report(self, said: list[Progress]) -> None:
+    def _watch(self) -> None:
+        late = False
+        if self._lease is not None:
+            self._lease.tick()
+            late = self._lease.is_late()
+        now = self.now()
+        for run in list(self._running.values()):
+            if late:
+                # Others may have taken the job by now, or nobody: the commit will tell.
+                run.stopping = True
+            if run.deadline <= now and not run.overran and run.change is None:
+                self._overrun(run)
+
+    def _report(self, said: dict[bytes, Progress]) -> None:
         try:
-            self.store.report(said)
+            self.store.report(list(said.values()))
         except StoreError as error:
             log.warning("progress was not written", extra={"error": str(error)})
+        finally:
+            self._reporting = False
 
     def _overrun(self, run: ActiveRun) -> None:
         run.stopping = True
@@ -540,8 +589,10 @@ class Worker:
                     run.flow, run.row, Overran(), self.now(), facts=run.facts(),
                     commit_id=self.new_commit_id(),
                 )  # fmt: skip
+                noted = partial(run.overran_noted, change)
+                entry = Entry(change, noted, partial(run.hold_instead, row=run.row))
                 run.row = change.row
-                self.committer.offer([Entry(change, lambda receipt: None, run.hold_instead)])
+                self.committer.offer([entry])
             finally:
                 run.thread_lock.release()
 
@@ -552,6 +603,8 @@ class Worker:
                 await self._in_thread(self.upkeep.tick)
             except StoreError as error:
                 log.warning("upkeep fails", extra={"error": str(error)})
+            except Exception:  # a worker loop: housekeeping goes on
+                log.exception("upkeep failed")
             await asyncio.sleep(micros(self.settings.poll) / 1e6)
 
     # --- beginning and end ------------------------------------------------------
@@ -560,7 +613,7 @@ class Worker:
         if self._lease is not None:
             self._lease.stop()
         lease_s = micros(self.settings.lease) / 1e6
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{time_ordered_id(self.now()).hex()[:12]}"
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
         lanes = sorted(self._lane_pool)
         about = f"{socket.gethostname()} process {os.getpid()}"
         now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
@@ -584,7 +637,10 @@ class Worker:
                 deadline if self._hurried_at is None else min(deadline, self._hurried_at + HURRY_S)
             )
         )
-        await self._in_thread(self.committer.close)
+        if self._outgoing:
+            self._hand_over()
+        left = max(deadline - self._loop.time(), HURRY_S)
+        await self._loop.run_in_executor(None, self.committer.close, left)
         await asyncio.sleep(0)
 
     async def _wait_until_empty(self, deadline: Callable[[], float]) -> None:
@@ -608,12 +664,18 @@ class Worker:
                 log.warning("the lease is left to lapse", extra={"error": str(error)})
         for threads in self._threads.values():
             threads.close()
+        self._claimer.shutdown(wait=False)
 
     def _ring(self) -> None:
         """Wake the claim loop from any thread; a crowd of rings is one."""
         if not self._rung:
             self._rung = True
-            self._loop.call_soon_threadsafe(self._wake.set)
+            self._on_loop(self._wake.set)
+
+    def _on_loop(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call something on the loop, from any thread; when the loop has ended, nobody cares."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._claimer, function, *arguments)
