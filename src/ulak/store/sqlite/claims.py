@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
-from ulak.store.sqlite import keys
+from ulak.store.sqlite import keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS, Roles
 from ulak.store.sqlite.rows import (
-    INSERT_EVENTS,
     JOB_COLUMNS,
-    Batch,
+    PACKED_IDS,
     as_job,
     as_request,
     as_result,
-    ones,
+    pack,
 )
 from ulak.store.sqlite.writer import Transaction
 
@@ -44,25 +44,37 @@ _CLAIMABLE = """
       AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
 CANDIDATES = f"""
-    SELECT not_before, id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
-    ORDER BY not_before, id LIMIT ?
+    SELECT json_group_array(json_array(not_before, hex(id), lapses, slot)) FROM (
+        SELECT not_before, id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
+        ORDER BY not_before, id LIMIT ?
+    )
 """
 NEXT_DUE = f"SELECT min(not_before) {_CLAIMABLE.format(when='>')}"
 
-LEASE = Batch(
-    "UPDATE jobs SET leased_by = v.column2, leased_at = v.column3, token = token + 1, stood = 1 "
-    "FROM (VALUES",
-    3,
-    f") AS v WHERE jobs.id = v.column1 RETURNING {JOB_COLUMNS}",
-)
-ENTER = """
-    UPDATE jobs SET state = ?, role = ?, version = ?, seq = ?, changed_at = ? WHERE id = ?
+LEASE = f"""
+    UPDATE OR FAIL jobs SET leased_by = ?2, leased_at = ?3, token = token + 1, stood = 1
+    WHERE id IN {PACKED_IDS}
 """
+ENTER = f"""
+    UPDATE OR FAIL jobs SET state = ?2, role = '{BUSY}', version = version + 1, seq = seq + 1,
+                    changed_at = ?3
+    WHERE id IN {PACKED_IDS}
+"""
+# A payload that is longer than this is read on its own: as digits of JSON it would be in memory
+# three times over.
+LONGEST_PACKED = 4096
+LEASED = f"""
+    SELECT json_group_array(json_array(
+        hex(id), {", ".join(JobRow._fields[1:])}, schema,
+        CASE WHEN length(data) <= {LONGEST_PACKED} THEN hex(data) END
+    ))
+    FROM jobs JOIN payloads ON payloads.job_id = jobs.id WHERE jobs.id IN {PACKED_IDS}
+"""
+PAYLOAD = "SELECT data FROM payloads WHERE job_id = ?"
 PARK = "UPDATE jobs SET parked_on = slot WHERE id = ?"
-PAYLOADS = Batch("SELECT job_id, data, schema FROM payloads WHERE job_id IN (VALUES", 1, ")")
-RESULTS = Batch(
-    "SELECT * FROM results WHERE job_id IN (VALUES", 1, ") ORDER BY job_id, round, stage, name"
-)
+RESULTS = f"""
+    SELECT * FROM results WHERE job_id IN {PACKED_IDS} ORDER BY job_id, round, stage, name
+"""
 
 IS_WORKER = "SELECT 1 FROM workers WHERE id = ?"
 LAPSED_WORKERS = "SELECT id FROM workers WHERE expires_at <= ? ORDER BY id"
@@ -90,12 +102,16 @@ REQUESTS_OF_WORKER = """
 
 
 class Candidate(NamedTuple):
-    """What the claim index tells of a job, without its row."""
+    """What the claim index tells of a job, without its row; the id in hexadecimal digits."""
 
     not_before: Instant
-    id: bytes
+    id: str
     lapses: int
     slot: str | None
+
+
+_decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
+_decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
 def claim(t: Transaction, request: ClaimRequest, roles: Roles) -> Claimed:
@@ -117,7 +133,7 @@ class _Search:
     def __init__(self, t: Transaction, *, suspects: bool) -> None:
         self._t = t
         self._most_lapses = ANY_LAPSES if suspects else NO_SUSPECTS
-        self._chosen: set[bytes] = set()
+        self._chosen: set[str] = set()
         self._parked = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
@@ -140,7 +156,7 @@ class _Search:
                         continue
                     if self._take(candidate):
                         free -= 1
-                        yield candidate.id
+                        yield bytes.fromhex(candidate.id)
                     else:
                         passed += 1
                         if self.is_cut:
@@ -148,17 +164,21 @@ class _Search:
                 more = more and passed > 0
 
     def _candidates(self, lanes: Sequence[str], priority: int, limit: int) -> list[Candidate]:
-        facts = (priority, self._t.now, self._most_lapses, limit)
-        ranges = [self._t.db.execute(CANDIDATES, (lane, *facts)).fetchall() for lane in lanes]
-        rows = ranges[0] if len(ranges) == 1 else list(merge(*ranges))[:limit]
-        return [Candidate._make(row) for row in rows]
+        found: list[Candidate] = []
+        for lane in lanes:
+            facts = (lane, priority, self._t.now, self._most_lapses, limit)
+            found += _decode_candidates(self._t.db.execute(CANDIDATES, facts).fetchone()[0])
+        if len(lanes) > 1:
+            found.sort()
+        return found[:limit]
 
     def _take(self, candidate: Candidate) -> bool:
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if is_suspect and self._most_lapses < candidate.lapses:
             return False
-        if candidate.slot is not None and not keys.take_slot(self._t, candidate.slot, candidate.id):
-            self._t.db.execute(PARK, (candidate.id,))
+        job_id = bytes.fromhex(candidate.id)
+        if candidate.slot is not None and not keys.take_slot(self._t, candidate.slot, job_id):
+            self._t.db.execute(PARK, (job_id,))
             self._parked += 1
             self.is_cut = self._parked >= MOST_PARKED
             return False
@@ -171,44 +191,60 @@ class _Search:
 def _lease(
     t: Transaction, chosen: Sequence[bytes], request: ClaimRequest, roles: Roles
 ) -> list[Claim]:
-    leases = [(job_id, request.worker, t.now) for job_id in chosen]
-    rows = {row[0]: as_job(row) for row in LEASE.read(t.db, leases)}
-    for row in rows.values():
+    ids = pack(chosen)
+    t.db.execute(LEASE, (ids, request.worker, t.now))
+    rows: dict[bytes, JobRow] = {}
+    payloads: dict[bytes, Payload] = {}
+    for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
+        data = facts.pop()
+        schema = facts.pop()
+        job_id = facts[0] = bytes.fromhex(facts[0])
+        rows[job_id] = row = as_job(facts)
         roles.learn(row)
+        payloads[job_id] = Payload(_data(t, job_id, data), schema)
     if request.entries:
         _enter(t, rows, request)
-    payloads = {row[0]: Payload(row[1], row[2]) for row in PAYLOADS.read(t.db, ones(chosen))}
     results = _results(t, [row.id for row in rows.values() if row.has_results])
     return [
         Claim(rows[job_id], payloads[job_id], tuple(results.get(job_id, ()))) for job_id in chosen
     ]
 
 
+def _data(t: Transaction, job_id: bytes, digits: str | None) -> bytes:
+    if digits is not None:
+        return bytes.fromhex(digits)
+    data: bytes = t.db.execute(PAYLOAD, (job_id,)).fetchone()[0]
+    return data
+
+
 def _enter(t: Transaction, rows: dict[bytes, JobRow], request: ClaimRequest) -> None:
     """Move jobs into the busy states of their stages."""
+    entered: dict[str, list[bytes]] = {}
     events: list[Event] = []
     for job_id, row in rows.items():
         busy = request.entries.get((row.flow, row.flow_version, row.state))
         # A job that undoes may stand in a state of the same name; its undo enters nothing.
         if busy is None or row.role != READY:
             continue
-        entered = row._replace(
-            state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
-        )
-        t.db.execute(ENTER, (busy, BUSY, entered.version, entered.seq, t.now, job_id))
+        entered.setdefault(busy, []).append(job_id)
         t.count((row.flow, row.flow_version, row.state, row.role), -1)
         t.count((row.flow, row.flow_version, busy, BUSY), 1)
-        events.append(
-            _event(entered, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+        rows[job_id] = row._replace(
+            state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
         )
-        rows[job_id] = entered
-    INSERT_EVENTS.write(t.db, events)
+        events.append(
+            _event(rows[job_id], kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+        )
+    for busy, ids in entered.items():
+        t.db.execute(ENTER, (pack(ids), busy, t.now))
+    trail.append(t.db, events)
 
 
 def _results(t: Transaction, job_ids: Sequence[bytes]) -> dict[bytes, list[Result]]:
     found: dict[bytes, list[Result]] = {}
-    for row in RESULTS.read(t.db, ones(job_ids)):
-        found.setdefault(row[0], []).append(as_result(row))
+    if job_ids:
+        for row in t.db.execute(RESULTS, (pack(job_ids),)).fetchall():
+            found.setdefault(row[0], []).append(as_result(row))
     return found
 
 
@@ -233,7 +269,7 @@ def give_back_lapsed(t: Transaction) -> int:
             )
             lost = row._replace(seq=seq)
             event = _event(lost, kinds.LAPSED, row.state, kinds.ENGINE, worker, t.now)
-            INSERT_EVENTS.write(t.db, [event])
+            trail.append(t.db, [event])
             if row.slot is not None:
                 unparked += keys.free_slot(t, row.slot, row.id)
             t.made_due = True

@@ -8,7 +8,9 @@ If the update touched fewer, everything is taken back and the changes are walked
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from ulak.core.change import (
@@ -22,36 +24,54 @@ from ulak.core.change import (
     SlotTaken,
     Stale,
 )
-from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow
+from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH
-from ulak.store.sqlite import intake, keys, outbox
+from ulak.store.sqlite import intake, keys, outbox, trail
 from ulak.store.sqlite.rows import (
-    INSERT_EVENTS,
-    WRITE_RESULTS,
-    Batch,
+    ABSENT,
+    PACKED_IDS,
     Row,
+    Spread,
     as_request,
-    ones,
+    or_absent,
+    pack,
 )
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite.writer import CountKey, Transaction
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
-_GUARDS = ("id", "token", "state", "role", "seq")
+_OWN = (
+    "version", "seq", "changed_at", "not_before", "deadline_at", "wake_at", "leased_at", "token",
+)  # fmt: skip
+_NULLABLE = {"deadline_at", "wake_at", "leased_at"}
+_SHARED = tuple(name for name in _MUTABLE if name not in _OWN)
+_GUESSED = ("old_state", "old_role", "events")
+_shared = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
 
-# The state, role and number of events are guarded beside the token: the counters and the trail
-# are written from what the change says of them, and must not be believed when it is wrong.
-MOVE_LEASED = Batch(
-    "UPDATE jobs SET "
-    + ", ".join(f"{name} = v.column{n}" for n, name in enumerate(_MUTABLE, 1))
-    + " FROM (VALUES",
-    len(_MUTABLE) + len(_GUARDS),
-    ") AS v WHERE "
-    + " AND ".join(
-        f"jobs.{name} = v.column{n}" for n, name in enumerate(_GUARDS, len(_MUTABLE) + 1)
-    ),
-)
+
+def _moving(shared: Mapping[str, str]) -> tuple[str, str, str]:
+    own = {name: f"v.column{n}" for n, name in enumerate((*_OWN, "id", "old_token"), 1)}
+    settings = own | {name: f"nullif({own[name]}, {ABSENT})" for name in _NULLABLE} | dict(shared)
+    # The state, role and number of events are guarded beside the token: the counters and the
+    # trail are written from what the change says of them, and it may be wrong.
+    guards = {
+        "id": own["id"],
+        "token": own["old_token"],
+        "state": shared["old_state"],
+        "role": shared["old_role"],
+        "seq": f"{own['seq']} - {shared['events']}",
+    }
+    setting = ", ".join(f"{name} = {settings[name]}" for name in _MUTABLE)
+    guard = " AND ".join(f"jobs.{name} = {value}" for name, value in guards.items())
+    return (
+        f"UPDATE OR FAIL jobs SET {setting} FROM (VALUES",
+        "(" + ", ".join("?" * len(own)) + ")",
+        f") AS v WHERE {guard}",
+    )
+
+
+MOVE_LEASED = Spread((*_SHARED, *_GUESSED), _moving)
 MOVE_ONE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE id = ?"
 
 IS_IN_TRAIL = "SELECT 1 FROM events WHERE job_id = ? AND seq = ? AND commit_id = ?"
@@ -60,7 +80,7 @@ VOID_ALL = "DELETE FROM results WHERE job_id = ?"
 
 ANY_REQUESTS = "SELECT EXISTS (SELECT 1 FROM requests)"
 REQUESTS_OF = "SELECT * FROM requests WHERE job_id = ? ORDER BY at, kind, name"
-JOBS_WITH_REQUESTS = Batch("SELECT DISTINCT job_id FROM requests WHERE job_id IN (VALUES", 1, ")")
+JOBS_WITH_REQUESTS = f"SELECT DISTINCT job_id FROM requests WHERE job_id IN {PACKED_IDS}"
 SETTLE = "DELETE FROM requests WHERE job_id = ? AND kind = ? AND name = ?"
 COUNT_REQUESTS = """
     UPDATE jobs SET requests = (SELECT count(*) FROM requests WHERE job_id = ?1) WHERE id = ?1
@@ -89,18 +109,15 @@ class Roles:
 def commit(t: Transaction, changes: Sequence[Change], roles: Roles) -> list[Receipt]:
     """Write the changes and answer one receipt each, in order."""
     _must_be_a_batch(changes)
-    moves = _moves(changes, roles)
-    if moves is not None:
+    plan = _plan(changes, roles)
+    if plan is not None:
         try:
-            if MOVE_LEASED.write(t.db, moves) == len(moves):
-                return _follow(t, changes, moves)
+            if MOVE_LEASED.write(t.db, plan.groups) == len(changes):
+                return _follow(t, changes, plan)
         except sqlite3.IntegrityError:
             # A repeated change that kept its lease, or data that no table takes: look at each.
             pass
-        t.db.execute("ROLLBACK")
-        t.db.execute("BEGIN IMMEDIATE")
-        t.counts.clear()
-        t.made_due = False
+        t.start_over()
     return [_commit_one(t, change, roles) for change in changes]
 
 
@@ -117,51 +134,60 @@ def _must_be_a_batch(changes: Sequence[Change]) -> None:
             ids.discard(change.row.id)
 
 
-def _moves(changes: Sequence[Change], roles: Roles) -> list[Row] | None:
-    """Make the rows of the guarded update, or None when some change needs more than a guard."""
-    moves: list[Row] = []
+@dataclass(slots=True)
+class _Plan:
+    """A batch as one update: its rows by what they share, and the moves that they make."""
+
+    groups: dict[Row, list[Row]] = field(default_factory=dict)
+    moves: dict[tuple[CountKey, CountKey], int] = field(default_factory=dict)
+
+
+def _plan(changes: Sequence[Change], roles: Roles) -> _Plan | None:
+    """Plan the guarded update, or answer None when some change needs more than a guard."""
+    plan = _Plan()
+    groups, moves = plan.groups, plan.moves
     for change in changes:
-        row, events, origin = change.row, change.events, change.moved_from
-        if change.token is None or change.takes_slot is not None or change.takes_key:
+        row, token, origin, number = change.row, change.token, change.moved_from, len(change.events)
+        if token is None or change.takes_slot is not None or change.takes_key:
             return None
         role: str | None = row.role
         if origin is None:
             origin = row.state
         else:
             role = roles.guess(row, origin)
-            if role is None:
-                return None
-        before = row.seq - len(events)
-        if len(events) != 1 and not _follow_each_other(change, before):
+        if role is None or not _follow_each_other(change, row.seq - number):
             return None
-        if events and events[0].seq != before + 1:
-            return None
-        moves.append((*row[FIRST_MUTABLE:SIDE], row[0], change.token, origin, role, before))
-    return moves
+        if change.moved_from is not None:
+            flow, version = row.flow, row.flow_version
+            move = (flow, version, origin, role), (flow, version, row.state, row.role)
+            moves[move] = moves.get(move, 0) + 1
+        own = (
+            row.version, row.seq, row.changed_at, row.not_before, or_absent(row.deadline_at),
+            or_absent(row.wake_at), or_absent(row.leased_at), row.token, bytearray(row.id), token,
+        )  # fmt: skip
+        groups.setdefault((*_shared(row), origin, role, number), []).append(own)
+    return plan
 
 
 def _follow_each_other(change: Change, before: int) -> bool:
-    return all(event.seq == n for n, event in enumerate(change.events, before + 1))
+    events = change.events
+    if len(events) == 1:
+        return events[0].seq == before + 1
+    return all(event.seq == n for n, event in enumerate(events, before + 1))
 
 
-def _follow(t: Transaction, changes: Sequence[Change], moves: list[Row]) -> list[Receipt]:
+def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> list[Receipt]:
     """Write what hangs on rows that have moved."""
-    INSERT_EVENTS.write(t.db, [event for change in changes for event in change.events])
-    moved: dict[tuple[str, int, str, str, str, str], int] = {}
-    for change, move in zip(changes, moves, strict=True):
-        row = change.row
-        if change.moved_from is not None:
-            path = (row.flow, row.flow_version, move[-3], move[-2], row.state, row.role)
-            moved[path] = moved.get(path, 0) + 1
-        if row.lane and row.leased_by is None:
-            t.made_due = True
-    for (flow, version, old_state, old_role, state, role), jobs in moved.items():
-        t.count((flow, version, old_state, old_role), -jobs)
-        t.count((flow, version, state, role), jobs)
-    results = [result for change in changes for result in change.results if not change.voids]
+    trail.append(t.db, [event for change in changes for event in change.events])
+    for (origin, target), jobs in plan.moves.items():
+        t.count(origin, -jobs)
+        t.count(target, jobs)
+    results = [r for change in changes if not change.voids for r in change.results]
     if results:
-        WRITE_RESULTS.write(t.db, results)
+        trail.keep(t.db, results)
     for change in changes:
+        if change.row.lane and change.row.leased_by is None:
+            t.made_due = True
         if _has_more(change):
             _write_more(t, change, change.row)
     return _receipts(t, changes)
@@ -187,7 +213,7 @@ def _write_more(t: Transaction, change: Change, row: JobRow) -> None:
         else:
             t.db.execute(VOID_STAGE, (row.id, stage))
     if change.voids and change.results:
-        WRITE_RESULTS.write(t.db, change.results)
+        trail.keep(t.db, change.results)
     if change.answers:
         settle(t, row.id, change.answers)
     if change.proofs:
@@ -209,15 +235,15 @@ def _write_more(t: Transaction, change: Change, row: JobRow) -> None:
 def _receipts(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     receipts: list[Receipt] = [COMMITTED] * len(changes)
     if t.db.execute(ANY_REQUESTS).fetchone()[0]:
-        asked = JOBS_WITH_REQUESTS.read(t.db, ones(change.row.id for change in changes))
-        jobs = {job_id for (job_id,) in asked}
+        ids = pack(change.row.id for change in changes)
+        jobs = {job_id for (job_id,) in t.db.execute(JOBS_WITH_REQUESTS, (ids,)).fetchall()}
         for n, change in enumerate(changes):
             if change.row.id in jobs:
                 receipts[n] = Committed(_requests_of(t, change.row.id))
     return receipts
 
 
-def _requests_of(t: Transaction, job_id: bytes) -> tuple[Any, ...]:
+def _requests_of(t: Transaction, job_id: bytes) -> tuple[Request, ...]:
     return tuple(map(as_request, t.db.execute(REQUESTS_OF, (job_id,)).fetchall()))
 
 
@@ -276,12 +302,12 @@ def _write_one(t: Transaction, change: Change, old: JobRow) -> None:
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], row.id))
-    INSERT_EVENTS.write(t.db, change.events)
+    trail.append(t.db, change.events)
     if (old.state, old.role) != (row.state, row.role):
         t.count((old.flow, old.flow_version, old.state, old.role), -1)
         t.count((old.flow, old.flow_version, row.state, row.role), 1)
     if row.lane and row.leased_by is None:
         t.made_due = True
     if change.results and not change.voids:
-        WRITE_RESULTS.write(t.db, change.results)
+        trail.keep(t.db, change.results)
     _write_more(t, change, old)

@@ -4,58 +4,94 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob
 from ulak.store.protocol import Added
-from ulak.store.sqlite import keys
+from ulak.store.sqlite import keys, trail
 from ulak.store.sqlite.rows import (
-    INSERT_EVENTS,
-    INSERT_JOBS,
-    INSERT_PAYLOADS,
+    ABSENT_TEXT,
     JOB_COLUMNS,
+    NULLABLE_NUMBER,
+    NULLABLE_TEXT,
+    Batch,
+    Row,
+    Spread,
     as_job,
-    insert,
+    inserting,
+    or_absent,
 )
 from ulak.store.sqlite.writer import Transaction
 
-FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
-TAKE_FREE_KEYS = insert(
-    "dedup", ("tenant", "flow", "key", "job_id", "expires_at"),
+_OWN = {
+    "id": "?",
+    "created_at": "?",
+    "dedup_key": NULLABLE_TEXT,
+    "expires_at": NULLABLE_NUMBER,
+    "scheduled_for": NULLABLE_NUMBER,
+    "changed_at": "?",
+    "not_before": "?",
+    "deadline_at": NULLABLE_NUMBER,
+    "wake_at": NULLABLE_NUMBER,
+}
+_SHARED = tuple(name for name in JobRow._fields if name not in _OWN)
+_shared = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
+
+INSERT_JOBS = Spread(_SHARED, inserting("jobs", _OWN))
+INSERT_PAYLOADS = Batch("INSERT OR FAIL INTO payloads (job_id, data, schema) VALUES", "(?, ?, ?)")
+TAKE_FREE_KEYS = Batch(
+    "INSERT INTO dedup (tenant, flow, key, job_id, expires_at) VALUES",
+    f"(?, ?, ?, ?, {NULLABLE_NUMBER})",
     "ON CONFLICT (tenant, flow, key) DO NOTHING",
-)  # fmt: skip
+)
+FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new and every key is free."""
     try:
-        if _add_together(t, jobs):
+        if _take_free_keys(t, jobs):
+            _insert(t, jobs)
             return [Added(job.row, True) for job in jobs]
     except sqlite3.IntegrityError:
         # An id that is stored already, or data that no table takes: one by one it is known which.
         pass
-    t.db.execute("ROLLBACK")
-    t.db.execute("BEGIN IMMEDIATE")
-    t.counts.clear()
-    t.made_due = False
+    t.start_over()
     return [add_one(t, job) for job in jobs]
 
 
-def _add_together(t: Transaction, jobs: Sequence[NewJob]) -> bool:
+def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     keyed = [
-        (job.row.tenant, job.row.flow, job.row.dedup_key, job.row.id, job.key_expires_at)
-        for job in jobs
-        if job.row.dedup_key is not None
+        (row.tenant, row.flow, row.dedup_key, bytearray(row.id), or_absent(expires_at))
+        for row, _, _, expires_at, _ in jobs
+        if row.dedup_key is not None
     ]
-    if keyed and TAKE_FREE_KEYS.write(t.db, keyed) < len(keyed):
-        return False
-    INSERT_JOBS.write(t.db, [job.row for job in jobs])
-    INSERT_PAYLOADS.write(t.db, [(job.row.id, *job.payload) for job in jobs])
-    INSERT_EVENTS.write(t.db, [job.event for job in jobs])
+    return not keyed or TAKE_FREE_KEYS.write(t.db, keyed) == len(keyed)
+
+
+def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
+    groups: dict[Row, list[Row]] = {}
     for job in jobs:
-        _count(t, job.row)
+        row = job.row
+        own = (
+            bytearray(row.id), row.created_at,
+            ABSENT_TEXT if row.dedup_key is None else row.dedup_key,
+            or_absent(row.expires_at), or_absent(row.scheduled_for), row.changed_at,
+            row.not_before, or_absent(row.deadline_at), or_absent(row.wake_at),
+        )  # fmt: skip
+        groups.setdefault(_shared(row), []).append(own)
+        t.count((row.flow, row.flow_version, row.state, row.role), 1)
+        if row.lane:
+            t.made_due = True
+    INSERT_JOBS.write(t.db, groups)
+    INSERT_PAYLOADS.write(
+        t.db,
+        [(bytearray(j.row.id), bytearray(j.payload.data), j.payload.schema) for j in jobs],
+    )
+    trail.append(t.db, [job.event for job in jobs])
+    for job in jobs:
         if job.proof is not None:
             keys.chain(t, job.row.tenant, [job.event], [job.proof])
-    return True
 
 
 def add_one(t: Transaction, job: NewJob) -> Added:
@@ -66,13 +102,8 @@ def add_one(t: Transaction, job: NewJob) -> Added:
     holder = keys.holder_of(t, job.row)
     if holder is not None and (first := find_job(t.db, holder)) is not None:
         return Added(first, False)
-    INSERT_JOBS.write(t.db, [job.row])
-    INSERT_PAYLOADS.write(t.db, [(job.row.id, *job.payload)])
     keys.take_key(t, job.row, job.key_expires_at)
-    INSERT_EVENTS.write(t.db, [job.event])
-    if job.proof is not None:
-        keys.chain(t, job.row.tenant, [job.event], [job.proof])
-    _count(t, job.row)
+    _insert(t, [job])
     return Added(job.row, True)
 
 
@@ -80,9 +111,3 @@ def find_job(db: sqlite3.Connection, job_id: bytes) -> JobRow | None:
     """Answer the job as it is stored."""
     row = db.execute(FIND_JOB, (job_id,)).fetchone()
     return None if row is None else as_job(row)
-
-
-def _count(t: Transaction, row: JobRow) -> None:
-    t.count((row.flow, row.flow_version, row.state, row.role), 1)
-    if row.lane:
-        t.made_due = True

@@ -76,8 +76,8 @@ OWNED = {
 MOST_ORPHANS = 1000
 KEYS_PER_PAGE = 1000
 
-TROUBLED = ("held", "failed", "waiting", "undoing")
-"""The roles that the index `jobs_troubled` holds."""
+UNREMARKABLE = ("done", "ready", "busy")
+"""The roles that the index `jobs_remarkable` leaves out."""
 
 
 def payload(db: sqlite3.Connection, job_id: bytes) -> Payload | None:
@@ -131,9 +131,9 @@ def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any
         terms.append("id < ?")
         facts.append(after)
     source = "jobs"
-    if where.role in TROUBLED:
-        source = "jobs INDEXED BY jobs_troubled"
-        terms.append(f"role IN {TROUBLED}")
+    if where.role is not None and where.role not in UNREMARKABLE:
+        source = "jobs INDEXED BY jobs_remarkable"
+        terms += [f"role <> '{role}'" for role in UNREMARKABLE]
     condition = f" WHERE {' AND '.join(terms)}" if terms else ""
     return f"SELECT {JOB_COLUMNS} FROM {source}{condition} ORDER BY id DESC LIMIT ?", facts
 

@@ -11,7 +11,7 @@ from ulak.store.protocol import Progress
 from ulak.store.sqlite import keys
 from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
 from ulak.store.sqlite.intake import find_job
-from ulak.store.sqlite.rows import JOB_COLUMNS, Batch, as_job, as_request, ones
+from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, pack
 from ulak.store.sqlite.writer import Transaction
 
 _WAKING = f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking WHERE wake_at <= ?"
@@ -60,7 +60,7 @@ FOLD = """
 ENDED = """
     SELECT id, flow, flow_version, state, role, tenant, dedup_key
     FROM jobs INDEXED BY jobs_ended
-    WHERE role IN ('done', 'failed', 'expired', 'cancelled') AND changed_at < ?1
+    WHERE lane = '' AND role <> 'held' AND role <> 'waiting' AND changed_at < ?1
       AND NOT EXISTS (
         SELECT 1 FROM dedup WHERE dedup.tenant = jobs.tenant AND dedup.flow = jobs.flow
         AND dedup.key = jobs.dedup_key AND dedup.job_id = jobs.id AND dedup.expires_at > ?2)
@@ -70,7 +70,7 @@ ENDED = """
 """
 FORGET_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
 FORGET = [
-    Batch(f"DELETE FROM {table} WHERE {column} IN (VALUES", 1, ")")
+    f"DELETE FROM {table} WHERE {column} IN {PACKED_IDS}"
     for table, column in (
         ("jobs", "id"),
         ("payloads", "job_id"),
@@ -145,6 +145,7 @@ def prune(t: Transaction, before: Instant, limit: int) -> int:
     t.db.executemany(
         FORGET_KEY, [(row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None]
     )
+    ids = pack(row[0] for row in ended)
     for statement in FORGET:
-        statement.write(t.db, ones(row[0] for row in ended))
+        t.db.execute(statement, (ids,))
     return len(ended)

@@ -46,6 +46,14 @@ class Transaction:
         """Add to the number of jobs that stand in a state."""
         self.counts[key] = self.counts.get(key, 0) + jobs
 
+    def start_over(self) -> None:
+        """Take back everything and begin again: the whole batch did not go through as one."""
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+        self.db.execute("BEGIN IMMEDIATE")
+        self.counts.clear()
+        self.made_due = False
+
 
 class Writer:
     """Runs every write of this process, one at a time, each a transaction of its own."""
@@ -66,6 +74,8 @@ class Writer:
                 # A checkpoint that overlaps a write which resets the WAL can lose pages in most
                 # versions of SQLite; ours run under the lock file, and no other is started.
                 self.db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+                # Statements over many rows sort and join in temporary tables.
+                self.db.execute("PRAGMA temp_store = MEMORY").fetchone()
                 page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
             finally:
                 self._lock_file.release()

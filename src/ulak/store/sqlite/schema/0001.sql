@@ -3,7 +3,7 @@
 -- The hot row: columns in the order of ulak.core.job.JobRow. What is long or rare has a table
 -- of its own, so that a claim and a commit rewrite few bytes.
 CREATE TABLE jobs (
-    id            BLOB    NOT NULL PRIMARY KEY,
+    id            BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
     tenant        TEXT    NOT NULL,
     flow          TEXT    NOT NULL,
     flow_version  INTEGER NOT NULL,
@@ -55,12 +55,13 @@ CREATE INDEX jobs_parked ON jobs (parked_on, priority, not_before, id)
 
 CREATE INDEX jobs_waking ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 
+-- Conditions are comparisons, never IN: SQLite would build a table for the list at every write.
 CREATE INDEX jobs_ended ON jobs (changed_at)
-    WHERE role IN ('done', 'failed', 'expired', 'cancelled');
+    WHERE lane = '' AND role <> 'held' AND role <> 'waiting';
 
 -- What people look for among many jobs that are well.
-CREATE INDEX jobs_troubled ON jobs (role, id)
-    WHERE role IN ('held', 'failed', 'waiting', 'undoing');
+CREATE INDEX jobs_remarkable ON jobs (role, id)
+    WHERE role <> 'done' AND role <> 'ready' AND role <> 'busy';
 
 CREATE TABLE payloads (
     job_id BLOB    NOT NULL PRIMARY KEY,
