@@ -9,7 +9,7 @@ from collections.abc import Collection
 from ulak.core.acts import answer
 from ulak.core.change import Committed, KeyTaken
 from ulak.core.job import JobRow, Request
-from ulak.core.lifecycle import FINAL, WAITING
+from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Decide, Release, Retry, Signal
 from ulak.engine.reads import Reads
 from ulak.engine.results import write_decision
@@ -182,11 +182,20 @@ class Acts(Reads):
                     raise TransitionNotAllowed(
                         f"job {to_text(row.id)} has already ended", code="too-late"
                     )
+                if isinstance(asked, Cancel) and row.role == UNDOING:
+                    raise TransitionNotAllowed(
+                        f'job {to_text(row.id)} is in "{row.state}": its undos are running; '
+                        "wait until they have ended",
+                        state=row.state,
+                    )
                 request = Request(row.id, kind, name, asked.actor, asked.note, data, now)
-                self.store.request(request)
+                leased = self.store.request(request)
                 self._ring()
                 fresh = self._row(to_text(row.id))
-                if isinstance(asked, Cancel) or fresh.role != WAITING:
+                if fresh.role in FINAL:
+                    # Its stage was faster: nobody will ever answer this request.
+                    self.store.dismiss(row.id, [(kind, name)])
+                elif leased or (isinstance(asked, Signal) and fresh.role != WAITING):
                     return job_view(fresh, cancel_requested=kind == "cancel")
             row = self._row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))

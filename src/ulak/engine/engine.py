@@ -61,9 +61,10 @@ class Engine(Acts):
         self.resources: dict[type, ResourceFactory] = {}
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
-        self.intake = Intake(store)
+        self.intake = Intake(store, self.submit_timeout_s)
         self._lock = threading.RLock()
         self._is_open = False
+        self._is_listening = False
         self._rings: list[Callable[[], None]] = []
         self._watchers: list[Callable[[], None]] = []
         self.aio = AsyncEngine(self)
@@ -84,6 +85,8 @@ class Engine(Acts):
                 f"{flow.name}: version {flow.version} is registered twice; "
                 "give the newer one a higher version"
             )
+        if self._is_open and flow.table.slots:
+            self.store.set_limits(flow.table.slots)
         return flow
 
     @overload
@@ -160,7 +163,10 @@ class Engine(Acts):
                 self._refuse_lost_states()
                 if limits:
                     self.store.set_limits(limits)
-                self.store.on_commit(self._ring)
+                if not self._is_listening:
+                    self.store.on_commit(self._ring)
+                    self._is_listening = True
+                self.intake.open()
                 self._is_open = True
         return self
 
@@ -385,13 +391,23 @@ class Engine(Acts):
     def working(self, settings: WorkerSettings = USUAL) -> Iterator[Any]:
         """Run a worker on a thread of its own for as long as the block lasts, then drain it."""
         worker = self.worker(settings)
-        thread = threading.Thread(target=lambda: asyncio.run(worker.run()), name="ulak-worker")
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                asyncio.run(worker.run())
+            except BaseException as error:  # noqa: BLE001 - the worker loop: raised where the block ends
+                failures.append(error)
+
+        thread = threading.Thread(target=work, name="ulak-worker")
         thread.start()
         try:
             yield worker
         finally:
             worker.stop()
             thread.join()
+        if failures:
+            raise failures[0]
 
     def lifespan(
         self, *, workers: bool = False, settings: WorkerSettings = USUAL

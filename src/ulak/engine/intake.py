@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 
 from ulak.core.job import NewJob
-from ulak.errors import Overloaded, Refused, UlakError
+from ulak.errors import Overloaded, Refused, StoreError
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
+
+log = logging.getLogger("ulak.intake")
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
 
 # What may wait here before a caller is told to come back: enough for a burst, little enough to
 # be flushed in a second or two.
@@ -28,8 +35,9 @@ class Intake:
     into the next. Each offer still gets its own answer, after the commit that holds it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patience_s: float = 30.0) -> None:
         self._store = store
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._waiting: deque[Offer] = deque()
@@ -65,11 +73,12 @@ class Intake:
         with self._lock:
             alone = not self._busy and not self._waiting
             if alone:
+                self._refuse_when_full(len(jobs), 0)
                 self._busy = True
         if not alone:
             return self.offer(jobs).result(timeout_s)
         try:
-            return self._store.add(jobs)
+            return self._add(jobs, timeout_s)
         finally:
             with self._lock:
                 self._busy = False
@@ -77,12 +86,37 @@ class Intake:
                     self._arrived.notify()
 
     def close(self) -> None:
-        """Store what is waiting, then take nothing more."""
+        """Store what is waiting, then take nothing more until it is opened again."""
         with self._lock:
             self._closed = True
             self._arrived.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def open(self) -> None:
+        """Take offers; a new intake does so from the beginning."""
+        with self._lock:
+            self._closed = False
+
+    def _add(self, jobs: Sequence[NewJob], patience_s: float) -> list[Added]:
+        """Store jobs. After a broken connection their ids make it safe to store them again.
+
+        Raises:
+            TimeoutError: the store gave no answer; the jobs may or may not be stored.
+        """
+        deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._store.add(jobs)
+            except Refused:
+                raise
+            except StoreError as error:
+                log.warning("the store does not answer", extra={"error": str(error)})
+                if self._closed or time.monotonic() + pause >= deadline:
+                    raise TimeoutError(str(error)) from error
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _refuse_when_full(self, jobs: int, size: int) -> None:
         if self._closed:
@@ -125,27 +159,32 @@ class Intake:
                 jobs + len(offer[0]) > LARGEST_BATCH or size + offer[2] > LARGEST_BATCH_BYTES
             ):
                 break
-            taken.append(self._waiting.popleft())
-            jobs += len(offer[0])
-            size += offer[2]
-        self._jobs -= jobs
-        self._bytes -= size
+            self._waiting.popleft()
+            self._jobs -= len(offer[0])
+            self._bytes -= offer[2]
+            # From here on it cannot be cancelled; whoever has cancelled before wants no job.
+            if offer[1].set_running_or_notify_cancel():
+                taken.append(offer)
+                jobs += len(offer[0])
+                size += offer[2]
         return taken
 
     def _store_offers(self, offers: list[Offer]) -> None:
         """Store them as one; when the data of one is refused, the others must not suffer."""
+        if not offers:
+            return
         try:
-            added = self._store.add([job for jobs, _, _ in offers for job in jobs])
-        except Refused as refusal:
+            added = self._add([job for jobs, _, _ in offers for job in jobs], self._patience_s)
+        except TimeoutError as error:
+            for _, answer, _ in offers:
+                answer.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - a worker loop: one bad offer must not end all of them
             if len(offers) == 1:
-                offers[0][1].set_exception(refusal)
+                offers[0][1].set_exception(error)
                 return
             half = len(offers) // 2
             self._store_offers(offers[:half])
             self._store_offers(offers[half:])
-        except UlakError as error:
-            for _, answer, _ in offers:
-                answer.set_exception(error)
         else:
             start = 0
             for jobs, answer, _ in offers:

@@ -59,16 +59,16 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._manual = clock if isinstance(clock, ManualClock) else None
-        self._said = clock.now()
-        self._heard_at = time.monotonic_ns()
+        # One tuple, replaced whole: other threads read it while the loop hears the store.
+        self._heard = (clock.now(), time.monotonic_ns())
 
     def hear(self, now: Instant) -> None:
         """Take over what the store says."""
-        self._said = now
-        self._heard_at = time.monotonic_ns()
+        self._heard = (now, time.monotonic_ns())
 
     def now(self) -> Instant:
         """Answer the present instant, as the store would say it."""
         if self._manual is not None:
             return self._manual.now()
-        return self._said + (time.monotonic_ns() - self._heard_at) // 1000
+        said, heard_at = self._heard
+        return said + (time.monotonic_ns() - heard_at) // 1000
