@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ulak.core.flow import Flow, Gate, Stage
@@ -14,8 +19,9 @@ from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
 from ulak.core.run import Run, effect_key
 from ulak.engine.abandon import Abandoned
+from ulak.engine.function import JobFunction
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import read_error, read_return
+from ulak.engine.runner import read_error, read_return, write_effect
 from ulak.errors import BadInput, NotSupported
 from ulak.store import codec
 
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from ulak.engine.active import ActiveRun
 
 PROCESS_DIED = "process-died"
+# How soon a child hears that it should stop.
+LOOK_EVERY_S = 0.2
 
 
 def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome:
@@ -33,17 +41,20 @@ def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
+    stop = context.Event()
     where = (function.__module__, function.__qualname__)
     child = context.Process(
-        target=_child, args=(theirs, where, run.row, run.payload_bytes, run.results), daemon=True
+        target=_child,
+        args=(theirs, stop, where, run.row, run.payload_bytes, run.results),
+        daemon=True,
     )
     child.start()
     theirs.close()
     run.interrupt = child.kill
     try:
-        if run.stopping:
+        if run.asked is not None or run.overran:
             child.kill()
-        return _serve(run, ours)
+        return _serve(run, ours, stop)
     except Abandoned:
         child.kill()
         return GivenBack()
@@ -64,9 +75,12 @@ def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome
             child.join()
 
 
-def _serve(run: ActiveRun, pipe: Connection) -> Outcome:
-    """Answer the child's calls until it sends its outcome."""
+def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
+    """Answer the child's calls until it sends its outcome; pass on that it should stop."""
     while True:
+        while not pipe.poll(LOOK_EVERY_S):
+            if run.stopping and not stop.is_set():
+                stop.set()
         call, arguments = pipe.recv()
         if call == "outcome":
             return _with_what_it_left(run, arguments)
@@ -110,6 +124,7 @@ class _ChildHost:
         self._row = row
         self._stage = stage
         self._payload = read_payload(flow, payload)
+        self._stored = results
         self._results = Results(results)
 
     def payload(self) -> Any:
@@ -122,12 +137,18 @@ class _ChildHost:
         return self._results.find_decision(gate)
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        if not name or "/" in name:
+            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
         found, value = self._results.recorded(self._stage, name, self._row.round, function)
         if found:
             return value
         value = function(effect_key(self._row, name))
-        self._pipe.send(("record", (name, codec.encode(value))))
+        data = write_effect(name, value)
+        self._pipe.send(("record", (name, data)))
         self._pipe.recv()
+        done = Result(self._row.id, self._row.round, self._stage, name, data)
+        self._results = Results([*self._stored, done])
+        self._stored = (*self._stored, done)
         return value
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
@@ -151,22 +172,64 @@ class _ChildHost:
 
 def _child(
     pipe: Connection,
+    stop: Event,
     where: tuple[str, str],
     row: JobRow,
     payload: Payload,
     results: tuple[Result, ...],
 ) -> None:
     """The child's whole life: find the stage, run it, send what became of it."""
+    _live_and_die_with_the_worker()
+    outcome: Outcome
+    try:
+        stage = _find(where)
+    except Exception as error:  # noqa: BLE001 - the runner: a stage that is not there is an outcome
+        name = f"{where[0]}.{where[1]}"
+        outcome = Raised(PROCESS_DIED, f"the child cannot find {name}: {error}", permanent=True)
+    else:
+        outcome = _run(pipe, stop, stage, row, payload, results)
+    pipe.send(("outcome", outcome))
+    pipe.close()
+
+
+def _run(
+    pipe: Connection,
+    stop: Event,
+    stage: Stage[Any, Any],
+    row: JobRow,
+    payload: Payload,
+    results: tuple[Result, ...],
+) -> Outcome:
+    try:
+        host = _ChildHost(pipe, stage.flow, row, payload, results, stage.state)
+        returned = stage.function(Run(row, host, stop.is_set))
+        return read_return(returned, (), ())
+    except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+        return read_error(stage.flow, error)
+
+
+def _find(where: tuple[str, str]) -> Stage[Any, Any]:
+    """Find the stage in the module that declares it: the decorated name, or a job function."""
     found: Any = importlib.import_module(where[0])
     for part in where[1].split("."):
         found = getattr(found, part)
-    stage: Stage[Any, Any] = found
-    outcome: Outcome
-    try:
-        host = _ChildHost(pipe, stage.flow, row, payload, results, stage.state)
-        returned = stage.function(Run(row, host, lambda: False))
-        outcome = read_return(returned, (), ())
-    except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
-        outcome = read_error(stage.flow, error)
-    pipe.send(("outcome", outcome))
-    pipe.close()
+    if isinstance(found, JobFunction):
+        found = found.flow.declared.stages[0]
+    if not isinstance(found, Stage):
+        raise TypeError("it is not a stage; declare it at the top of a module with a decorator")
+    return found
+
+
+def _live_and_die_with_the_worker() -> None:
+    """Leave signals to the worker, which decides for its children, and do not outlive it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler, not SIG_IGN: programs that the stage starts would inherit that.
+        signal.signal(number, lambda *_: None)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+
+
+def _die_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
