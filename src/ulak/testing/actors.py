@@ -414,6 +414,8 @@ def new_job(world: World, flow_name: str, key: int | None) -> NewJob:
             submitter="op" if draw < 0.1 else "ann",
             priority=int(draw * 4),
             after=timedelta(seconds=draw * 30) if draw < 0.2 else None,
+            # Short enough that some run out while they are leased.
+            expires=timedelta(seconds=1 + (draw - 0.93) * 1500) if draw > 0.93 else None,
             dedup_key=None if key is None or flow.dedup is None else f"k{key}",
         ),
         world.clock.now(),

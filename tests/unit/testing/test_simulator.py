@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from ulak.clock import Clock
 from ulak.core.change import Change
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import FINAL, UNDOING
 from ulak.store.memory import MemoryStore
 from ulak.store.memory_tables import key_of
+from ulak.store.sqlite.store import SqliteStore
 from ulak.testing.broken import BROKEN
 from ulak.testing.simulator import main, simulate
 
@@ -26,6 +29,15 @@ def test_no_order_of_events_breaks_the_rules(seed: int) -> None:
     happened = {"lapsed", "undone", "held", "retried", "cancelled", "signalled", "waited", "ended"}
     assert happened <= report.events.keys()
     assert report.ended.keys() == {"done", "failed", "cancelled", "expired"}
+
+
+@pytest.mark.shows("E-62")
+def test_the_same_simulation_runs_over_another_store(tmp_path: Path) -> None:
+    def sqlite(clock: Clock) -> SqliteStore:
+        return SqliteStore(tmp_path / "jobs.db", clock=clock, synchronous="OFF")
+
+    report = simulate(5, 1_500, sqlite)
+    assert report.violations == ()
 
 
 @pytest.mark.shows("E-62")
