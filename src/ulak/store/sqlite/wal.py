@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 _HEADER = 32
@@ -23,34 +24,50 @@ class Wal:
         self._frame = page_size + _FRAME_HEADER
         self._limit = max(limit_bytes // self._frame, 1)
         self._next_limit = self._limit
+        self._salt = b""
         self._fd: int | None = None
 
     def is_long(self) -> bool:
-        """Tell whether the WAL holds more than it should: two small reads."""
-        return self._is_used(self._next_limit - 1)
+        """Tell whether the WAL should be brought home: two small reads."""
+        fd = self._open()
+        if fd is None:
+            return False
+        salt = os.pread(fd, 8, 16)
+        if salt != self._salt:
+            # It was started over since we last looked, by whichever process.
+            self._salt, self._next_limit = salt, self._limit
+        return self._salt_of(fd, self._next_limit - 1) == salt
 
     def size(self) -> int:
         """Answer how many bytes of the WAL are in use."""
-        low, high = 0, max(self._file_size() - _HEADER, 0) // self._frame
+        fd = self._open()
+        if fd is None:
+            return 0
+        salt = os.pread(fd, 8, 16)
+        low, high = 0, max(os.fstat(fd).st_size - _HEADER, 0) // self._frame
         while low < high:
             middle = (low + high) // 2
-            if self._is_used(middle):
+            if self._salt_of(fd, middle) == salt:
                 low = middle + 1
             else:
                 high = middle
         return low * self._frame
 
-    def checkpoint(self, db: sqlite3.Connection, *, truncate: bool = False) -> None:
+    def checkpoint(self, db: sqlite3.Connection) -> None:
         """Copy the WAL into the database, as far as readers let it.
 
         Only the holder of the lock file may call this, outside a transaction. PASSIVE waits for
         nobody; the next write starts the WAL over once all of it is home and no reader is in it.
         """
-        mode = "TRUNCATE" if truncate else "PASSIVE"
-        busy, frames, home = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        # A reader holds it up: asking again with every transaction would only cost time.
-        done = not busy and frames == home
-        self._next_limit = self._limit if done else max(frames, 0) + self._limit // 4 + 1
+        _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        # Until it is started over, asking again with every transaction would only cost time.
+        self._next_limit = max(frames, 0) + self._limit // 4 + 1
+
+    def bring_home(self, db: sqlite3.Connection) -> None:
+        """Copy and empty the WAL before the end, unless somebody else is using it."""
+        db.execute("PRAGMA busy_timeout = 0").fetchone()
+        with suppress(sqlite3.OperationalError):
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def close(self) -> None:
         """Give the file back."""
@@ -58,16 +75,8 @@ class Wal:
             os.close(self._fd)
             self._fd = None
 
-    def _is_used(self, frame: int) -> bool:
-        fd = self._open()
-        if fd is None:
-            return False
-        salt = os.pread(fd, 8, _HEADER + frame * self._frame + 8)
-        return len(salt) == 8 and salt == os.pread(fd, 8, 16)
-
-    def _file_size(self) -> int:
-        fd = self._open()
-        return 0 if fd is None else os.fstat(fd).st_size
+    def _salt_of(self, fd: int, frame: int) -> bytes:
+        return os.pread(fd, 8, _HEADER + frame * self._frame + 8)
 
     def _open(self) -> int | None:
         if self._fd is None:

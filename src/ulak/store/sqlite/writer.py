@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -189,7 +188,7 @@ class Writer:
             self._closed = True
             self._lock_file.acquire()
             try:
-                self.wal.checkpoint(self.db, truncate=True)
+                self.wal.bring_home(self.db)
                 self.wal.close()
                 # The last connection to close checkpoints on its own: still under the lock.
                 self.db.close()
@@ -266,13 +265,5 @@ def translated(error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", None)
         binding = code is None and isinstance(error, sqlite3.ProgrammingError)
         if code not in _OF_THE_DATA and not binding:
-            return StoreError(f"SQLite could not write: {error}")
+            return StoreError(f"SQLite could not do it: {error}")
     return Refused(f"SQLite will not store this: {error}")
-
-
-def file_size(path: Path) -> int:
-    """Answer the size of a file, 0 when there is none."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

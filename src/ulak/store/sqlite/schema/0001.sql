@@ -43,9 +43,11 @@ CREATE TABLE jobs (
     CHECK (leased_by IS NULL OR parked_on IS NULL)
 ) STRICT, WITHOUT ROWID;
 
--- Exactly what a claim may take, in the order in which it takes it. `lapses` and `slot` make it covering:
--- jobs are passed over or parked without reading their rows.
-CREATE INDEX jobs_claimable ON jobs (lane, priority, not_before, id, lapses, slot)
+-- Exactly what a claim may take, in the order in which it takes it. The columns after `id` make it
+-- covering, so that jobs are passed over or parked without reading their rows; SQLite looks at the
+-- last two again although the condition says what they hold.
+CREATE INDEX jobs_claimable
+    ON jobs (lane, priority, not_before, id, lapses, slot, parked_on, leased_by)
     WHERE leased_by IS NULL AND parked_on IS NULL AND lane <> '';
 
 CREATE INDEX jobs_leased ON jobs (leased_by) WHERE leased_by IS NOT NULL;

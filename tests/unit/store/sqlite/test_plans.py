@@ -1,0 +1,79 @@
+"""Every hot query reads one range of the index that was made for it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ulak.store.protocol import JobFilter
+from ulak.store.sqlite import SqliteStore, claims, keys, outbox, reads, upkeep
+
+
+def plan(path: Path, statement: str) -> str:
+    db = sqlite3.connect(path)
+    try:
+        bound = tuple(0 for _ in range(statement.count("?")))
+        highest = max((n for n in range(1, 9) if f"?{n}" in statement), default=0)
+        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", bound[: highest or None]).fetchall()
+    finally:
+        db.close()
+    return "\n".join(row[3] for row in rows)
+
+
+@pytest.mark.shows("E-23")
+@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.NEXT_DUE])
+def test_a_claim_reads_one_range_per_lane_and_priority(
+    store: SqliteStore, path: Path, statement: str
+) -> None:
+    found = plan(path, statement)
+    assert "SEARCH jobs USING COVERING INDEX jobs_claimable" in found
+    assert "(lane=? AND priority=? AND not_before" in found
+    assert "SCAN jobs" not in found
+    assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.shows("E-23")
+@pytest.mark.parametrize("statement", [claims.LEASE, claims.LEASED, claims.ENTER])
+def test_leasing_finds_jobs_by_id(store: SqliteStore, path: Path, statement: str) -> None:
+    found = plan(path, statement)
+    assert "SEARCH jobs USING PRIMARY KEY (id=?)" in found
+    assert "SCAN jobs" not in found
+
+
+@pytest.mark.shows("E-25")
+def test_rescue_reads_the_index_of_leased_jobs(store: SqliteStore, path: Path) -> None:
+    assert "USING INDEX jobs_leased (leased_by=?)" in plan(path, claims.LEASED_BY)
+
+
+@pytest.mark.shows("E-29")
+def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
+    store: SqliteStore, path: Path
+) -> None:
+    found = plan(path, keys.UNPARK)
+    assert "USING COVERING INDEX jobs_parked (parked_on=?)" in found
+    assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (upkeep.DUE, "jobs_waking (wake_at<?)"),
+        (upkeep.OVERDUE_LEASED, "jobs_waking (wake_at<?)"),
+        (upkeep.ENDED, "jobs_ended (changed_at<?)"),
+        (outbox.TAKE, "outbox_heads (not_before<?)"),
+        (outbox.DEAD, "outbox_dead"),
+    ],
+)
+def test_upkeep_and_relays_read_an_index_of_their_own(
+    store: SqliteStore, path: Path, statement: str, index: str
+) -> None:
+    found = plan(path, statement)
+    assert index in found
+    assert "TEMP B-TREE" not in found
+
+
+def test_a_list_of_what_went_wrong_does_not_walk_past_what_went_well(
+    store: SqliteStore, path: Path
+) -> None:
+    statement, _ = reads.list_statement(JobFilter(role="failed"), b"\xff" * 16)
+    assert "USING INDEX jobs_remarkable (role=? AND id<?)" in plan(path, statement)

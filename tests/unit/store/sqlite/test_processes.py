@@ -1,0 +1,89 @@
+"""Several processes write one file: nobody starves, and nobody hears of a lock."""
+
+import fcntl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ulak.store.protocol import ClaimRequest, Want
+from ulak.store.sqlite import SqliteStore
+from ulak.testing import faults
+
+WRITES = 300
+LEASE_US = 30_000_000
+
+# SQLite's own waiting let a writer wait 1.8 s here; in turn it waits a few milliseconds. The bound
+# leaves room for a machine that is busy with other tests.
+LONGEST_WAIT_S = 1.0
+
+
+def write_and_measure(path: str, name: str) -> None:
+    store = SqliteStore(path)
+    store.open()
+    slowest = 0.0
+    for _ in range(WRITES):
+        began = time.perf_counter()
+        store.register(name, lease_us=LEASE_US, lanes=["any"], about="")
+        slowest = max(slowest, time.perf_counter() - began)
+    store.close()
+    print(slowest)  # noqa: T201 - a child tells its parent
+
+
+@pytest.mark.shows("E-54")
+def test_writers_of_several_processes_queue_on_the_lock_file(path: Path) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(faults.run, write_and_measure, str(path), f"w{n}") for n in range(3)]
+        ended = [run.result() for run in runs]
+
+    assert [e.code for e in ended] == [0, 0, 0], [e.errors for e in ended]
+    assert max(float(e.lines[-1]) for e in ended) < LONGEST_WAIT_S
+    store = SqliteStore(path)
+    store.open()
+    assert [w.id for w in store.workers()] == ["w0", "w1", "w2"]
+    store.close()
+
+
+def register_once(path: str) -> None:
+    store = SqliteStore(path)
+    store.open()
+    store.register("there", lease_us=LEASE_US, lanes=["any"], about="")
+    store.close()
+
+
+def test_a_commit_of_another_process_is_noticed_and_ones_own_is_not(
+    store: SqliteStore, path: Path
+) -> None:
+    store.changed_elsewhere()
+    store.register("here", lease_us=LEASE_US, lanes=["any"], about="")
+    assert not store.changed_elsewhere()
+
+    assert faults.run(register_once, str(path)).code == 0
+    assert store.changed_elsewhere()
+    assert not store.changed_elsewhere()
+
+    assert faults.run(register_once, str(path)).code == 0
+    store.claim(ClaimRequest("here", (Want(("any",), 1),)))
+    assert store.changed_elsewhere(), "a write of one's own must not hide it"
+
+
+@pytest.mark.shows("E-54")
+def test_nobody_writes_or_checkpoints_while_another_holds_the_lock_file(
+    store: SqliteStore, path: Path
+) -> None:
+    with path.with_name("jobs.db.lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        writer = threading.Thread(target=register, args=(store,))
+        writer.start()
+        writer.join(0.1)
+        assert writer.is_alive()
+        assert store.workers() == [], "readers do not wait"
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        writer.join()
+    assert [w.id for w in store.workers()] == ["w"]
+
+
+def register(store: SqliteStore) -> None:
+    store.register("w", lease_us=LEASE_US, lanes=["any"], about="")

@@ -1,0 +1,80 @@
+"""Who writes next, in one process and between processes."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ulak.store.sqlite import SqliteStore
+from ulak.store.sqlite.turns import Turns
+from ulak.store.sqlite.writer import Transaction
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread; the test's own timeout ends it when it never comes."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.001)
+
+
+@pytest.mark.shows("E-24", "E-54")
+def test_a_renewal_goes_before_every_commit_that_waits() -> None:
+    turns, order = Turns(), []
+
+    def take(name: str, *, urgent: bool) -> None:
+        turns.acquire(urgent=urgent)
+        order.append(name)
+        turns.release()
+
+    turns.acquire()
+    threads = []
+    for n, (name, urgent) in enumerate([("a", False), ("b", False), ("renewal", True)], 1):
+        threads.append(threading.Thread(target=take, args=(name,), kwargs={"urgent": urgent}))
+        threads[-1].start()
+        wait_until(lambda n=n: len(turns._waiting) + len(turns._urgent) == n)
+    turns.release()
+    for thread in threads:
+        thread.join()
+
+    assert order == ["renewal", "a", "b"]
+
+
+@pytest.mark.shows("E-24")
+def test_the_store_renews_leases_as_urgent(store: SqliteStore) -> None:
+    store.register("w", lease_us=30_000_000, lanes=["any"], about="")
+    order: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(_: Transaction) -> None:
+        entered.set()
+        leave.wait()
+
+    def fold() -> None:
+        store.fold_counts()
+        order.append("fold")
+
+    def renew() -> None:
+        store.renew("w", lease_us=30_000_000)
+        order.append("renew")
+
+    turns = store._writer._turns
+    threads = [threading.Thread(target=lambda: store._writer.run("fold", slow))]
+    threads[0].start()
+    entered.wait()
+    for n, work in enumerate((fold, fold, renew), 1):
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        wait_until(lambda n=n: len(turns._waiting) + len(turns._urgent) == n)
+    leave.set()
+    for thread in threads:
+        thread.join()
+
+    assert order[0] == "renew"
+
+
+def test_the_turn_is_not_taken_twice() -> None:
+    turns = Turns()
+    assert turns.try_acquire()
+    assert not turns.try_acquire()
+    turns.release()
+    assert turns.try_acquire()
