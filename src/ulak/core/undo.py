@@ -45,7 +45,7 @@ def give_up(
         _begin(draft, owed, to)
     else:
         draft.arrive(draft.table.places[failed or to])
-    if owed or draft.row.role in FINAL:
+    if owed or draft.row.role in FINAL or draft.row.state == draft.flow.lifecycle.held:
         draft.row = draft.row._replace(
             code=clean(code), permanent=int(permanent), resume=row.resume or row.state
         )
@@ -74,6 +74,9 @@ def finished(draft: Draft, left: Left = NOTHING) -> None:
     draft.arrive(end)
     if end.is_final:
         draft.row = draft.row._replace(code=row.code, permanent=row.permanent, resume=row.resume)
+    elif end.state == draft.flow.lifecycle.held:
+        # Nothing is left of what it did: a release begins at the start, or where the flow says.
+        draft.row = draft.row._replace(code=row.code)
     draft.note(kinds.ENDED, from_state=row.state, code=row.code)
 
 

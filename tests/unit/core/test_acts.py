@@ -175,6 +175,21 @@ def test_a_refusal_that_owes_nothing_goes_straight_back_to_work() -> None:
     assert (job.at, job.row.resume, job.row.code) == (("draft", "ready"), None, None)
 
 
+@pytest.mark.shows("E-42")
+def test_a_refusal_into_held_undoes_first_and_is_released_to_the_start() -> None:
+    gate = {"choices": {"stop": "held", "approve": "approved"}, "refusals": {"stop"}}
+    job = in_review(**gate)
+    job.decide("stop")
+    assert (job.row.role, job.row.undo_to) == ("undoing", "held")
+    job.run(DONE)
+    assert (job.at, job.row.code, job.row.undo_to) == (("held", "held"), "stop", None)
+    job.release()
+    assert job.at == ("draft", "ready")
+    owes_nothing = in_review(**gate, undo=False)
+    owes_nothing.decide("stop")
+    assert (owes_nothing.row.code, owes_nothing.row.resume) == ("stop", "review")
+
+
 # --- waits ----------------------------------------------------------------------
 
 
