@@ -15,6 +15,7 @@ from ulak.store.protocol import Store
 log = logging.getLogger("ulak.lease")
 
 LONGEST_GOODBYE_S = 2.0
+LONGEST_TROUBLED_PAUSE_S = 1.0
 
 
 class Listener(Protocol):
@@ -48,6 +49,9 @@ class Lease:
         self._listener = listener
         self._monotonic = monotonic
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._troubled = False
+        self._calm_at = 0.0
         self._ticked_at = self._renewed_at = monotonic()
         self._thread = threading.Thread(target=self._serve, name="ulak-lease", daemon=True)
 
@@ -63,16 +67,30 @@ class Lease:
         """Whether no renewal has succeeded for a whole lease: others may take the jobs by now."""
         return self._monotonic() - self._renewed_at > self._lease_s
 
+    def trouble(self) -> None:
+        """The store did not answer the worker: see soon whether the lease can be renewed."""
+        self._troubled = True
+        self._wake.set()
+
+    def is_calm(self) -> bool:
+        """Whether the worker may claim.
+
+        A claim takes lapsed leases away. After an outage every lease has lapsed, and everybody
+        who is still alive must have the time to renew before the first claim.
+        """
+        return not self._troubled and self._monotonic() >= self._calm_at
+
     def stop(self) -> None:
         """Stop renewing; the lease is left to end by itself or to be ended."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             # A renewal that hangs must not hold up a drain; its thread is a daemon.
             self._thread.join(LONGEST_GOODBYE_S)
 
     def _serve(self) -> None:
         pause = self._lease_s / 3
-        while not self._stop.wait(pause):
+        while not self._has_stopped_after(pause):
             now = self._monotonic()
             if now - self._ticked_at > 2 * self._lease_s:
                 log.error("the worker's loop is stuck; its lease is left to lapse")
@@ -82,7 +100,8 @@ class Lease:
                 renewal = self._store.renew(self._worker, lease_us=int(self._lease_s * 1e6))
             except StoreError as error:
                 log.warning("the lease could not be renewed", extra={"error": str(error)})
-                pause = min(self._lease_s / 3, 1.0)
+                self._troubled = True
+                pause = self._hurried_pause_s()
                 continue
             pause = self._lease_s / 3
             if not renewal.alive:
@@ -90,5 +109,17 @@ class Lease:
                 self._listener.lease_lost()
                 return
             self._renewed_at = now
+            if self._troubled:
+                # Twice the pause after which a worker in trouble tries again.
+                self._calm_at = self._monotonic() + 2 * self._hurried_pause_s()
+                self._troubled = False
             if renewal.requests:
                 self._listener.asked(renewal.requests)
+
+    def _hurried_pause_s(self) -> float:
+        return min(self._lease_s / 3, LONGEST_TROUBLED_PAUSE_S)
+
+    def _has_stopped_after(self, pause: float) -> bool:
+        self._wake.wait(min(pause, self._hurried_pause_s()) if self._troubled else pause)
+        self._wake.clear()
+        return self._stop.is_set()

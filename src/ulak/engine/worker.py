@@ -56,6 +56,8 @@ HURRY_S = 1.0
 SUSPECT_LAPSES = 2
 # A worker with no free place looks this often for what is asked of its jobs.
 LOOK_EVERY_S = 0.5
+# How often a worker that must not claim yet, after an outage, looks whether it may.
+CALM_LOOK_S = 0.05
 
 
 class Worker:
@@ -200,6 +202,9 @@ class Worker:
                 continue
             self._rung = False
             self._wake.clear()
+            if self._lease is not None and not self._lease.is_calm():
+                await asyncio.sleep(CALM_LOOK_S)
+                continue
             wants = self._wants()
             rest = looked_at + LOOK_EVERY_S - self._loop.time()
             if not wants and rest > 0:
@@ -213,6 +218,8 @@ class Worker:
                 claimed = await self._in_thread(self.store.claim, request)
             except StoreError as error:
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
+                if self._lease is not None:
+                    self._lease.trouble()
                 await self._sleep(pause)
                 continue
             self.time.hear(claimed.now)
