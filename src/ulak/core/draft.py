@@ -96,16 +96,14 @@ class Draft:
         wake = deadline if place.is_final else _earlier(deadline, row.expires_at)
         # Written out in the order of JobRow: this is done for every move, and naming eighteen
         # fields to `_replace` takes four times as long.
-        self.row = JobRow._make(
-            row[:FIRST_MUTABLE]
-            + (
-                place.state, place.role, row.version, row.seq, row.round,
-                0, 0, now, None, 0, None,  # attempt, lapses, changed_at, code, permanent, resume
-                started, row.undo_to, row.has_results, place.lane, now + after_us, place.slot,
-                None, place.awaits, deadline, wake,  # parked_on, awaits, deadline_at, wake_at
-                row.leased_by, row.leased_at, row.token, 0, 0, row.requests,  # stood, lapsed
-            )
-        )  # fmt: skip
+        self.row = JobRow._make((
+            *row[:FIRST_MUTABLE],
+            place.state, place.role, row.version, row.seq, row.round,
+            0, 0, now, None, 0, None,  # attempt, lapses, changed_at, code, permanent, resume
+            started, row.undo_to, row.has_results, place.lane, now + after_us, place.slot,
+            None, place.awaits, deadline, wake,  # parked_on, awaits, deadline_at, wake_at
+            row.leased_by, row.leased_at, row.token, 0, 0, row.requests,  # stood, lapsed
+        ))  # fmt: skip
 
     def note(
         self,
@@ -160,13 +158,10 @@ class Draft:
         if was_leased and not keep:
             # The token moves when a lease ends, so that a zombie of this run cannot write.
             leased_by, token = None, token + 1
-        row = JobRow._make(
-            row[:_VERSION]
-            + (origin.version + 1, origin.seq + len(self.events))
-            + row[_SEQ + 1 : _LEASED_BY]
-            + (leased_by, row.leased_at, token)
-            + row[_TOKEN + 1 :]
-        )
+        row = JobRow._make((
+            *row[:_VERSION], origin.version + 1, origin.seq + len(self.events),
+            *row[_SEQ + 1 : _LEASED_BY], leased_by, row.leased_at, token, *row[_TOKEN + 1 :],
+        ))  # fmt: skip
         held_slot = origin.slot if was_leased else None
         next_slot = row.slot if keep else None
         moved = (row.state, row.role) != (origin.state, origin.role)
