@@ -18,7 +18,7 @@ from ulak.clock import micros
 from ulak.core import event as kinds
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
-from ulak.core.job import Message
+from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.outcome import (
     Cancel,
@@ -69,6 +69,21 @@ def test_a_finished_stage_moves_on_with_one_event_that_carries_worker_attempt_an
     assert (event.worker, event.actor, event.attempt, event.token) == ("w1", "w1", 1, 1)
     assert event.started_at == job.now - micros(MINUTE)
     assert event.at == job.now
+
+
+def test_a_move_writes_the_columns_that_it_decides_and_no_other() -> None:
+    job = Machine(busy_flow(expires=HOUR), key="k", priority=2, tenant="acme")
+    job.run(raised("down"))
+    before = job.claim().turn(MINUTE).row
+    after = job.end(DONE).row
+    changed = {
+        f: getattr(after, f) for f in JobRow._fields if getattr(after, f) != getattr(before, f)
+    }
+    assert changed == {
+        "state": "packing", "role": "ready", "version": before.version + 1, "seq": before.seq + 1,
+        "attempt": 0, "changed_at": job.now, "not_before": job.now, "slot": "pdf/packing",
+        "leased_by": None, "token": before.token + 1, "stood": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.shows("E-18", "E-24")
