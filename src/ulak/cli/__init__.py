@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import NoReturn
 
 from ulak.errors import UlakError
@@ -14,6 +15,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from ulak.cli.output import complain
     from ulak.cli.program import program
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that cannot show a character gets its number, not an error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         program(args=None if arguments is None else list(arguments), prog_name="ulak")
     except UlakError as error:

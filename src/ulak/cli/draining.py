@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from ulak.cli.output import complain
+from ulak.cli.output import complain, some
 from ulak.engine.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -23,7 +23,11 @@ async def run_until_told(worker: Worker) -> None:
         told += 1
         if told == 1:
             patience = worker.settings.drain.total_seconds()
-            busy = f"; {worker.running} stages have {patience:g} s to end" if worker.running else ""
+            busy = (
+                f"; {some(worker.running, 'stage')} may take {patience:g} s"
+                if worker.running
+                else ""
+            )
             say(f"draining{busy}; a second signal hurries")
             worker.stop()
         elif told == 2:
@@ -47,9 +51,10 @@ def leave_behind(worker: Worker) -> None:
     Their leases lapse, and other workers take the jobs.
     """
     if worker.running:
+        lease_s = worker.settings.lease.total_seconds()
         complain(
-            f"{worker.running} stages did not stop in time; their jobs are free again when the "
-            f"lease has lapsed, in {worker.settings.lease.total_seconds():g} s"
+            f"{some(worker.running, 'stage')} did not stop in time; other workers may take "
+            f"what is left when the lease has lapsed, in {lease_s:g} s"
         )
         sys.stdout.flush()
         os._exit(1)

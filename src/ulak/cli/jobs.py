@@ -18,6 +18,7 @@ from ulak.cli.output import (
     print_json,
     print_table,
     role_text,
+    safe,
     when,
 )
 from ulak.cli.person import ActorOption, NoteOption
@@ -72,20 +73,17 @@ def list_jobs(
 
 
 def _print_jobs(jobs: list[Job]) -> None:
-    columns = ["id", "flow", "state", "role", "changed"]
-    has_codes = any(job.code for job in jobs)
     has_tenants = any(job.tenant for job in jobs)
     rows = []
     for job in jobs:
+        reason = f"{job.role}: {job.code}" if job.code else job.role
         row: list[str | Text] = [
-            job.id, job.flow, role_text(job.role, job.state), role_text(job.role),
-            when(job.changed_at),
+            job.id, job.flow, role_text(job.role, job.state), when(job.changed_at),
+            role_text(job.role, reason),
         ]  # fmt: skip
-        rows.append(
-            row + ([job.code or ""] if has_codes else []) + ([job.tenant] if has_tenants else [])
-        )
-    columns += (["code"] if has_codes else []) + (["tenant"] if has_tenants else [])
-    print_table(columns, rows, keep=("id", "changed", "role"))
+        rows.append([*row, job.tenant] if has_tenants else row)
+    columns = ["id", "flow", "state", "changed", "role"] + (["tenant"] if has_tenants else [])
+    print_table(columns, rows, keep=("id", "changed"))
 
 
 @group.command("show")
@@ -146,7 +144,7 @@ def _print_job(job: Job, document: dict[str, Any]) -> None:
     facts += [
         ("submitted", f"{when(job.created_at)} by {job.submitter or 'nobody in particular'}"),
         ("changed", when(job.changed_at)),
-        ("round", f"{job.round}, {job.attempt} failed attempts, {job.lapses} lapses"),
+        ("round", f"{job.round}; failed attempts: {job.attempt}, lapses: {job.lapses}"),
     ]
     if document["choices"]:
         facts.append(("decide", " or ".join(document["choices"])))
@@ -194,14 +192,19 @@ def trail(
     if as_json:
         print_json({"job": job, "events": [event_document(event) for event in events]})
         return
+    # A worker's id is long and the same on most lines; it is told once, below.
+    workers = dict.fromkeys(e.worker for e in events if e.worker is not None)
+    short = {worker: f"worker {n}" for n, worker in enumerate(workers, start=1)}
     print_table(
         ("seq", "at", "kind", "state", "actor", "what"),
         [
-            (str(e.seq), when(e.at), e.kind, _moved(e), e.actor, _what(e))
+            (str(e.seq), when(e.at), e.kind, _moved(e), short.get(e.actor, e.actor), _what(e))
             for e in events
         ],
         keep=("seq", "at", "kind"),
-    )  # fmt: skip
+    )
+    for worker, name in short.items():
+        print(f"{name} is {safe(worker)}")
 
 
 def _moved(event: TrailEvent) -> str:
@@ -212,7 +215,7 @@ def _moved(event: TrailEvent) -> str:
 
 def _what(event: TrailEvent) -> str:
     attempt = f"attempt {event.attempt}" if event.attempt > 1 else ""
-    return " · ".join(part for part in (event.code, event.message, attempt) if part)
+    return "; ".join(part for part in (event.code, event.message, attempt) if part)
 
 
 # --- acts -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ulak.cli.output import JsonOption, note, print_json, print_table, when
+from ulak.cli.output import JsonOption, note, print_json, print_table, some, when
 from ulak.cli.target import AppOption, reading
 from ulak.clock import to_datetime
 from ulak.core.job import Message
@@ -79,7 +79,7 @@ def revive(
     if as_json:
         print_json({"revived": revived})
     else:
-        print(f"{revived} messages will be tried again")
+        print(f"revived {some(revived, 'message')}")
 
 
 def _name(message: Message) -> str:

@@ -38,6 +38,11 @@ def console() -> Console:
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 
+def some(number: int, what: str) -> str:
+    """Count things: 1 job, 2 jobs."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def complain(message: str) -> None:
     """Say on stderr what went wrong, on one line."""
     print(f"error: {one_line(message)}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ulak.cli import spans
-from ulak.cli.output import JsonOption, print_json, when
+from ulak.cli.output import JsonOption, print_json, some, when
 from ulak.cli.target import AppOption, in_force, load, reading
 from ulak.clock import micros, to_datetime
 from ulak.engine.documents import rfc3339
@@ -47,4 +47,4 @@ def prune(
     if as_json:
         print_json({"pruned": pruned, "before": rfc3339(moment)})
     else:
-        print(f"{pruned} jobs that ended before {when(moment)} are gone")
+        print(f"pruned {some(pruned, 'job')} that ended before {when(moment)}")

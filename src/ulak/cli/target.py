@@ -64,9 +64,10 @@ def load(found: Settings) -> Engine:
     app, source = found.app, found.source("app")
     module_name, colon, path = app.partition(":")
     parts = [*module_name.split("."), *path.split(".")]
-    if not colon or not all(part.isidentifier() for part in parts):
+    is_file = "/" in module_name or module_name.endswith(".py")
+    if is_file or not colon or not all(part.isidentifier() for part in parts):
         hint = "write module:engine, for example examples.demo:engine"
-        if "/" in module_name or module_name.endswith(".py"):
+        if is_file:
             hint = "write the module with dots, for example examples.demo:engine"
         raise BadInput(f"APP {app!r} ({source}) names no engine; {hint}")
     found_thing: Any = _module(module_name)

@@ -107,16 +107,19 @@ async def _greet(engine: Engine, worker: Worker, server: Server, found: Settings
         await asyncio.sleep(GLANCE_S)
     if not server.is_local:
         note("the API asks nobody who they are, and other machines can reach this address")
-    say(f"ulak {ulak.__version__} serves {found.app} at {server.address}")
-    say(f"  jobs      {server.address}/jobs")
-    say(f"  health    {server.address}/health/ready")
-    say(f"  queues    {served(engine, worker.settings)}")
-    say(f"  store     {_store(engine)}")
+    lines = [
+        f"ulak {ulak.__version__} serves {found.app} at {server.address}",
+        f"  jobs      {server.address}/jobs",
+        f"  health    {server.address}/health/ready",
+        f"  queues    {served(engine, worker.settings)}",
+        f"  store     {_store(engine)}",
+        "",
+    ]
     if engine.store.features.shared:
-        say("\nNext, in another terminal:")
-        for line in await asyncio.to_thread(_next_commands, engine, found):
-            say(f"  {line}")
-    say("\nCtrl-C drains and stops.")
+        commands = await asyncio.to_thread(_next_commands, engine, found)
+        lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
+    lines.append("Ctrl-C drains and stops.")
+    say("\n".join(lines))
 
 
 def _store(engine: Engine) -> str:

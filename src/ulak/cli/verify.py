@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ulak.cli.output import JsonOption, print_json, print_table
+from ulak.cli.output import JsonOption, print_json, print_table, some
 from ulak.cli.target import AppOption, reading
 
 
@@ -22,6 +22,6 @@ def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
         rows = [(f.kind, f"{f.job_id}: {f.sentence}" if f.job_id else f.sentence) for f in findings]
         print_table(("kind", "finding"), rows, keep=("kind",))
     else:
-        print(f"{jobs} jobs: every trail, key, slot and counter agrees")
+        print(f"{some(jobs, 'job')}: every trail, key, slot and counter agrees")
     if findings:
         raise typer.Exit(1)

@@ -1,0 +1,84 @@
+"""`ulak doctor`: what is in force, and which jobs nobody can serve."""
+
+import pytest
+
+NEXT = """
+import ulak
+engine = ulak.connect("sqlite:///shop.db")
+"""
+
+
+def test_doctor_tells_every_setting_and_where_it_came_from(shop, monkeypatch):
+    monkeypatch.setenv("ULAK_PORT", "9000")
+    found = shop.ulak("doctor", "--json").document
+    assert found["settings"]["app"] == {"value": "shop:engine", "source": "command line"}
+    assert found["settings"]["port"] == {"value": 9000, "source": "ULAK_PORT"}
+    assert found["settings"]["env"] == {"value": "dev", "source": "default"}
+    assert found["store"]["path"] == "shop.db"
+    said = shop.ulak("doctor").out
+    assert "9000  (ULAK_PORT)" in said
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_doctor_names_the_version_of_sqlite_and_its_bug(shop):
+    import sqlite3
+
+    store = shop.ulak("doctor", "--json").document["store"]
+    said = shop.ulak("doctor").out
+    assert store["sqlite"] == sqlite3.sqlite_version
+    assert store["sqlite"] in said
+    assert ("WAL-reset" in said) == store["wal_reset_bug"]
+
+
+def test_doctor_names_jobs_that_no_worker_serves(shop):
+    shop.submit("greet", "ada")
+    import shop as program
+
+    troubles = shop.ulak("doctor", "--json").document["troubles"]
+    assert [(t["code"], t["flow"], t["jobs"]) for t in troubles] == [
+        ("lane-not-served", "greet", 1)
+    ]
+    with program.engine as engine:
+        lanes = sorted(lane for flow in engine.flows for lane in flow.table.lanes)
+        engine.store.register("w1", lease_us=60_000_000, lanes=lanes, about="here")
+    found = shop.ulak("doctor", "--json").document
+    assert found["troubles"] == []
+    assert [worker["id"] for worker in found["workers"]] == ["w1"]
+
+
+@pytest.mark.shows("E-50")
+def test_before_a_deploy_doctor_lists_what_the_new_program_cannot_serve(shop, tmp_path):
+    shop.submit("greet", "ada")
+    assert shop.ulak("doctor", "--before-deploy").code == 0
+    (tmp_path / "later.py").write_text(
+        NEXT + "@engine.job(version=2)\ndef greet(name: str) -> str: return name\n"
+    )
+    answer = shop.run("doctor", "--before-deploy", "-a", "later:engine")
+    assert answer.code == 1
+    assert "greet@1" in answer.out
+    assert "only version 2" in " ".join(answer.out.split())
+    document = shop.run("doctor", "--before-deploy", "--json", "-a", "later:engine").document
+    assert [(t["code"], t["flow"], t["version"], t["jobs"]) for t in document["troubles"]] == [
+        ("version-missing", "greet", 1, 1)
+    ]
+
+
+@pytest.mark.shows("E-50")
+def test_before_a_deploy_doctor_lists_states_that_a_version_has_lost(shop, tmp_path):
+    shop.submit("claim", {"who": "ada", "amount": 1, "iban": "x"})
+    (tmp_path / "renamed.py").write_text(
+        NEXT + 'engine.add(ulak.Flow.steps("claim", ("asked", lambda run: None)))\n'
+    )
+    answer = shop.run("doctor", "--before-deploy", "--json", "-a", "renamed:engine")
+    assert answer.code == 1
+    assert [(t["code"], t["state"]) for t in answer.document["troubles"]] == [
+        ("state-missing", "requested")
+    ]
+    assert shop.run("jobs", "list", "-a", "renamed:engine").code == 1
+
+
+def test_ended_jobs_need_nobody(shop, tmp_path):
+    shop.submit("greet", "ada")
+    shop.work()
+    (tmp_path / "bare.py").write_text(NEXT)
+    assert shop.run("doctor", "--before-deploy", "-a", "bare:engine").code == 0

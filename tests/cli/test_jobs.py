@@ -1,0 +1,175 @@
+"""`ulak jobs`: what an operator reads, and what an operator does."""
+
+import json
+import re
+
+import pytest
+
+NOBODY = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
+
+
+def claim(shop, amount: int = 10) -> str:
+    return shop.submit(
+        "claim", {"who": "ada", "amount": amount, "iban": "TR33-SECRET"}, actor="ada", tenant="t1"
+    )
+
+
+def test_a_list_can_be_filtered_by_everything_it_shows(shop):
+    shop.submit("greet", "ada")
+    shop.submit("stumble", 1)
+    claim(shop)
+    shop.work()
+    for options, flows in [
+        ((), ["claim", "stumble", "greet"]),
+        (("--flow", "greet"), ["greet"]),
+        (("--state", "done"), ["greet"]),
+        (("--role", "held"), ["claim"]),
+        (("--tenant", "t1"), ["claim"]),
+        (("--code", "raised"), ["stumble"]),
+        (("--code", "nothing-like-it"), []),
+    ]:
+        answer = shop.ulak("jobs", "list", "--json", *options)
+        assert [job["flow"] for job in answer.document["jobs"]] == flows, options
+
+
+def test_pages_follow_each_other_without_a_gap(shop):
+    jobs = [shop.submit("greet", str(n)) for n in range(5)]
+    seen, after = [], []
+    while True:
+        page = shop.ulak("jobs", "list", "--json", "--limit", "2", *after).document
+        seen += [job["id"] for job in page["jobs"]]
+        if page["next"] is None:
+            break
+        after = ["--after", page["next"]]
+    assert seen == jobs[::-1]
+
+
+def test_a_list_for_people_fits_a_hundred_columns_and_keeps_ids_whole(shop):
+    job = claim(shop)
+    shop.submit("stumble", 1)
+    shop.work()
+    said = shop.ulak("jobs", "list").out
+    assert max(map(len, said.splitlines())) <= 100
+    assert job in said
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said)
+
+
+def test_a_job_is_shown_with_its_secrets_hidden(shop):
+    job = claim(shop)
+    said = shop.ulak("jobs", "show", job)
+    document = shop.ulak("jobs", "show", job, "--json").document
+    assert "TR33-SECRET" not in said.out + json.dumps(document)
+    assert document["payload"] == {"who": "ada", "amount": 10, "iban": "***"}
+    assert document["choices"] == ["approve", "refuse"]
+    assert document["created_at"].endswith("Z")
+
+
+def test_the_payload_of_a_flow_that_is_not_declared_stays_hidden(shop, tmp_path):
+    job = claim(shop)
+    (tmp_path / "other.py").write_text('import ulak\nengine = ulak.connect("sqlite:///shop.db")\n')
+    for answer in (
+        shop.run("jobs", "show", job, "-a", "other:engine"),
+        shop.run("jobs", "show", job, "-a", "other:engine", "--json"),
+    ):
+        assert answer.code == 0
+        assert "TR33-SECRET" not in answer.out
+
+
+def test_a_result_is_shown(shop):
+    job = shop.submit("greet", "ada")
+    shop.work()
+    assert shop.ulak("jobs", "show", job, "--json").document["result"] == "hello ada"
+    assert "hello ada" in shop.ulak("jobs", "show", job).out
+
+
+def test_what_a_stage_says_never_reaches_the_terminal_as_a_command(shop):
+    job = shop.submit("stumble", 1)
+    shop.work()
+    said = shop.ulak("jobs", "trail", job).out
+    assert "[bold]luck[/bold]" in said
+    assert "\x1b" not in said
+    assert "\\x1b" in said
+
+
+@pytest.mark.shows("E-11")
+def test_a_decision_moves_the_job_and_stands_in_the_trail(shop):
+    job = claim(shop)
+    answer = shop.ulak(
+        "jobs", "decide", job, "approve", "--actor", "grace", "--note", "checked",
+        "--data", '{"grade": 1}', "--role", "operator",
+    )  # fmt: skip
+    assert answer.code == 0
+    assert "requested > approved" in answer.out
+    events = shop.ulak("jobs", "trail", job, "--json").document["events"]
+    assert [(e["kind"], e["actor"], e["code"], e["message"]) for e in events[1:]] == [
+        ("decided", "grace", "approve", "checked")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "about"),
+    [
+        (("perhaps", "--actor", "grace"), 1, '"approve" or "refuse"'),
+        (("approve", "--actor", "ada"), 1, "ada may not decide"),
+        (("approve", "--actor", "grace", "--role", "viewer"), 1, 'only "operator"'),
+        (("approve", "--actor", "grace", "--data", "{"), 2, "not JSON"),
+        (("approve", "--actor", "grace", "--data", '{"grade": "high"}'), 1, "Verdict"),
+    ],
+)
+def test_a_decision_that_is_not_allowed_is_refused_and_changes_nothing(
+    shop, arguments, code, about
+):
+    job = claim(shop)
+    answer = shop.ulak("jobs", "decide", job, *arguments)
+    assert answer.code == code
+    assert about in answer.err
+    assert shop.ulak("jobs", "show", job, "--json").document["state"] == "requested"
+
+
+def test_release_retry_and_cancel(shop):
+    held, failed, waiting = claim(shop, 5000), shop.submit("stumble", 1), claim(shop)
+    shop.ulak("jobs", "decide", held, "approve", "--actor", "grace")
+    shop.work()
+    assert "held > approved" in shop.ulak("jobs", "release", held, "--note", "fine").out
+    assert shop.ulak("jobs", "retry", failed, "--json").document["round"] == 2
+    assert "requested > cancelled" in shop.ulak("jobs", "cancel", waiting).out
+    again = shop.ulak("jobs", "cancel", waiting)
+    assert again.code == 1
+    assert "already ended" in again.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("show",), ("trail",), ("release",), ("retry",), ("cancel",), ("decide", "approve"), ()],
+    ids=lambda command: " ".join(command) or "why",
+)
+@pytest.mark.parametrize(
+    ("job", "about"), [(NOBODY, f"no job {NOBODY}"), ("7", "'7' is not a job id"), ("", "job id")]
+)
+def test_a_job_that_does_not_exist_is_one_line(shop, command, job, about):
+    words = ["jobs", command[0], job, *command[1:]] if command else ["why", job]
+    answer = shop.ulak(*words)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert about in answer.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--limit", "0"), ("--limit", "x"), ("--role", "asleep"), ("--after", "7"), ("--colour",)],
+)
+def test_a_list_that_is_misused_says_so(shop, options):
+    answer = shop.ulak("jobs", "list", *options)
+    assert answer.code == (1 if options[0] == "--after" else 2)
+    assert answer.err
+
+
+@pytest.mark.shows("E-64")
+def test_why_answers_in_a_sentence_and_as_json(shop):
+    job = claim(shop)
+    answer = shop.ulak("why", job)
+    assert answer.code == 0
+    document = shop.ulak("why", job, "--json").document
+    assert document["code"] == "gate"
+    assert document["sentence"] in " ".join(answer.out.split())

@@ -1,0 +1,171 @@
+"""`ulak up` and `ulak worker`, as processes of their own."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+PATIENCE_S = 30
+
+
+@contextmanager
+def running(shop, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = shop.start(*arguments)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for another process to have done something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    found = re.search(r"http://\S+", process.stdout.readline())
+    assert found, process.stderr.read()
+    return found[0]
+
+
+def state(shop, job: str) -> str:
+    return shop.ulak("jobs", "show", job, "--json").document["state"]
+
+
+@pytest.mark.shows("E-16", "E-40")
+def test_up_serves_works_and_drains(shop):
+    job = shop.submit("greet", "ada")
+    with running(shop, "up", "shop:engine", "--port", "0") as process:
+        base = address(process)
+        ready = httpx.get(f"{base}/health/ready")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+        until(lambda: state(shop, job) == "done")
+        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["jobs"]
+        assert [(j["id"], j["state"]) for j in listed] == [(job, "done")]
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "drained" in out
+    assert "Traceback" not in err
+    assert shop.ulak("doctor", "--json").document["workers"] == []
+
+
+def test_up_prints_how_to_answer_the_question_that_is_asked(shop):
+    job = shop.submit("claim", {"who": "ada", "amount": 1, "iban": "x"}, actor="ada")
+    with running(shop, "up", "shop:engine", "--port", "0") as process:
+        address(process)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "jobs list -a shop:engine" in out
+    assert f"jobs decide {job} approve -a shop:engine" in out
+
+
+def test_a_taken_port_is_one_line(shop):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = shop.run("up", "shop:engine", "--port", port)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"error: port {port} of 127.0.0.1 is taken")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("up", "--host", "no.such.host.invalid"), 1),
+        (("up", "--host", "192.0.2.1"), 1),
+        (("up", "--port", "70000"), 2),
+        (("worker", "--queue", "nowhere"), 1),
+        (("worker", "--lease", "0"), 2),
+        (("worker", "--lease", "soon"), 2),
+        (("worker", "--drain", "-1"), 2),
+        (("worker", "--threads", "-1"), 2),
+    ],
+)
+def test_what_cannot_be_started_says_why(shop, arguments, code):
+    answer = shop.run(arguments[0], "shop:engine", *arguments[1:])
+    assert answer.code == code
+    assert answer.err
+
+
+@pytest.mark.shows("E-40")
+def test_a_worker_lets_a_running_stage_end_before_it_exits(shop):
+    job = shop.submit("nap", 1.0)
+    with running(shop, "worker", "shop:engine", "--queue", "nap") as process:
+        until(lambda: shop.ulak("jobs", "show", job, "--json").document["leased_by"])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert state(shop, job) == "done"
+
+
+@pytest.mark.shows("E-40")
+def test_a_second_signal_hurries_and_spends_no_attempt(shop):
+    job = shop.submit("nap", 600)
+    with running(shop, "worker", "shop:engine", "--drain", "500") as process:
+        until(lambda: shop.ulak("jobs", "show", job, "--json").document["leased_by"])
+        process.send_signal(signal.SIGTERM)
+        assert "serves" in process.stdout.readline()
+        assert "draining; 1 stage may take 500 s" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    left = shop.ulak("jobs", "show", job, "--json").document
+    assert (left["role"], left["leased_by"], left["attempt"]) == ("ready", None, 0)
+
+
+def test_a_stage_that_will_not_stop_ends_with_the_process_and_is_told(shop, tmp_path):
+    (tmp_path / "stubborn.py").write_text(
+        "import time, ulak\n"
+        'engine = ulak.connect("sqlite:///shop.db")\n'
+        "@engine.job\n"
+        "def sleep(seconds: int) -> None: time.sleep(seconds)\n"
+    )
+    import stubborn
+
+    with stubborn.engine as engine:
+        job = engine.submit(stubborn.sleep, 600).id
+    with running(shop, "worker", "stubborn:engine", "--drain", "0.2", "--lease", "5") as process:
+        until(lambda: shop.ulak("jobs", "show", job, "--json").document["leased_by"])
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "error: 1 stage did not stop in time" in err
+
+
+@pytest.mark.shows("E-38")
+def test_an_interrupt_from_the_terminal_is_no_failure_of_an_isolated_stage(shop, tmp_path):
+    (tmp_path / "apart.py").write_text(
+        "import pathlib, time, ulak\n"
+        'engine = ulak.connect("sqlite:///shop.db")\n'
+        'flow = ulak.Flow("apart", ulak.Lifecycle("a", {"a": ["done"]}))\n'
+        '@flow.stage("a", isolate="process")\n'
+        "def sleep(run):\n"
+        '    pathlib.Path("begun").touch()\n'
+        "    time.sleep(600)\n"
+        "engine.add(flow)\n"
+    )
+    import apart
+
+    with apart.engine as engine:
+        job = engine.submit(apart.flow).id
+    with running(shop, "worker", "apart:engine", "--drain", "1") as process:
+        until((tmp_path / "begun").exists)
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    left = shop.ulak("jobs", "show", job, "--json").document
+    assert (left["role"], left["leased_by"], left["attempt"]) == ("ready", None, 0)
