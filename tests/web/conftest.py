@@ -1,0 +1,40 @@
+"""The application of an engine on memory, asked as a client would ask it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+import ulak
+import ulak.web
+
+
+@pytest.fixture
+def engine() -> Iterator[ulak.Engine]:
+    made = ulak.connect("memory://")
+
+    @made.job
+    def greet(name: str) -> str:
+        return f"hello {name}"
+
+    made.greet = greet  # for tests that submit
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ask() -> Callable[..., httpx.Response]:
+    """Send one request to an application, without a network between."""
+
+    def send(app: Any, path: str, *, method: str = "GET", **options: Any) -> httpx.Response:
+        async def one() -> httpx.Response:
+            # What an application raises must come back as an answer, as over a network.
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://ulak") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(one())
+
+    return send

@@ -1,0 +1,80 @@
+"""Whether a process lives, and whether it can work."""
+
+import threading
+
+import pytest
+
+import ulak.web
+from ulak.errors import StoreError
+from ulak.web import health
+
+
+def test_a_process_that_answers_is_live(engine, ask):
+    app = ulak.web.app(engine)
+    assert ask(app, "/health/live").json() == {"status": "live"}
+    assert ask(app, "/health/live", method="HEAD").status_code == 200
+
+
+def test_live_does_not_ask_the_store(engine, ask, monkeypatch):
+    monkeypatch.setattr(engine.store, "open", lambda: pytest.fail("the store was opened"))
+    assert ask(ulak.web.app(engine), "/health/live").status_code == 200
+
+
+def is_unready(answer, about: str) -> bool:
+    document = answer.json()
+    return (
+        answer.status_code == 503
+        and answer.headers["content-type"] == "application/problem+json"
+        and document["code"] == "not-ready"
+        and document["retryable"] is True
+        and about in document["detail"]
+    )
+
+
+@pytest.mark.shows("E-58")
+def test_ready_follows_the_store_down_and_up_again(engine, ask, monkeypatch):
+    app = ulak.web.app(engine)
+    assert ask(app, "/health/ready").json() == {"status": "ready"}
+
+    def fail() -> None:
+        raise StoreError("the disk is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.store, "workers", fail)
+        assert is_unready(ask(app, "/health/ready"), "the disk is gone")
+    assert ask(app, "/health/ready").status_code == 200
+
+
+def test_a_store_that_hangs_is_not_ready_and_is_asked_once(engine, ask, monkeypatch):
+    asked, answer = [], threading.Event()
+
+    def hang() -> None:
+        asked.append(1)
+        answer.wait(30)
+
+    monkeypatch.setattr(engine.store, "workers", hang)
+    monkeypatch.setattr(health, "PATIENCE_S", 0.05)
+    app = ulak.web.app(engine)
+
+    import asyncio
+
+    import httpx
+
+    async def probe_thrice() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://ulak") as client:
+            answers = [await client.get("/health/ready") for _ in range(3)]
+        answer.set()
+        return answers
+
+    for response in asyncio.run(probe_thrice()):
+        assert is_unready(response, "has not answered")
+    assert len(asked) == 1
+
+
+def test_ready_waits_for_what_the_process_still_lacks(engine, ask):
+    lacking = ["the worker is not registered"]
+    app = ulak.web.app(engine, unready=lambda: lacking[0] if lacking else None)
+    assert is_unready(ask(app, "/health/ready"), "not registered")
+    lacking.clear()
+    assert ask(app, "/health/ready").status_code == 200

@@ -1,0 +1,65 @@
+"""ulak inside somebody's own FastAPI application."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import ulak
+import ulak.web
+
+
+@pytest.mark.shows("E-16")
+def test_an_engine_lives_and_works_inside_another_application(engine):
+    app = FastAPI(lifespan=engine.lifespan(workers=True))
+    app.mount("/ulak", ulak.web.app(engine))
+
+    @app.post("/greetings")
+    async def greet(name: str) -> dict[str, str]:
+        return {"job": (await engine.aio.submit(engine.greet, name)).id}
+
+    async def use() -> None:
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://own") as client,
+        ):
+            job = (await client.post("/greetings", params={"name": "ada"})).json()["job"]
+            await engine.aio.wait(job, timeout=timedelta(seconds=20))
+            listed = (await client.get("/ulak/jobs", params={"role": "done"})).json()["jobs"]
+            assert [found["id"] for found in listed] == [job]
+            assert (await client.get("/ulak/health/ready")).status_code == 200
+            assert (await client.get("/ulak/nothing")).json()["code"] == "not-found"
+
+    asyncio.run(use())
+    assert engine.store.workers() == []
+
+
+def test_without_workers_nothing_is_run(engine):
+    app = FastAPI(lifespan=engine.lifespan())
+
+    async def use() -> None:
+        async with app.router.lifespan_context(app):
+            await engine.aio.submit(engine.greet, "ada")
+            assert engine.store.workers() == []
+
+    asyncio.run(use())
+
+
+def test_a_worker_that_ends_early_is_heard_of(engine, caplog, monkeypatch):
+    def refuse(*_args, **_options):
+        raise ulak.StoreError("no room")
+
+    monkeypatch.setattr(engine.store, "register", refuse)
+
+    async def use() -> None:
+        async with engine.lifespan(workers=True)(None):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ulak.StoreError):
+        asyncio.run(use())
+    assert "the worker has ended" in caplog.text
