@@ -1,0 +1,78 @@
+"""A worker is killed with -9: another takes its jobs over, and nothing is counted twice."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.scenario import program
+from tests.scenario.doubles import SOON, eventually, kinds, settings
+
+
+@pytest.mark.shows("E-27")
+def test_the_jobs_of_a_killed_worker_are_run_by_another(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with program.engine_at(tmp_path / "jobs.db") as engine:
+        jobs = engine.submit_many(program.loop_flow, [1] * 3)
+        jobs.append(engine.submit(program.thread_flow, 1))
+        victim = program.start(tmp_path, 0.5)
+        eventually(lambda: len(program.ledger(tmp_path)) == 4)
+        victim.kill()
+        assert victim.wait(10) == -signal.SIGKILL
+        (tmp_path / "hold").unlink()
+        rescuer = program.start(tmp_path, 0.5)
+        try:
+            for job in jobs:
+                end = engine.wait(job.id, timeout=SOON)
+                assert (end.state, end.attempt, end.leased_by) == ("done", 0, None)
+                assert kinds(engine, job) == ["submitted", "lapsed", "moved"]
+                lapsed, moved = engine.trail(job.id)[1:]
+                assert f"-{victim.pid}-" in (lapsed.worker or "")
+                assert f"-{rescuer.pid}-" in (moved.worker or "")
+        finally:
+            rescuer.terminate()
+            assert rescuer.wait(10) == 0
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-29", "E-27")
+def test_a_slot_is_free_again_when_its_worker_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with program.engine_at(tmp_path / "jobs.db") as engine:
+        jobs = engine.submit_many(program.narrow_flow, [1] * 4)
+        victim = program.start(tmp_path, 0.5)
+        eventually(lambda: len(program.ledger(tmp_path)) == 2)
+        assert sum(slot.job_id is not None for slot in engine.store.slots()) == 2
+        victim.kill()
+        victim.wait(10)
+        (tmp_path / "hold").unlink()
+        with engine.working(settings()):
+            for job in jobs:
+                assert engine.wait(job.id, timeout=SOON).state == "done"
+        assert all(slot.job_id is None for slot in engine.store.slots())
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-38")
+def test_a_child_does_not_outlive_a_worker_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with program.engine_at(tmp_path / "jobs.db") as engine:
+        engine.submit(program.isolated_flow, "x")
+        victim = program.start(tmp_path, 0.5)
+        eventually(lambda: program.ledger(tmp_path))
+        child = int(program.ledger(tmp_path)[0].split()[2])
+        victim.kill()
+        victim.wait(10)
+        eventually(lambda: not _is_alive(child), within_s=5)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    time.sleep(0.01)
+    # A killed orphan may stay a zombie until something reaps it.
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
