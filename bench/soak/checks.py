@@ -172,7 +172,7 @@ def _what_began_was_undone(seen: Evidence) -> Iterator[str]:
     for line in seen.lines:
         if line.kind not in ("begin", "effect"):
             continue
-        job, round_, name = line.words[0].split("/")
+        job, round_, *_, name = line.words[0].split("/")
         at = (job, int(round_))
         if line.kind == "begin" and name in UNDO_OF and name not in began[at]:
             began[at].append(name)

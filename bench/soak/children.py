@@ -9,14 +9,16 @@ import argparse
 import asyncio
 import signal
 import sys
-import threading
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import ulak
 from bench.soak.ledger import Ledger, read_all
 from bench.soak.orders import LEASE, Order, flows, key_of, order
+from ulak.clock import micros
 from ulak.core.job import Message
+from ulak.engine import relay
 from ulak.ids import to_text
 from ulak.store.protocol import Store
 
@@ -54,9 +56,12 @@ def engine_of(folder: Path, broken: str | None = None) -> tuple[ulak.Engine, Led
 
 def work(folder: Path, broken: str | None) -> None:
     """Be a worker until SIGTERM."""
-    engine, _ = engine_of(folder, broken)
+    # A relay that vanishes keeps its messages for a minute; here as long as a lease.
+    relay.HOLD_US = micros(LEASE)
+    engine, ledger = engine_of(folder, broken)
     worker = engine.worker(SETTINGS)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    ledger.append("ready")
     asyncio.run(worker.run())
     engine.close()
 
@@ -65,31 +70,28 @@ def submit(folder: Path, seed: int, broken: str | None) -> None:
     """Submit orders up to the number that each line of standard input names.
 
     What the ledger shows as accepted is left out; an order whose submit was cut off by a kill is
-    submitted again under its key. Every tenth is submitted by two threads at once.
+    submitted again under its key. Every tenth is submitted through two engines at once.
     """
-    engine, ledger = engine_of(folder, broken)
     accepted = {int(line.words[0]) for line in read_all(folder / LEDGER) if line.kind == "accepted"}
-    (orders, _) = engine.flows
+    engines = [engine_of(folder, broken) for _ in range(2)]
     n = 0
 
-    def place(placed: Order) -> None:
-        job = engine.submit(orders, placed, actor="soak", dedup_key=key_of(placed))
+    def place(placed: Order, engine: ulak.Engine, ledger: Ledger) -> None:
+        job = engine.submit(engine.flows[0], placed, actor="soak", dedup_key=key_of(placed))
         ledger.append("accepted", placed.n, job.id, int(job.created))
 
     for line in sys.stdin:
         while n < int(line):
-            placed = order(seed, n)
             if n not in accepted:
-                if n % DUPLICATE_EVERY == 0:
-                    pair = [threading.Thread(target=place, args=(placed,)) for _ in range(2)]
-                    for thread in pair:
-                        thread.start()
-                    for thread in pair:
-                        thread.join()
-                else:
-                    place(placed)
+                rivals = engines if n % DUPLICATE_EVERY == 0 else engines[:1]
+                threads = [Thread(target=place, args=(order(seed, n), *rival)) for rival in rivals]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
             n += 1
-    engine.close()
+    for engine, _ in engines:
+        engine.close()
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 class Line(NamedTuple):
     """One thing that happened. What `words` mean depends on the kind.
 
+    ready                       a worker will drain when it is asked to
     begin     key token         a stage or an undo starts; the key is job/round/name
     effect    key token         the effect of a `once` happened
     in, out   limit job token   a limited stage was entered, or left
@@ -39,6 +40,10 @@ class Ledger:
         """Write one line; when this returns, no kill of this process can take it back."""
         line = " ".join((kind, str(pid or self._pid), *map(str, words))) + "\n"
         os.write(self._fd, line.encode())
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._fd)
 
 
 class Reader:

@@ -1,11 +1,13 @@
 """The storm: workers are killed, frozen beyond their lease, and drained, at random moments.
 
-A victim is first stopped (SIGSTOP), so that what it holds can be read from the store while it
-cannot move, and then killed: a stopped process does nothing more before SIGKILL ends it.
+What a victim held is read from the store after its death: what it had begun, by the ledger, and
+is still leased under the same token was not committed, and for the length of a lease nobody else
+can take it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -14,19 +16,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 from bench.soak.children import DATABASE, LEDGER
 from bench.soak.ledger import Ledger, Reader
 from bench.soak.orders import LEASE, UNDO_OF
+from ulak.ids import to_text
 
 ROOT = Path(__file__).parents[2]
 UNDOS = frozenset(UNDO_OF.values())
 
-# How the blows are shared out; kills go on until there are enough.
-BLOWS = {"kill": 20, "kill at once": 6, "freeze": 3, "drain": 2, "kill submitter": 2}
+# Blows are dealt from a shuffled deck, so that a short soak has some of each.
+DECK = ("kill",) * 6 + ("kill at once",) * 2 + ("freeze", "drain", "kill submitter")
 PATIENCE_S = 5.0
 
 
@@ -45,8 +48,8 @@ class Children:
     def _start(self, part: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "bench.soak.children", part, str(self._folder)]
         return subprocess.Popen(
-            [*command, *self._options], cwd=ROOT, stdin=subprocess.PIPE, stdout=self.log,
-            stderr=self.log,
+            [*command, *self._options], cwd=ROOT, stdout=self.log, stderr=self.log,
+            stdin=subprocess.PIPE if part == "submit" else subprocess.DEVNULL,
         )  # fmt: skip
 
     def allow(self, orders: int) -> None:
@@ -62,6 +65,7 @@ class Children:
     def restart(self, victim: subprocess.Popen[bytes]) -> None:
         """Put a new process in the place of one that has ended."""
         if victim is self.submitter:
+            self._close_input()
             self.submitter = self._start("submit")
             self.allow(self._allowed)
         else:
@@ -76,10 +80,14 @@ class Children:
 
     def finish_submitting(self) -> None:
         """End the submitter's input and wait until everything is accepted."""
-        assert self.submitter.stdin is not None
-        self.submitter.stdin.close()
+        self._close_input()
         if self.submitter.wait(timeout=60) != 0:
             self.faults.append(f"the submitter failed ({self.submitter.returncode})")
+
+    def _close_input(self) -> None:
+        assert self.submitter.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.submitter.stdin.close()
 
     def stop(self) -> None:
         """Drain every worker."""
@@ -93,7 +101,6 @@ class Children:
                 worker.kill()
                 worker.wait()
                 self.faults.append(f"worker {worker.pid} did not drain")
-        self.log.close()
 
     def kill_all(self) -> None:
         """Leave nothing behind, whatever happened."""
@@ -101,6 +108,8 @@ class Children:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+        self._close_input()
+        self.log.close()
 
 
 class Storm:
@@ -116,6 +125,8 @@ class Storm:
         self._dice = Random(seed)
         self._db = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)
         self._thaws: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._deck: list[str] = []
+        self._ready: set[int] = set()
 
     def rage(self, kills: int, *, before_each: Callable[[int], None], deadline: float) -> None:
         """Deal blows until so many workers were killed."""
@@ -124,7 +135,7 @@ class Storm:
             time.sleep(self._dice.uniform(0.15, 0.45))
             self._thaw()
             self._children.look()
-            blow = self._dice.choices(list(BLOWS), weights=list(BLOWS.values()))[0]
+            blow = self._draw()
             if blow == "kill submitter":
                 self._kill_submitter()
                 continue
@@ -141,6 +152,17 @@ class Storm:
             self._thaw()
             time.sleep(0.05)
 
+    def unsent(self) -> int:
+        """Answer how many messages are yet to be published."""
+        query = "SELECT count(*) FROM outbox WHERE sent_at IS NULL AND dead = 0"
+        count: int = self._db.execute(query).fetchone()[0]
+        return count
+
+    def _draw(self) -> str:
+        if not self._deck:
+            self._deck = self._dice.sample(DECK, len(DECK))
+        return self._deck.pop()
+
     def close(self) -> None:
         """Give back what was opened."""
         self._db.close()
@@ -149,21 +171,18 @@ class Storm:
     # --- blows ------------------------------------------------------------------
 
     def _kill(self, victim: subprocess.Popen[bytes], *, at_once: bool) -> None:
-        """Kill a worker; unless at once, wait for a moment at which it holds an uncommitted run."""
+        """Kill a worker; unless at once, wait until it is seen to hold an uncommitted run."""
         deadline = time.monotonic() + PATIENCE_S
-        while True:
-            if not self._stop(victim):
-                return
-            holds = self._holds_a_run(victim.pid)
-            if holds or at_once or time.monotonic() > deadline:
-                break
-            victim.send_signal(signal.SIGCONT)
-            time.sleep(self._dice.uniform(0.005, 0.05))
+        while not (at_once or self._holds_a_run(victim.pid)) and time.monotonic() < deadline:
+            time.sleep(self._dice.uniform(0.005, 0.02))
+        if not self._stop(victim):
+            return
+        # It stands still: from this line on it has left every limited stage.
         self._ledger.append("dead", pid=victim.pid)
         victim.kill()
         victim.wait()
         self.counts["kills"] += 1
-        self.counts["kills with an uncommitted run"] += holds
+        self.counts["kills with an uncommitted run"] += self._holds_a_run(victim.pid)
         self._children.restart(victim)
 
     def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
@@ -175,8 +194,10 @@ class Storm:
         for _ in range(50):
             if not self._stop(victim):
                 return
-            # One that runs something is a better zombie.
-            if self._can_lock() and self._holds_a_run(victim.pid) and not self._slots(victim.pid):
+            with self._locked() as locked:
+                # One that runs something is a better zombie.
+                good = locked and self._holds_a_run(victim.pid) and not self._slots(victim.pid)
+            if good:
                 over = time.monotonic() + LEASE.total_seconds() + self._dice.uniform(0.3, 1.0)
                 self._thaws.append((over, victim))
                 self.counts["freezes beyond the lease"] += 1
@@ -186,6 +207,9 @@ class Storm:
 
     def _drain(self, victim: subprocess.Popen[bytes]) -> None:
         """Ask a worker to stop, and wait until it has."""
+        while victim.pid not in self._ready and victim.poll() is None:
+            time.sleep(0.02)
+            self._read()
         victim.terminate()
         try:
             code = victim.wait(timeout=20)
@@ -227,14 +251,8 @@ class Storm:
         return any(victim is worker for _, victim in self._thaws)
 
     def _holds_a_run(self, pid: int) -> bool:
-        """Whether a stage that this process began is leased under the same token and not done.
-
-        The ledger says what it began, the store what is committed; the process stands still.
-        """
-        for line in self._reader.read():
-            if line.kind == "begin":
-                job, _, name = line.words[0].split("/")
-                self._runs.setdefault(line.pid, set()).add((job, line.words[1], name))
+        """Whether a stage that this process began is leased under the same token and not done."""
+        self._read()
         began = self._runs.get(pid, set())
         return any(
             (job, str(token), name) in began
@@ -242,21 +260,30 @@ class Storm:
             for name in (UNDOS if role == "undoing" else {"pack" if state == "packing" else state})
         )
 
+    def _read(self) -> None:
+        for line in self._reader.read():
+            if line.kind == "begin":
+                job, *_, name = line.words[0].split("/")
+                self._runs.setdefault(line.pid, set()).add((job, line.words[1], name))
+            elif line.kind == "ready":
+                self._ready.add(line.pid)
+
     def _slots(self, pid: int) -> bool:
         began = {(job, token) for job, token, _ in self._runs.get(pid, set())}
         held = self._db.execute(
             "SELECT jobs.id, token FROM slots JOIN jobs ON jobs.id = slots.job_id"
         ).fetchall()
-        return any((_text(job), str(token)) in began for job, token in held)
+        return any((to_text(job), str(token)) in began for job, token in held)
 
     def _leased(self) -> list[tuple[str, int, str, str]]:
         rows = self._db.execute(
             "SELECT id, token, state, role FROM jobs WHERE leased_by IS NOT NULL"
         ).fetchall()
-        return [(_text(job), token, state, role) for job, token, state, role in rows]
+        return [(to_text(job), token, state, role) for job, token, state, role in rows]
 
-    def _can_lock(self) -> bool:
-        """Whether nobody holds the lock of the database for long: the others come and go."""
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Hold the lock of the database, unless somebody holds it for long: others come and go."""
         with (self._folder / f"{DATABASE}.lock").open("rb") as lock:
             for _ in range(20):
                 try:
@@ -264,11 +291,6 @@ class Storm:
                 except BlockingIOError:
                     time.sleep(0.002)
                 else:
-                    return True
-        return False
-
-
-def _text(job_id: bytes) -> str:
-    from ulak.ids import to_text
-
-    return to_text(job_id)
+                    yield True
+                    return
+            yield False

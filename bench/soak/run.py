@@ -1,0 +1,138 @@
+"""One soak from beginning to end: children, storm, people, and the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ulak
+from bench.soak.checks import Evidence, occupancy, violations
+from bench.soak.children import LEDGER, engine_of
+from bench.soak.ledger import read_all
+from bench.soak.people import Operator
+from bench.soak.storm import Children, Storm
+from ulak.core.lifecycle import FINAL
+from ulak.engine.verify import verify
+
+# So many orders may be ahead of the kills: enough that every worker is busy when it is hit.
+AHEAD = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how hard."""
+
+    jobs: int = 2000
+    kills: int = 100
+    workers: int = 3
+    seed: int = 1
+    seconds: float = 900.0
+    broken: str | None = None
+
+    @property
+    def kills_in_a_run(self) -> int:
+        """How many kills must hit a worker that holds an uncommitted run."""
+        return -(-self.kills * 6 // 10)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was counted, and what was wrong."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.wrong
+
+
+def soak(plan: Plan, folder: Path) -> Verdict:
+    """Run one soak in an empty folder."""
+    started = time.monotonic()
+    deadline = started + plan.seconds
+    engine, ledger = engine_of(folder)
+    engine.open()
+    children = Children(folder, workers=plan.workers, seed=plan.seed, broken=plan.broken)
+    storm = Storm(folder, children, ledger, plan.seed)
+    people = [Operator(name, engine, folder, plan.seed) for name in ("ada", "bora")]
+    verdict = Verdict()
+    try:
+        for person in people:
+            person.start()
+        share = plan.jobs / max(1, plan.kills)
+        storm.rage(
+            plan.kills,
+            before_each=lambda kills: children.allow(min(plan.jobs, AHEAD + int(kills * share))),
+            deadline=deadline - plan.seconds / 4,
+        )
+        children.allow(plan.jobs)
+        children.finish_submitting()
+        _wait_for_the_end(plan, engine, children, storm, deadline)
+        for person in people:
+            person.stop()
+        children.stop()
+        _judge(plan, folder, engine, storm, verdict)
+    finally:
+        children.kill_all()
+        storm.close()
+        engine.close()
+        ledger.close()
+    verdict.wrong += children.faults
+    verdict.wrong += [f"operator {p.name}: {p.error!r}" for p in people if p.error is not None]
+    for act, times in sum((p.acts for p in people), Counter()).items():
+        verdict.counts[f"operators: {act}"] = times
+    verdict.counts["seconds"] = round(time.monotonic() - started)
+    return verdict
+
+
+def _wait_for_the_end(
+    plan: Plan, engine: ulak.Engine, children: Children, storm: Storm, deadline: float
+) -> None:
+    while time.monotonic() < deadline:
+        counts = engine.counts()
+        ended = sum(c.jobs for c in counts if c.flow == "order" and c.role in FINAL)
+        if ended >= plan.jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
+            # A failed order may yet be retried by an operator.
+            time.sleep(0.5)
+            if counts == engine.counts() and storm.unsent() == 0:
+                return
+        for worker in children.workers:
+            if worker.poll() is not None:
+                children.faults.append(f"worker {worker.pid} ended by itself")
+                children.restart(worker)
+        time.sleep(0.2)
+
+
+def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict: Verdict) -> None:
+    lines = read_all(folder / LEDGER)
+    seen = Evidence(engine.store, lines, jobs=plan.jobs, seed=plan.seed)
+    events = Counter(event.kind for trail in seen.trails.values() for event in trail)
+    counts = verdict.counts
+    counts["jobs"] = len(seen.rows)
+    counts["ended"] = sum(row.role in FINAL for row in seen.rows.values())
+    counts["SIGKILLs"] = storm.counts["kills"]
+    counts["SIGKILLs while a run was uncommitted"] = storm.counts["kills with an uncommitted run"]
+    for name in ("freezes beyond the lease", "drains", "submitter kills"):
+        counts[name] = storm.counts[name]
+    counts["runs begun"] = sum(line.kind == "begin" for line in lines)
+    counts["effects that happened"] = sum(line.kind == "effect" for line in lines)
+    counts["effects by key"] = len({line.words[0] for line in lines if line.kind == "effect"})
+    counts["effects recorded"] = events["noted"]
+    counts["events"] = sum(events.values())
+    for kind in ("lapsed", "given-back", "retry", "held", "undone", "retried"):
+        counts[f"events: {kind}"] = events[kind]
+    for limit, (most, places) in occupancy(lines).items():
+        counts[f"at once in {limit}, of {places}"] = most
+    findings = list(verify(engine))
+    counts["findings of verify"] = len(findings)
+    wrong = [*violations(seen), *(f"{f.kind}: job {f.job_id}: {f.sentence}" for f in findings)]
+    if storm.counts["kills"] < plan.kills:
+        wrong.append(f"{storm.counts['kills']} kills in the time given, {plan.kills} were asked")
+    elif storm.counts["kills with an uncommitted run"] < plan.kills_in_a_run:
+        wrong.append(f"fewer than {plan.kills_in_a_run} kills hit an uncommitted run")
+    counts["violations"] = len(wrong)
+    verdict.wrong += wrong

@@ -1,0 +1,39 @@
+"""The soak in its shorter form: twenty kills, and the broken builds that it must find."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.soak.run import Plan, soak
+
+SHORT = Plan(jobs=220, kills=20, seconds=120)
+
+# What each broken build is found by, beside whatever else it breaks.
+FOUND_BY = {
+    "no-lease-guard": "token-went-back",
+    "event-outside-the-transaction": "event-missing",
+    "dedup-without-its-key-table": "has 2 jobs",
+}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.shows("E-26", "E-29", "E-37")
+def test_nothing_is_lost_and_nothing_counts_twice_while_workers_are_killed(tmp_path: Path) -> None:
+    verdict = soak(SHORT, tmp_path)
+
+    assert verdict.wrong == []
+    assert verdict.counts["SIGKILLs"] >= 20
+    assert verdict.counts["SIGKILLs while a run was uncommitted"] >= 12
+    assert verdict.counts["freezes beyond the lease"] > 0
+    assert verdict.counts["events: undone"] > 0
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.shows("E-63")
+@pytest.mark.parametrize("broken", FOUND_BY)
+def test_a_broken_build_fails_the_soak(broken: str, tmp_path: Path) -> None:
+    plan = Plan(jobs=100, kills=10, seconds=45, broken=broken, seed=3)
+
+    verdict = soak(plan, tmp_path)
+
+    assert [sentence for sentence in verdict.wrong if FOUND_BY[broken] in sentence]
