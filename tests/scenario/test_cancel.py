@@ -1,0 +1,264 @@
+"""Cancels and expiries, of jobs at rest and of jobs that run."""
+
+import asyncio
+import itertools
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ulak
+from tests.scenario import program
+from tests.scenario.doubles import (
+    SOON,
+    Double,
+    engine_on,
+    eventually,
+    kinds,
+    on_each_store,
+    settings,
+    store_of,
+)
+from ulak.errors import TransitionNotAllowed
+
+AT_ONCE_S = 2.0
+
+
+def life(*states: str) -> ulak.Lifecycle:
+    return ulak.Lifecycle(states[0], {a: [b] for a, b in itertools.pairwise(states)})
+
+
+@pytest.mark.shows("E-39")
+@on_each_store
+def test_a_job_at_rest_is_cancelled_at_once(kind: str, tmp_path: Path) -> None:
+    flow: ulak.Flow[Any] = ulak.Flow("rest", life("go", "later", "asks", "done"))
+
+    @flow.stage("go", limit=ulak.Limit(1))
+    async def go(run: ulak.Run[Any]) -> Any:
+        if run.payload == "hold":
+            return ulak.Hold("look", "please")
+        await asyncio.sleep(0 if run.payload == "wait" else 30)
+        return None
+
+    flow.wait("later", signal="paid", to="asks")
+
+    @flow.stage("asks")
+    async def asks(run: ulak.Run[Any]) -> None: ...
+
+    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()):
+        delayed = engine.submit(flow, "x", after=timedelta(hours=1))
+        waiting = engine.submit(flow, "wait")
+        engine.wait(waiting.id, until="later", timeout=SOON)
+        held = engine.submit(flow, "hold")
+        engine.wait(held.id, until="held", timeout=SOON)
+        running = engine.submit(flow, "x")
+        eventually(lambda: engine.get(running.id).leased_by)
+        parked = engine.submit(flow, "x")
+        eventually(lambda: engine.get(parked.id).parked_on)
+        for job in (delayed, waiting, held, parked):
+            answer = engine.cancel(job.id, actor="operator", note="enough")
+            assert (answer.state, answer.cancel_requested) == ("cancelled", False)
+            last = engine.trail(job.id)[-1]
+            assert (last.kind, last.actor, last.message) == ("cancelled", "operator", "enough")
+        engine.cancel(running.id, actor="operator")
+        assert engine.wait(running.id, timeout=SOON).state == "cancelled"
+        with pytest.raises(TransitionNotAllowed) as refusal:
+            engine.cancel(held.id, actor="operator")
+        assert refusal.value.code == "too-late"
+
+
+@pytest.mark.shows("E-39")
+@on_each_store
+@pytest.mark.parametrize("full", [False, True], ids=["free places", "every place taken"])
+def test_a_running_job_is_cancelled_within_two_seconds(
+    kind: str, full: bool, tmp_path: Path
+) -> None:
+    stopped: list[str] = []
+    flow: ulak.Flow[Any] = ulak.Flow("run", life("go", "done"), retry=0)
+    threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.append("task")
+
+    @threaded.stage("go")
+    def go_on(run: ulak.Run[Any]) -> None:
+        while not run.cancelled:
+            time.sleep(0.005)
+        stopped.append("thread")
+        raise InterruptedError
+
+    places = {"loop": 1, "thread": 1} if full else {}
+    store = store_of(kind, tmp_path)
+    with (
+        engine_on(store, flow, threaded) as engine,
+        engine.working(settings(poll=30, **places)) as worker,
+    ):
+        jobs = [engine.submit(flow), engine.submit(threaded)]
+        eventually(lambda: worker.running == 2)
+        asked_at = time.monotonic()
+        for job in jobs:
+            answer = engine.cancel(job.id, actor="operator", note="stop it")
+            assert (answer.state, answer.cancel_requested) == ("go", True)
+        for job in jobs:
+            assert engine.wait(job.id, timeout=SOON).state == "cancelled"
+        assert time.monotonic() - asked_at < AT_ONCE_S
+        assert sorted(stopped) == ["task", "thread"]
+        for job in jobs:
+            assert kinds(engine, job) == ["submitted", "given-back", "cancelled"]
+            assert engine.trail(job.id)[-1].actor == "operator"
+            assert engine.get(job.id).cancel_requested is False
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-39")
+def test_a_job_that_runs_in_another_process_is_cancelled_within_two_seconds(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hold").touch()
+    with program.engine_at(tmp_path / "jobs.db") as engine:
+        flows = (program.loop_flow, program.thread_flow, program.isolated_flow)
+        jobs = [engine.submit(flow, "x") for flow in flows]
+        worker = program.start(tmp_path)
+        try:
+            eventually(lambda: len(program.ledger(tmp_path)) == 3)
+            asked_at = time.monotonic()
+            for job in jobs:
+                engine.cancel(job.id, actor="operator")
+            for job in jobs:
+                assert engine.wait(job.id, timeout=SOON).state == "cancelled"
+            assert time.monotonic() - asked_at < AT_ONCE_S
+        finally:
+            worker.terminate()
+            assert worker.wait(10) == 0
+
+
+@pytest.mark.shows("E-39")
+@on_each_store
+def test_a_stage_that_finishes_first_keeps_its_move(kind: str, tmp_path: Path) -> None:
+    store = Double(store_of(kind, tmp_path))
+    flow: ulak.Flow[Any] = ulak.Flow("first", life("go", "on", "done"))
+    ran: list[str] = []
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> str:
+        return "kept"
+
+    @flow.stage("on")
+    async def on(run: ulak.Run[Any]) -> None:
+        ran.append("on")
+
+    def cancel_first(changes: Any) -> None:
+        if changes[0].row.state == "on" and changes[0].token is not None:
+            del store.before["commit"]
+            engine.cancel(job.id, actor="operator")
+
+    with engine_on(store, flow) as engine:
+        job = engine.submit(flow)
+        store.before["commit"] = cancel_first
+        with engine.working(settings()):
+            assert engine.wait(job.id, timeout=SOON).state == "cancelled"
+        assert ran == [], "the next stage does not begin"
+        trail = [(e.kind, e.to_state) for e in engine.trail(job.id)]
+        assert trail[:2] == [("submitted", "go"), ("moved", "on")]
+        assert trail[-1] == ("cancelled", "cancelled")
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-39")
+@on_each_store
+def test_a_cancel_that_loses_against_the_last_move_is_too_late(kind: str, tmp_path: Path) -> None:
+    store = Double(store_of(kind, tmp_path))
+    flow: ulak.Flow[Any] = ulak.Flow("last", life("go", "done"))
+    started, go_on = threading.Event(), threading.Event()
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> None:
+        started.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.002)
+
+    def finish_first(request: Any) -> None:
+        go_on.set()
+        eventually(lambda: store.store.find_job(request.job_id).role == "done")
+
+    store.before["request"] = finish_first
+    with engine_on(store, flow) as engine, engine.working(settings()):
+        job = engine.submit(flow)
+        assert started.wait(20)
+        with pytest.raises(TransitionNotAllowed) as refusal:
+            engine.cancel(job.id, actor="operator")
+        assert refusal.value.code == "too-late"
+        assert engine.get(job.id).state == "done"
+        assert store.pending_requests(bytes.fromhex(job.id.replace("-", ""))) == []
+
+
+@pytest.mark.shows("E-39", "E-42")
+def test_a_cancel_goes_through_the_undos_and_cannot_interrupt_them() -> None:
+    flow: ulak.Flow[Any] = ulak.Flow("undone", life("book", "fly", "done"))
+    undoing, go_on, said = threading.Event(), threading.Event(), list[str]()
+
+    @flow.stage("book")
+    async def book(run: ulak.Run[Any]) -> None: ...
+
+    @book.undo
+    async def unbook(run: ulak.Run[Any]) -> None:
+        undoing.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.005)
+        said.append("unbooked")
+
+    @flow.stage("fly")
+    async def fly(run: ulak.Run[Any]) -> None:
+        await asyncio.sleep(60)
+
+    with engine_on(store_of("memory", Path()), flow) as engine, engine.working(settings()):
+        job = engine.submit(flow)
+        engine.wait(job.id, until="fly", timeout=SOON)
+        engine.cancel(job.id, actor="operator")
+        assert undoing.wait(20)
+        with pytest.raises(TransitionNotAllowed, match="undos are running"):
+            engine.cancel(job.id, actor="operator")
+        go_on.set()
+        assert engine.wait(job.id, timeout=SOON).state == "cancelled"
+        assert said == ["unbooked"]
+        assert kinds(engine, job) == [
+            "submitted", "moved", "given-back", "cancelled", "undone", "ended",
+        ]  # fmt: skip
+
+
+@pytest.mark.shows("E-39")
+@on_each_store
+def test_a_running_job_whose_time_runs_out_is_stopped_and_expires(
+    kind: str, tmp_path: Path
+) -> None:
+    flow: ulak.Flow[Any] = ulak.Flow("short", life("go", "done"), retry=0)
+    threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
+    saw: list[str] = []
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> None:
+        await asyncio.sleep(60)
+
+    @threaded.stage("go")
+    def go_on(run: ulak.Run[Any]) -> None:
+        while not run.cancelled:
+            time.sleep(0.005)
+        saw.append("asked")
+
+    store = store_of(kind, tmp_path)
+    with engine_on(store, flow, threaded) as engine, engine.working(settings(poll=0.1)):
+        job = engine.submit(flow, expires=timedelta(seconds=0.3))
+        other = engine.submit(threaded, expires=timedelta(seconds=0.3))
+        end = engine.wait(job.id, timeout=SOON)
+        assert (end.state, end.code) == ("expired", "expired")
+        assert kinds(engine, job) == ["submitted", "given-back", "expired"]
+        # It returned: a stage that finishes first keeps its move, also against the clock.
+        assert engine.wait(other.id, timeout=SOON).state == "done"
+        assert saw == ["asked"]
