@@ -30,7 +30,10 @@ def mermaid(flow: Flow[Any]) -> str:
     undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
     if undos:
         last = alias[flow.lifecycle.initial]
-        lines.append(f"    note right of {last} : undone in reverse: {', '.join(undos)}")
+        # On lines of its own: Mermaid ends a note of one line at its second colon.
+        lines.append(f"    note right of {last}")
+        lines.append(f"        undone in reverse order, if started - {', '.join(undos)}")
+        lines.append("    end note")
     return "\n".join(lines) + "\n"
 
 

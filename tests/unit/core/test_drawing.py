@@ -51,7 +51,8 @@ def test_a_busy_state_is_entered_without_a_label_and_left_by_its_function() -> N
 
 
 def test_undos_are_named_in_a_note() -> None:
-    assert "note right of s0 : undone in reverse: a, b" in two_steps("ab").mermaid()
+    drawn = two_steps("ab").mermaid()
+    assert "note right of s0\n        undone in reverse order, if started - a, b" in drawn
     assert "note" not in two_steps().mermaid()
 
 
