@@ -34,10 +34,18 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def address(process: subprocess.Popen[str]) -> str:
-    found = re.search(r"http://\S+", process.stdout.readline())
-    assert found, process.stderr.read()
-    return found[0]
+def greeting(process: subprocess.Popen[str]) -> str:
+    """What `ulak up` says when it is ready, to the last line."""
+    said = ""
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        said += line
+    return said
+
+
+def address(said: str) -> str:
+    return re.search(r"http://\S+", said)[0]
 
 
 def state(shop, job: str) -> str:
@@ -48,7 +56,7 @@ def state(shop, job: str) -> str:
 def test_up_serves_works_and_drains(shop):
     job = shop.submit("greet", "ada")
     with running(shop, "up", "shop:engine", "--port", "0") as process:
-        base = address(process)
+        base = address(greeting(process))
         ready = httpx.get(f"{base}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
         until(lambda: state(shop, job) == "done")
@@ -65,12 +73,25 @@ def test_up_serves_works_and_drains(shop):
 def test_up_prints_how_to_answer_the_question_that_is_asked(shop):
     job = shop.submit("claim", {"who": "ada", "amount": 1, "iban": "x"}, actor="ada")
     with running(shop, "up", "shop:engine", "--port", "0") as process:
-        address(process)
+        said = greeting(process)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert "jobs list -a shop:engine" in out
-    assert f"jobs decide {job} approve -a shop:engine" in out
+    assert "jobs list -a shop:engine" in said
+    assert f"jobs decide {job} approve -a shop:engine" in said
+
+
+def test_up_is_not_ready_any_more_while_it_drains(shop):
+    shop.submit("nap", 600)
+    with running(shop, "up", "shop:engine", "--port", "0", "--drain", "500") as process:
+        base = address(greeting(process))
+        until(lambda: shop.ulak("jobs", "list", "--json").document["jobs"][0]["leased_by"])
+        process.send_signal(signal.SIGTERM)
+        until(lambda: httpx.get(f"{base}/health/ready").status_code == 503)
+        assert httpx.get(f"{base}/health/live").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
 
 
 def test_a_taken_port_is_one_line(shop):
