@@ -33,6 +33,13 @@ LANE_WRONG: Final = "lane-wrong"
 STUCK: Final = "stuck"
 WAKE_MISSING: Final = "wake-missing"
 
+KINDS: Final = (
+    EVENT_MISSING, EVENT_DOUBLED, EVENT_OUT_OF_ORDER, EVENT_UNKNOWN, COMMIT_DOUBLED, MOVE_ILLEGAL,
+    ROW_DIFFERS, TOKEN_WENT_BACK, MESSAGE_LOST, MESSAGE_UNKNOWN, STATE_UNKNOWN, ROLE_WRONG,
+    LANE_WRONG, STUCK, WAKE_MISSING,
+)  # fmt: skip
+"""What may be wrong with a trail, its messages and its row."""
+
 
 class Damage(NamedTuple):
     """One thing that is wrong, with a stable kind and a sentence for people."""

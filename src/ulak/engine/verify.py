@@ -16,6 +16,7 @@ from ulak.core.draft import proof_body
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import FINAL
+from ulak.engine import replay
 from ulak.engine.replay import (
     Damage,
     message_damage,
@@ -46,6 +47,13 @@ PROOF_MISSING: Final = "proof-missing"
 PROOF_BROKEN: Final = "proof-broken"
 PROOF_DIFFERS: Final = "proof-differs"
 ORPHAN: Final = "orphan"
+
+KINDS: Final = (
+    *replay.KINDS, PAYLOAD_MISSING, RESULT_UNSEEN, REQUESTS_OFF, COUNTER_OFF, SLOT_NOT_LEASED,
+    SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, LEASE_WITHOUT_WORKER,
+    KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN, PROOF_DIFFERS, ORPHAN,
+)  # fmt: skip
+"""Every kind of damage that is looked for. Shown on every surface, so they are for ever."""
 
 A_PAGE = 500
 # A job that moves at every look is alive; what is wrong with it will still be wrong later.

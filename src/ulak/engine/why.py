@@ -158,7 +158,7 @@ class _Look:
         facts = {"limit": limit, "places": places, "held_by": holders}
         held = f"held by {', '.join(holders)}" if holders else "free: upkeep will pass one on"
         return self._why(
-            PARKED, f'it is parked on the limit "{limit}": {places} places, {held}', facts
+            PARKED, f'it is parked on the limit "{limit}": {places} of them may run, {held}', facts
         )
 
     def _claimable(self) -> Why:

@@ -1,0 +1,171 @@
+"""Damages a store below its verbs: the dictionaries of the one in memory, the file of SQLite."""
+
+# ruff: noqa: S608 - the statements are built from names that are in this file
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ulak.core.job import Event, JobRow, Message
+from ulak.store.memory import MemoryStore
+from ulak.store.protocol import DedupRow, OutboxRow
+
+
+class MemorySurgeon:
+    """Works on the tables of a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+
+    def edit_job(self, job_id: bytes, **columns: Any) -> None:
+        self.store._jobs[job_id] = self.store._jobs[job_id]._replace(**columns)
+
+    def drop_job(self, job_id: bytes) -> None:
+        self.store._take_away(job_id)
+
+    def add_event(self, event: Event) -> None:
+        self.store._trails[event.job_id].append(event)
+
+    def edit_event(self, job_id: bytes, number: int, /, **columns: Any) -> None:
+        trail = self.store._trails[job_id]
+        trail[:] = [e._replace(**columns) if e.seq == number else e for e in trail]
+        trail.sort(key=lambda event: event.seq)
+
+    def drop_event(self, job_id: bytes, seq: int) -> None:
+        trail = self.store._trails[job_id]
+        trail[:] = [e for e in trail if e.seq != seq]
+
+    def drop_message(self, job_id: bytes, n: int) -> None:
+        (key,) = [k for k in self.store._messages if k[0] == job_id and k[2] == n]
+        del self.store._messages[key]
+
+    def add_message(self, message: Message) -> None:
+        self.store._messages[message.job_id, message.seq, message.n] = OutboxRow(
+            message, None, 0, message.at, 0
+        )
+
+    def drop_payload(self, job_id: bytes) -> None:
+        del self.store._payloads[job_id]
+
+    def drop_worker(self, worker: str) -> None:
+        del self.store._workers[worker]
+
+    def count(self, flow: str, state: str, role: str, jobs: int) -> None:
+        self.store._counts[flow, 1, state, role] += jobs
+
+    def fill_slot(self, limit: str, n: int, job_id: bytes | None) -> None:
+        slots = self.store._slots[limit]
+        slots[n] = slots.get(n, slots[min(slots)])._replace(n=n, job_id=job_id)
+
+    def rename_slots(self, limit: str, to: str) -> None:
+        slots = self.store._slots.pop(limit)
+        self.store._slots[to] = {n: slot._replace(limit=to) for n, slot in slots.items()}
+
+    def add_key(self, key: DedupRow) -> None:
+        self.store._keys[key[:3]] = key
+
+    def drop_key(self, job_id: bytes) -> None:
+        self.store._keys = {k: v for k, v in self.store._keys.items() if v.job_id != job_id}
+
+    def drop_requests(self, job_id: bytes) -> None:
+        self.store._requests[job_id].clear()
+
+    def edit_proof(self, tenant: str, proof_id: int, **columns: Any) -> None:
+        chain = self.store._proofs[tenant]
+        chain[proof_id - 1] = chain[proof_id - 1]._replace(**columns)
+
+    def drop_proof(self, tenant: str, proof_id: int) -> None:
+        del self.store._proofs[tenant][proof_id - 1]
+
+
+class SqliteSurgeon:
+    """Works on the file with SQL; a key that forbids the damage is taken off first."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+
+    def _edit(self, table: str, where: str, key: tuple[Any, ...], columns: dict[str, Any]) -> None:
+        names = ", ".join(f"{name} = ?" for name in columns)
+        done = self.db.execute(
+            f"UPDATE {table} SET {names} WHERE {where}", (*columns.values(), *key)
+        )
+        assert done.rowcount == 1
+
+    def _drop(self, table: str, where: str, *key: Any) -> None:
+        assert self.db.execute(f"DELETE FROM {table} WHERE {where}", key).rowcount == 1
+
+    def _without_keys(self, table: str) -> None:
+        self.db.executescript(
+            f"CREATE TABLE bare AS SELECT * FROM {table}; DROP TABLE {table};"
+            f"ALTER TABLE bare RENAME TO {table};"
+        )
+
+    def edit_job(self, job_id: bytes, **columns: Any) -> None:
+        self._edit("jobs", "id = ?", (job_id,), columns)
+
+    def drop_job(self, job_id: bytes) -> None:
+        row = self.db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        job = JobRow._make(row)
+        self._drop("jobs", "id = ?", job_id)
+        self.count(job.flow, job.state, job.role, -1)
+
+    def add_event(self, event: Event) -> None:
+        marks = ", ".join("?" * len(event))
+        self.db.execute(f"INSERT INTO events VALUES ({marks})", event)
+
+    def edit_event(self, job_id: bytes, number: int, /, **columns: Any) -> None:
+        self._edit("events", "job_id = ? AND seq = ?", (job_id, number), columns)
+
+    def drop_event(self, job_id: bytes, seq: int) -> None:
+        self._drop("events", "job_id = ? AND seq = ?", job_id, seq)
+
+    def drop_message(self, job_id: bytes, n: int) -> None:
+        self._drop("outbox", "job_id = ? AND n = ?", job_id, n)
+
+    def add_message(self, message: Message) -> None:
+        self.db.execute(
+            "INSERT INTO outbox (job_id, seq, n, key, topic, data, at, not_before)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+            message,
+        )
+
+    def drop_payload(self, job_id: bytes) -> None:
+        self._drop("payloads", "job_id = ?", job_id)
+
+    def drop_worker(self, worker: str) -> None:
+        self._drop("workers", "id = ?", worker)
+
+    def count(self, flow: str, state: str, role: str, jobs: int) -> None:
+        self.db.execute(
+            "INSERT INTO count_deltas (flow, flow_version, state, role, jobs)"
+            " VALUES (?, 1, ?, ?, ?)",
+            (flow, state, role, jobs),
+        )
+
+    def fill_slot(self, limit: str, n: int, job_id: bytes | None) -> None:
+        self._without_keys("slots")
+        self.db.execute("DELETE FROM slots WHERE limit_name = ? AND n = ?", (limit, n))
+        self.db.execute("INSERT INTO slots VALUES (?, ?, ?, 0)", (limit, n, job_id))
+
+    def rename_slots(self, limit: str, to: str) -> None:
+        self.db.execute("UPDATE slots SET limit_name = ? WHERE limit_name = ?", (to, limit))
+
+    def add_key(self, key: DedupRow) -> None:
+        self.db.execute("INSERT INTO dedup VALUES (?, ?, ?, ?, ?)", key)
+
+    def drop_key(self, job_id: bytes) -> None:
+        self._drop("dedup", "job_id = ?", job_id)
+
+    def drop_requests(self, job_id: bytes) -> None:
+        self._drop("requests", "job_id = ?", job_id)
+
+    def edit_proof(self, tenant: str, proof_id: int, **columns: Any) -> None:
+        self._edit("proofs", "tenant = ? AND proof_id = ?", (tenant, proof_id), columns)
+
+    def drop_proof(self, tenant: str, proof_id: int) -> None:
+        self._drop("proofs", "tenant = ? AND proof_id = ?", tenant, proof_id)
+
+
+Surgeon = MemorySurgeon | SqliteSurgeon
+Cut = Callable[[Surgeon, Any], None]
