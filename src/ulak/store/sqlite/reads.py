@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ulak.clock import Instant
@@ -50,10 +50,12 @@ WORKERS = "SELECT * FROM workers ORDER BY id"
 SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
 MESSAGES_OF = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE job_id = ? ORDER BY seq, n"
-KEYS_UPWARD = """
+_KEYS = """
     SELECT tenant, flow, key, job_id, expires_at FROM dedup
-    WHERE (tenant, flow, key) > (?, ?, ?) ORDER BY tenant, flow, key LIMIT ?
+    WHERE (tenant, flow, key) {after} (?, ?, ?) ORDER BY tenant, flow, key LIMIT ?
 """
+FIRST_KEYS = _KEYS.format(after=">=")
+NEXT_KEYS = _KEYS.format(after=">")
 PROOFS = """
     SELECT tenant, proof_id, job_id, seq, body, hash FROM proofs
     WHERE tenant = ? AND proof_id > ? ORDER BY proof_id LIMIT ?
@@ -162,23 +164,11 @@ def messages_of(db: sqlite3.Connection, job_id: bytes) -> list[OutboxRow]:
     return [as_message_row(row) for row in db.execute(MESSAGES_OF, (job_id,)).fetchall()]
 
 
-def keys(run: Callable[[Callable[[sqlite3.Connection], Any]], Any]) -> Iterator[DedupRow]:
-    """Answer every dedup key, a page at a time: nothing is read while the caller works."""
-    last = ("", "", "")
-    first = True
-    while True:
-        # No tenant, flow or key is smaller than "", so that ">" would lose only this one.
-        operator = ">=" if first else ">"
-        statement, facts = KEYS_UPWARD.replace(">", operator, 1), (*last, KEYS_PER_PAGE)
-
-        def page(db: sqlite3.Connection, sql: str = statement, bound: Any = facts) -> list[Any]:
-            return db.execute(sql, bound).fetchall()
-
-        found = [DedupRow(*row) for row in run(page)]
-        yield from found
-        if len(found) < KEYS_PER_PAGE:
-            return
-        last, first = found[-1][:3], False
+def keys(db: sqlite3.Connection, last: DedupRow | None) -> list[DedupRow]:
+    """Answer the page of dedup keys that follows this one."""
+    after = ("", "", "") if last is None else last[:3]
+    statement = FIRST_KEYS if last is None else NEXT_KEYS
+    return [DedupRow(*row) for row in db.execute(statement, (*after, KEYS_PER_PAGE)).fetchall()]
 
 
 def proofs(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[ProofRow]:

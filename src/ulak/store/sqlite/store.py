@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -266,7 +267,11 @@ class SqliteStore:
         return self._read(lambda db: reads.messages_of(db, job_id))
 
     def scan_keys(self) -> Iterator[DedupRow]:
-        return reads.keys(self._read)
+        page = self._read(lambda db: reads.keys(db, None))
+        while page:
+            yield from page
+            last = page[-1]
+            page = self._read(partial(reads.keys, last=last))
 
     def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
         return self._read(lambda db: reads.proofs(db, tenant, after, limit))

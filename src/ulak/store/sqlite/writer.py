@@ -60,27 +60,20 @@ class Writer:
     def __init__(self, path: Path, *, clock: Clock, synchronous: str, checkpoint_bytes: int):
         self._clock = clock
         self._turns = Turns()
-        self._lock_file = LockFile(path.with_name(path.name + ".lock"))
         self._rings: list[Callable[[], None]] = []
         self._closed = False
         try:
-            self._lock_file.acquire()
-            try:
-                self.db = connect(path)
-                # WAL, because readers must not wait for writers; changing it needs the file alone.
-                self.db.execute("PRAGMA journal_mode = WAL").fetchone()
-                self.db.execute(f"PRAGMA synchronous = {synchronous}")
-                # A checkpoint that overlaps a write which resets the WAL can lose pages in most
-                # versions of SQLite; ours run under the lock file, and no other is started.
-                self.db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
-                # Statements over many rows sort and join in temporary tables.
-                self.db.execute("PRAGMA temp_store = MEMORY").fetchone()
-                page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
-            finally:
-                self._lock_file.release()
-        except sqlite3.Error as error:
+            self._lock_file = LockFile(path.with_name(path.name + ".lock"))
+        except OSError as error:
+            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        self._lock_file.acquire()
+        try:
+            self.db = _connect_writer(path, synchronous)
+        except BaseException:
             self._lock_file.close()
-            raise translated(error) from error
+            raise
+        self._lock_file.release()
+        page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
         self.wal = Wal(path.with_name(path.name + "-wal"), page_size, checkpoint_bytes)
         self._data_version = self._read_data_version()
 
@@ -208,6 +201,29 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
+
+
+def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
+    db = None
+    try:
+        db = connect(path)
+        # WAL, because readers must not wait for writers; changing to it needs the file alone.
+        mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(f"{path} cannot have a WAL here ({mode}); use a local disk")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        # A checkpoint that overlaps a write which resets the WAL can lose pages in most versions
+        # of SQLite; ours run under the lock file, and no other is started.
+        db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+        # Statements over many rows join in temporary tables, which would be files otherwise.
+        db.execute("PRAGMA temp_store = MEMORY").fetchone()
+    except BaseException as error:
+        if db is not None:
+            db.close()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error) from error
+        raise
+    return db
 
 
 class Readers:

@@ -105,3 +105,15 @@ def test_a_row_that_no_update_expected_is_written_the_slow_way(store: SqliteStor
     change = desk.end(row)._replace(moved_from=None)
     moved: JobRow = desk.write(change)[0]
     assert [(c.state, c.jobs) for c in store.counts()] == [(moved.state, 1)]
+
+
+def test_a_file_that_is_no_database_is_not_touched(path: Path) -> None:
+    path.write_bytes(b"dear diary, " * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        SqliteStore(path).open()
+    assert path.read_bytes() == b"dear diary, " * 1000
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"nowhere/jobs\.db cannot be opened"):
+        SqliteStore(tmp_path / "nowhere" / "jobs.db").open()
