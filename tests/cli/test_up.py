@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from ulak.errors import StoreError
+
 PATIENCE_S = 30
 
 
@@ -101,6 +103,31 @@ def test_a_taken_port_is_one_line(shop):
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"error: port {port} of 127.0.0.1 is taken")
     assert answer.err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_api_that_dies_takes_the_worker_along(shop, monkeypatch):
+    import uvicorn
+
+    def die(self, sockets):
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(uvicorn.Server, "run", die)
+    answer = shop.run("up", "shop:engine", "--port", "0")
+    assert answer.code == 1
+    assert "the API has ended by itself" in answer.err
+
+
+def test_a_worker_that_cannot_begin_ends_the_process_with_one_line(shop, monkeypatch):
+    import shop as program
+
+    def refuse(*_args, **_options):
+        raise StoreError("no room for a worker")
+
+    monkeypatch.setattr(program.engine.store, "register", refuse)
+    answer = shop.run("up", "shop:engine", "--port", "0")
+    assert (answer.code, answer.out) == (1, "")
+    assert "error: no room for a worker" in answer.err
 
 
 @pytest.mark.parametrize(

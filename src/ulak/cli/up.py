@@ -28,7 +28,7 @@ from ulak.cli.worker import (
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.worker import Worker
-from ulak.errors import NotSupported
+from ulak.errors import NotSupported, UlakError
 from ulak.settings import HIGHEST_PORT, Settings
 from ulak.store.protocol import JobFilter
 
@@ -89,7 +89,7 @@ def _server(engine: Engine, worker: Worker, found: Settings) -> Server:
 async def _serve(engine: Engine, worker: Worker, server: Server, found: Settings) -> None:
     working = asyncio.create_task(run_until_told(worker))
     # Without its API the process is only half of what was asked for.
-    server.start(on_end=worker.stop)
+    server.start(on_failure=worker.stop)
     greeting = asyncio.create_task(_greet(engine, worker, server, found))
     try:
         await working
@@ -99,6 +99,8 @@ async def _serve(engine: Engine, worker: Worker, server: Server, found: Settings
             await greeting
     server.stop()
     leave_behind(worker)
+    if server.has_failed:
+        raise UlakError("the API has ended by itself; the log says why")
 
 
 async def _greet(engine: Engine, worker: Worker, server: Server, found: Settings) -> None:

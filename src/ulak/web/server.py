@@ -42,21 +42,26 @@ class Server:
             )
         )  # fmt: skip
         self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.has_failed = False
 
-    def start(self, on_end: Callable[[], None]) -> None:
-        """Begin to serve; `on_end` is called when serving ends, for whatever reason."""
+    def start(self, on_failure: Callable[[], None]) -> None:
+        """Begin to serve; `on_failure` is called if serving ends although nobody stopped it."""
 
         def serve() -> None:
             try:
                 self._uvicorn.run(sockets=[self._socket])
             finally:
-                on_end()
+                self.has_failed = not self._stopping
+                if self.has_failed:
+                    on_failure()
 
         self._thread = threading.Thread(target=serve, name="ulak-web", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Answer the requests that have begun, then stop; stopping twice is nothing."""
+        self._stopping = True
         self._uvicorn.should_exit = True
         if self._thread is not None:
             self._thread.join()
