@@ -53,7 +53,7 @@ def main() -> int:
     print_verdict(verdict)
     if plan.broken is None:
         kept = {"jobs": plan.jobs, "kills": plan.kills, "seed": plan.seed}
-        kept |= {"passed": verdict.passed, "counts": verdict.counts}
+        kept |= {"counts": verdict.counts, "wrong": verdict.wrong}
         RESULT.write_text(json.dumps(kept, indent=1))
     return 0 if verdict.passed else 1
 

@@ -234,6 +234,8 @@ class Storm:
 
     def _stop(self, victim: subprocess.Popen[bytes]) -> bool:
         """Stop a process and wait until it stands still; False when it had ended by itself."""
+        if victim.poll() is not None:
+            return False
         victim.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(victim.pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):

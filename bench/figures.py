@@ -1,0 +1,95 @@
+"""`make figures`: measure every promised figure and write docs/figures.md.
+
+`python -m bench.figures drain submit` measures those alone; the others keep their last values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+
+from bench import bare, claims, crowd, drain, pickup, simulated, storms, submit
+from bench.measure import DATA, ROOT, Figure, commit, keep, machine
+
+KEPT = DATA / "figures.json"
+PAGE = ROOT / "docs" / "figures.md"
+
+FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
+    "simulator": simulated.simulator_figure,
+    "broken": simulated.broken_figure,
+    "soak": storms.soak_figures,
+    "drain": drain.drain_figure,
+    "stages": drain.stages_figure,
+    "submit": submit.submit_figure,
+    "pickup": pickup.pickup_figure,
+    "crowd": crowd.crowd_figure,
+    "claims": claims.claims_figure,
+    "modules": bare.modules_figure,
+    "names": bare.names_figure,
+}
+
+HEAD = """# Figures
+
+Measured by `make figures`; each line by the command beside it. A ratio is the median of five
+against the median of five, taken in turns in one run, on one disk.
+
+"""
+
+
+def measure(names: list[str]) -> list[Figure]:
+    """Measure and print, one figure after the other."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    taken: list[Figure] = []
+    for name in names:
+        found = FIGURES[name]()
+        figures = found if isinstance(found, list) else [found]
+        for figure in figures:
+            print_figure(figure)
+        taken += figures
+        kept[name] = {"commit": commit(), "figures": [f.as_dict() for f in figures]}
+        keep(KEPT, kept)
+    write_page(kept)
+    return taken
+
+
+def print_figure(figure: Figure) -> None:
+    """Print one line for people."""
+    said = "ok    " if figure.ok else "MISSED"
+    print(f"{said} {figure.name}: {figure.value}; bound {figure.bound}; {figure.command}")
+    sys.stdout.flush()
+
+
+def write_page(kept: dict[str, dict[str, object]]) -> None:
+    """Write docs/figures.md from everything that was measured."""
+    lines = [HEAD, f"Machine: {machine()}.\n\n"]
+    lines += [
+        "| figure | bound | value | command | commit |\n",
+        "| --- | --- | --- | --- | --- |\n",
+    ]
+    for name in FIGURES:
+        group = kept.get(name)
+        if group is None:
+            continue
+        for figure in (Figure(**raw) for raw in group["figures"]):
+            value = figure.value if figure.ok else f"**{figure.value}** (missed)"
+            cells = (figure.name, figure.bound, value, f"`{figure.command}`", str(group["commit"]))
+            lines.append("| " + " | ".join(cells) + " |\n")
+    PAGE.write_text("".join(lines))
+
+
+def main() -> int:
+    """Measure what is named, or everything."""
+    parser = argparse.ArgumentParser(prog="bench.figures", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*FIGURES, []], metavar="figure")
+    names = parser.parse_args().names or list(FIGURES)
+    print(f"commit {commit()}, {machine()}")
+    taken = measure(names)
+    missed = [figure for figure in taken if not figure.ok]
+    print(f"{len(taken) - len(missed)} of {len(taken)} figures are within their bounds")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

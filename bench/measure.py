@@ -1,0 +1,90 @@
+"""How figures are taken: rounds alternate, medians count, children have the machine's disk alone.
+
+A ratio is made of two measurements of the same run, taken in turns, so that a neighbour who
+slows the machine slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / ".data"
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure against its bound."""
+
+    name: str
+    bound: str
+    value: str
+    ok: bool
+    command: str
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def alternate(
+    a: Callable[[], float], b: Callable[[], float], rounds: int = ROUNDS
+) -> tuple[float, float]:
+    """Take A-B-A-B and answer the median of each."""
+    pairs = [(a(), b()) for _ in range(rounds)]
+    return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder on the disk that the repository is on."""
+    DATA.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=DATA))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def in_child(module: str, *arguments: object, env: dict[str, str] | None = None) -> float:
+    """Run a module in a process of its own; the last word it prints is the answer."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return float(done.stdout.split()[-1])
+
+
+def machine() -> str:
+    """Cores and architecture, nothing that names the machine."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def commit() -> str:
+    """The commit that is measured; a plus says that files have changed since."""
+    git = shutil.which("git") or "git"
+
+    def ask(*words: str) -> str:
+        done = subprocess.run([git, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = ask("status", "--porcelain", "--", "src", "bench")
+    return (ask("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
+
+
+def keep(path: Path, value: object) -> None:
+    """Write a result as JSON."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=1) + "\n")
