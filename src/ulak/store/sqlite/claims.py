@@ -27,6 +27,8 @@ from ulak.store.sqlite.writer import Transaction
 NO_COMMIT = b""
 """The commit id of events that the store writes on its own: claims and lapses are no changes."""
 
+_HAS_RESULTS = JobRow._fields.index("has_results")
+
 SUSPECT_LAPSES = 2
 NO_SUSPECTS = SUSPECT_LAPSES - 1
 ANY_LAPSES = 2**31
@@ -46,6 +48,13 @@ _CLAIMABLE = """
 CANDIDATES = f"""
     SELECT json_group_array(json_array(not_before, hex(id), lapses, slot)) FROM (
         SELECT not_before, id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
+        ORDER BY not_before, id LIMIT ?
+    )
+"""
+# The same without looking at each: enough when there is nothing to choose among them.
+CROWD = f"""
+    SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) FROM (
+        SELECT id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
         ORDER BY not_before, id LIMIT ?
     )
 """
@@ -134,6 +143,8 @@ class _Search:
         self._t = t
         self._most_lapses = ANY_LAPSES if suspects else NO_SUSPECTS
         self._chosen: set[str] = set()
+        self._crowds: list[bytes] = []
+        self._lanes: set[str] = set()
         self._parked = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
@@ -141,27 +152,55 @@ class _Search:
     def choose(self, want: Want) -> Iterator[bytes]:
         """Answer up to `places` jobs, each with its slot; park those that find none."""
         free = want.places
+        fresh = self._lanes.isdisjoint(want.lanes)
+        self._lanes.update(want.lanes)
+        if not fresh:
+            # What an earlier want took from these lanes must be known one by one.
+            self._chosen.update(job_id.hex().upper() for job_id in self._crowds)
         for priority in PRIORITIES:
-            more = True
-            while free > 0 and more:
-                # Chosen jobs stand in the index until they are leased, hence the longer look.
-                look = free + len(self._chosen)
-                found = self._candidates(want.lanes, priority, look)
-                more = len(found) >= look
-                passed = 0
-                for candidate in found:
-                    if free <= 0:
-                        break
-                    if candidate.id in self._chosen:
-                        continue
-                    if self._take(candidate):
-                        free -= 1
-                        yield bytes.fromhex(candidate.id)
-                    else:
-                        passed += 1
-                        if self.is_cut:
-                            return
-                more = more and passed > 0
+            if free <= 0 or self.is_cut:
+                return
+            crowd = self._crowd(want.lanes, priority, free) if fresh else None
+            for job_id in self._select(want.lanes, priority, free) if crowd is None else crowd:
+                free -= 1
+                yield job_id
+
+    def _crowd(self, lanes: Sequence[str], priority: int, free: int) -> list[bytes] | None:
+        """Take every due job of these lanes, or answer None when they must be looked at singly."""
+        packed = b""
+        for lane in lanes:
+            facts = (lane, priority, self._t.now, self._most_lapses, free)
+            digits, lapses, slots = self._t.db.execute(CROWD, facts).fetchone()
+            if digits is None:
+                continue
+            if packed or lapses >= SUSPECT_LAPSES or slots:
+                return None
+            packed = bytes.fromhex(digits)
+        crowd = [packed[at : at + 16] for at in range(0, len(packed), 16)]
+        self._crowds += crowd
+        return crowd
+
+    def _select(self, lanes: Sequence[str], priority: int, free: int) -> Iterator[bytes]:
+        """Look at each due job of these lanes in turn."""
+        more = True
+        while free > 0 and more:
+            # Chosen jobs stand in the index until they are leased, hence the longer look.
+            look = free + len(self._chosen)
+            found = self._candidates(lanes, priority, look)
+            passed = 0
+            for candidate in found:
+                if free <= 0:
+                    return
+                if candidate.id in self._chosen:
+                    continue
+                if self._take(candidate):
+                    free -= 1
+                    yield bytes.fromhex(candidate.id)
+                else:
+                    passed += 1
+                    if self.is_cut:
+                        return
+            more = passed > 0 and len(found) >= look
 
     def _candidates(self, lanes: Sequence[str], priority: int, limit: int) -> list[Candidate]:
         found: list[Candidate] = []
@@ -193,21 +232,25 @@ def _lease(
 ) -> list[Claim]:
     ids = pack(chosen)
     t.db.execute(LEASE, (ids, request.worker, t.now))
-    rows: dict[bytes, JobRow] = {}
-    payloads: dict[bytes, Payload] = {}
-    for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
+    found: dict[bytes, Claim] = {}
+    results: dict[bytes, list[Result]] = {}
+    loaded = _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0])
+    for facts in loaded:
+        facts[0] = bytes.fromhex(facts[0])
+    with_results = [facts[0] for facts in loaded if facts[_HAS_RESULTS]]
+    if with_results:
+        results = _results(t, with_results)
+    for facts in loaded:
         data = facts.pop()
         schema = facts.pop()
-        job_id = facts[0] = bytes.fromhex(facts[0])
-        rows[job_id] = row = as_job(facts)
+        job_id = facts[0]
+        row = as_job(facts)
         roles.learn(row)
-        payloads[job_id] = Payload(_data(t, job_id, data), schema)
+        payload = Payload(_data(t, job_id, data), schema)
+        found[job_id] = Claim(row, payload, tuple(results.get(job_id, ())))
     if request.entries:
-        _enter(t, rows, request)
-    results = _results(t, [row.id for row in rows.values() if row.has_results])
-    return [
-        Claim(rows[job_id], payloads[job_id], tuple(results.get(job_id, ()))) for job_id in chosen
-    ]
+        _enter(t, found, request)
+    return [found[job_id] for job_id in chosen]
 
 
 def _data(t: Transaction, job_id: bytes, digits: str | None) -> bytes:
@@ -217,11 +260,12 @@ def _data(t: Transaction, job_id: bytes, digits: str | None) -> bytes:
     return data
 
 
-def _enter(t: Transaction, rows: dict[bytes, JobRow], request: ClaimRequest) -> None:
+def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
     """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
     events: list[Event] = []
-    for job_id, row in rows.items():
+    for job_id, claim in claims.items():
+        row = claim.row
         busy = request.entries.get((row.flow, row.flow_version, row.state))
         # A job that undoes may stand in a state of the same name; its undo enters nothing.
         if busy is None or row.role != READY:
@@ -229,12 +273,13 @@ def _enter(t: Transaction, rows: dict[bytes, JobRow], request: ClaimRequest) -> 
         entered.setdefault(busy, []).append(job_id)
         t.count((row.flow, row.flow_version, row.state, row.role), -1)
         t.count((row.flow, row.flow_version, busy, BUSY), 1)
-        rows[job_id] = row._replace(
+        moved = row._replace(
             state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
         )
         events.append(
-            _event(rows[job_id], kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+            _event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
         )
+        claims[job_id] = claim._replace(row=moved)
     for busy, ids in entered.items():
         t.db.execute(ENTER, (pack(ids), busy, t.now))
     trail.append(t.db, events)
@@ -242,9 +287,8 @@ def _enter(t: Transaction, rows: dict[bytes, JobRow], request: ClaimRequest) -> 
 
 def _results(t: Transaction, job_ids: Sequence[bytes]) -> dict[bytes, list[Result]]:
     found: dict[bytes, list[Result]] = {}
-    if job_ids:
-        for row in t.db.execute(RESULTS, (pack(job_ids),)).fetchall():
-            found.setdefault(row[0], []).append(as_result(row))
+    for row in t.db.execute(RESULTS, (pack(job_ids),)).fetchall():
+        found.setdefault(row[0], []).append(as_result(row))
     return found
 
 

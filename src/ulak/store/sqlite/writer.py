@@ -25,6 +25,9 @@ BUSY_TIMEOUT_S = 10.0
 # Batched statements come in five sizes each; none of them should be compiled twice.
 CACHED_STATEMENTS = 512
 
+# A guess: the largest batch (4 MiB) several times over, with the indexes it touches.
+CACHE_KIB = 32 * 1024
+
 APPEND_DELTA = (
     "INSERT INTO count_deltas (flow, flow_version, state, role, jobs) VALUES (?, ?, ?, ?, ?)"
 )
@@ -215,6 +218,8 @@ def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
         # A checkpoint that overlaps a write which resets the WAL can lose pages in most versions
         # of SQLite; ours run under the lock file, and no other is started.
         db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+        # The default of 2 MB would write pages of a large batch to the WAL before its end.
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         # Statements over many rows join in temporary tables, which would be files otherwise.
         db.execute("PRAGMA temp_store = MEMORY").fetchone()
     except BaseException as error:

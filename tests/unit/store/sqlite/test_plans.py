@@ -21,7 +21,7 @@ def plan(path: Path, statement: str) -> str:
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.NEXT_DUE])
+@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, claims.NEXT_DUE])
 def test_a_claim_reads_one_range_per_lane_and_priority(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
