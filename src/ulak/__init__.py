@@ -25,6 +25,7 @@ from ulak.errors import (
     UlakError,
     UnknownOutcome,
 )
+from ulak.store.protocol import JobFilter
 from ulak.wiring import connect
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "Goto",
     "Hold",
     "Job",
+    "JobFilter",
     "JobNotFound",
     "KeyTaken",
     "Lifecycle",
