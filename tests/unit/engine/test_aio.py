@@ -9,8 +9,8 @@ from ulak.engine.aio import AsyncEngine
 
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
 NO_VERBS = {
-    "add", "aio", "close", "flows", "flows_by_version", "job", "lifespan", "moved", "on_move", "on_ring",
-    "open", "prepare", "publish", "resource", "unknown_outcome", "worker", "working",
+    "add", "aio", "close", "flows", "flows_by_version", "job", "lifespan", "moved", "on_move",
+    "on_ring", "open", "prepare", "publish", "resource", "unknown_outcome", "worker", "working",
 }  # fmt: skip
 
 

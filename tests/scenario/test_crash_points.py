@@ -1,0 +1,224 @@
+"""A process is killed before, inside and after every kind of write; another one finishes the work.
+
+Nothing that was acknowledged is lost, nothing is counted twice, and every trail is true.
+"""
+
+import sqlite3
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ulak import Dedup, Flow, Goto, Lifecycle, Limit, Until, WorkerSettings
+from ulak.clock import SECOND
+from ulak.core.job import Message, Request
+from ulak.ids import from_text
+from ulak.store.faults import KINDS, POINTS
+from ulak.store.protocol import Progress, Store
+from ulak.testing import Harness, ManualClock, faults
+
+LEASE = timedelta(minutes=5)
+SETTINGS = WorkerSettings(lease=LEASE)
+BROKEN, DOUBTFUL = "broken", "doubtful"
+WHOLE = ("order-1", "order-2", "order-3")
+ORDERS = (BROKEN, DOUBTFUL, *WHOLE)
+
+# Which kind of write each writing verb of the protocol is. A verb that is in neither table has
+# no points, and the test below says so.
+WRITES = {
+    "add": "add", "commit": "commit", "claim": "claim", "register": "register", "renew": "renew",
+    "unregister": "unregister", "request": "request", "dismiss": "dismiss", "report": "report",
+    "set_limits": "limits", "unpark": "unpark", "fold_counts": "fold", "prune": "prune",
+    "take_messages": "take", "settle_messages": "settle", "revive_message": "revive",
+}  # fmt: skip
+READS = {
+    "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
+    "find_key", "find_commits", "find_progress", "trail", "list_jobs", "counts", "workers",
+    "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys", "scan_proofs",
+    "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close", "migrate",
+}  # fmt: skip
+
+
+def order_flow() -> Flow[Any]:
+    """A flow that uses everything which a commit can write."""
+    moves = {"new": ["paid", "parted"], "paid": ["packing"], "packing": ["shipped"], "parted": []}
+    flow: Flow[Any] = Flow(
+        "order",
+        Lifecycle("new", moves | {"shipped": []}, done=["shipped", "parted"]),
+        dedup=Dedup(
+            key=lambda payload: payload["name"], until=Until.FORGOTTEN, keep=timedelta(days=1)
+        ),
+        retry=0,
+        proofs=True,
+    )
+
+    @flow.stage("new", to="paid")
+    def pay(run: Any) -> Any:
+        if run.payload.get("of"):
+            return Goto("parted")
+        run.emit("paying", run.payload["name"])
+        return run.once("charge", lambda key: {"key": key})
+
+    @pay.undo
+    def pay_back(run: Any) -> None:
+        run.emit("paid-back", run.payload["name"])
+
+    @flow.stage("paid", during="packing", limit=Limit(1))
+    def pack(run: Any) -> Any:
+        if run.payload["name"] == BROKEN:
+            raise RuntimeError("it fell down")
+        parts = [{"name": f"{run.payload['name']}-{n}", "of": run.job_id} for n in range(2)]
+        run.spawn(flow, parts)
+        run.emit("packed", run.payload["name"])
+        run.progress(1.0)
+
+    return flow
+
+
+def harness_on(path: str | Path, *, later: timedelta = timedelta(0)) -> Harness:
+    clock = ManualClock()
+    clock.advance(later)
+    return Harness(order_flow(), path=path, clock=clock, settings=SETTINGS)
+
+
+def work(path: str) -> None:
+    """Pass every kind of write, saying what was acknowledged. Runs in a child that is killed."""
+    harness = harness_on(path)
+    engine, store = harness.engine, harness.engine.store
+    flow = engine.flows[0]
+    engine.open()
+    ids = []
+    for name in ORDERS:
+        job = engine.submit(flow, {"name": name})
+        say("accepted", job.id)
+        ids.append(job.id)
+    doubtful = from_text(ids[1])
+    store.request(Request(doubtful, "cancel", "", "ada", None, None, 0))
+    say("asked", "cancel")
+    store.dismiss(doubtful, [("cancel", "")])
+    store.report([Progress(doubtful, 0.5, "half", 0)])
+    store.register("other", lease_us=SECOND, lanes=("order",), about="other")
+    store.renew("other", lease_us=SECOND)
+    store.unregister("other")
+    harness.run_until_idle()
+    for job_id in ids:
+        say(engine.get(job_id).state, job_id)
+    for message in harness.sent:
+        say("sent", f"{message.job_id.hex()} {message.seq} {message.n}")
+    lost = Message(doubtful, 1, 0, "key", "topic", b"1", 0)
+    store.settle_messages([], [(lost, 0, True)])
+    store.revive_message(lost)
+    store.prune(before=0, limit=10)
+    say("ended", "all")
+    harness.close()
+
+
+def say(word: str, what: str) -> None:
+    """Tell the outside, before anything else happens."""
+    print(word, what, flush=True)  # noqa: T201 - the child's only way to tell
+
+
+def finish(path: Path) -> Harness:
+    """What another process does an hour later: submit again whatever may be lost, and work."""
+    harness = harness_on(path, later=timedelta(hours=1))
+    flow = harness.engine.flows[0]
+    harness.engine.open()
+    for name in ORDERS:
+        harness.submit(flow, {"name": name})
+    harness.advance(hours=1)
+    return harness
+
+
+PASSES = [(point, 1) for point in faults.NAMES] + [
+    (point, nth) for point in POINTS["commit"] for nth in (3, 6, 10)
+]
+
+
+@pytest.mark.shows("E-61")
+@pytest.mark.parametrize(("point", "nth"), PASSES)
+def test_a_process_killed_at_any_point_of_a_write_loses_nothing(
+    point: str, nth: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.db"
+    crashed = faults.run(work, path, kill_at=point, nth=nth)
+    assert crashed.killed, crashed.errors
+    said = [line.split(" ", 1) for line in crashed.lines]
+
+    with finish(path) as harness:
+        assert harness.verify() == []
+        assert harness.unfinished() == []
+        jobs = {job.id: job for job in harness.engine.jobs(limit=1000)}
+        assert jobs.keys() >= {what for word, what in said if word == "accepted"}
+        ended = {what: word for word, what in said if word in ("shipped", "failed")}
+        assert {job_id: jobs[job_id].state for job_id in ended} == ended
+        was_asked = point in ("request.after", "dismiss.before", "dismiss.inside")
+        each_moved_once(
+            harness, list(jobs), end_of_doubtful="cancelled" if was_asked else "shipped"
+        )
+
+
+def each_moved_once(harness: Harness, jobs: list[str], *, end_of_doubtful: str) -> None:
+    """Every order went its way once, with its parts and its messages."""
+    names: Counter[str] = Counter()
+    arrivals: Counter[tuple[str, str]] = Counter()
+    messages: Counter[tuple[str, str]] = Counter()
+    for job_id in jobs:
+        name = harness.engine.payload(job_id)["name"]
+        names[name] += 1
+        moves = [e for e in harness.trail(job_id) if e.from_state != e.to_state]
+        arrivals.update((name, event.to_state) for event in moves)
+        for row in harness.engine.store.scan_messages(from_text(job_id)):
+            assert row.sent_at is not None
+            messages[name, row.message.topic] += 1
+    whole = {*WHOLE, DOUBTFUL} if end_of_doubtful == "shipped" else set(WHOLE)
+    parts = {f"{name}-{n}" for name in whole for n in range(2)}
+    assert names == Counter(dict.fromkeys({*ORDERS, *parts}, 1))
+    for name in whole:
+        assert [arrivals[name, state] for state in ("new", "paid", "packing", "shipped")] == [1] * 4
+        assert messages[name, "paying"] == messages[name, "packed"] == 1
+    assert all(arrivals[part, "parted"] == 1 for part in parts)
+    assert arrivals[DOUBTFUL, end_of_doubtful] == 1
+    assert arrivals[BROKEN, "failed"] == messages[BROKEN, "paid-back"] == 1
+
+
+@pytest.mark.shows("E-61")
+def test_every_kind_of_write_has_a_point_before_inside_and_after_it(tmp_path: Path) -> None:
+    with faults.traced() as seen:
+        work(str(tmp_path / "jobs.db"))
+    for kind in KINDS:
+        passed = [name for name in seen if name.split(".")[0] == kind]
+        points = list(POINTS[kind])
+        assert passed == points * (len(passed) // len(points)), kind
+        assert passed, f"nothing that was done is a write of the kind {kind}"
+
+
+@pytest.mark.shows("E-61")
+def test_every_writing_verb_of_the_protocol_is_a_kind_of_write() -> None:
+    verbs = {n for n in vars(Store) if not n.startswith("_")} - {"features", "clock"}
+    assert verbs == WRITES.keys() | READS
+    assert set(WRITES.values()) == set(KINDS)
+
+
+@pytest.mark.shows("E-61")
+def test_no_transaction_is_committed_without_passing_its_points(tmp_path: Path) -> None:
+    harness = harness_on(tmp_path / "jobs.db")
+    harness.engine.open()
+    store: Any = harness.engine.store
+    db: sqlite3.Connection = store._writer.db
+    commits: list[str] = []
+    db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    with harness, faults.traced() as seen:
+        harness.submit(harness.engine.flows[0], {"name": "order-1"})
+        harness.run_until_idle()
+        store.prune(before=0, limit=1)
+        db.set_trace_callback(None)
+    inside = [name for name in seen if name.endswith(".inside")]
+    assert len(commits) > 10
+    assert len(inside) == len(commits)
+
+
+def test_a_point_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'commit\.somewhere' is no point"):
+        faults.run(work, "nowhere", kill_at="commit.somewhere")
