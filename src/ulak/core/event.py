@@ -14,7 +14,6 @@ DECIDED: Final = "decided"
 SIGNALLED: Final = "signalled"
 WAITED: Final = "waited"
 FAILED: Final = "failed"
-UNDOING: Final = "undoing"
 UNDONE: Final = "undone"
 ENDED: Final = "ended"
 CANCELLED: Final = "cancelled"
@@ -28,7 +27,7 @@ NOTED: Final = "noted"
 KINDS: Final = frozenset(
     {
         SUBMITTED, ENTERED, MOVED, RETRY, HELD, RELEASED, DECIDED, SIGNALLED, WAITED, FAILED,
-        UNDOING, UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED,
+        UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED,
     }
 )  # fmt: skip
 
