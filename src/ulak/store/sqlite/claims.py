@@ -27,8 +27,6 @@ from ulak.store.sqlite.writer import Transaction
 NO_COMMIT = b""
 """The commit id of events that the store writes on its own: claims and lapses are no changes."""
 
-_HAS_RESULTS = JobRow._fields.index("has_results")
-
 SUSPECT_LAPSES = 2
 NO_SUSPECTS = SUSPECT_LAPSES - 1
 ANY_LAPSES = 2**31
@@ -233,31 +231,38 @@ def _lease(
     ids = pack(chosen)
     t.db.execute(LEASE, (ids, request.worker, t.now))
     found: dict[bytes, Claim] = {}
-    results: dict[bytes, list[Result]] = {}
-    loaded = _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0])
-    for facts in loaded:
-        facts[0] = bytes.fromhex(facts[0])
-    with_results = [facts[0] for facts in loaded if facts[_HAS_RESULTS]]
-    if with_results:
-        results = _results(t, with_results)
-    for facts in loaded:
-        data = facts.pop()
-        schema = facts.pop()
-        job_id = facts[0]
+    kinds_seen: set[tuple[str, int, str]] = set()
+    for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
+        digits, schema = facts.pop(), facts.pop()
+        job_id = facts[0] = bytes.fromhex(facts[0])
         row = as_job(facts)
-        roles.learn(row)
-        payload = Payload(_data(t, job_id, data), schema)
-        found[job_id] = Claim(row, payload, tuple(results.get(job_id, ())))
+        data = _long_payload(t, job_id) if digits is None else bytes.fromhex(digits)
+        found[job_id] = Claim(row, Payload(data, schema), ())
+        kind = (row.flow, row.flow_version, row.state)
+        if kind not in kinds_seen:
+            kinds_seen.add(kind)
+            roles.learn(row)
+    _load_results(t, found)
     if request.entries:
         _enter(t, found, request)
     return [found[job_id] for job_id in chosen]
 
 
-def _data(t: Transaction, job_id: bytes, digits: str | None) -> bytes:
-    if digits is not None:
-        return bytes.fromhex(digits)
+def _long_payload(t: Transaction, job_id: bytes) -> bytes:
     data: bytes = t.db.execute(PAYLOAD, (job_id,)).fetchone()[0]
     return data
+
+
+def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
+    """Give each claim the results that earlier stages left."""
+    job_ids = [job_id for job_id, claim in claims.items() if claim.row.has_results]
+    if not job_ids:
+        return
+    found: dict[bytes, list[Result]] = {}
+    for row in t.db.execute(RESULTS, (pack(job_ids),)).fetchall():
+        found.setdefault(row[0], []).append(as_result(row))
+    for job_id, results in found.items():
+        claims[job_id] = claims[job_id]._replace(results=tuple(results))
 
 
 def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
@@ -283,13 +288,6 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
     for busy, ids in entered.items():
         t.db.execute(ENTER, (pack(ids), busy, t.now))
     trail.append(t.db, events)
-
-
-def _results(t: Transaction, job_ids: Sequence[bytes]) -> dict[bytes, list[Result]]:
-    found: dict[bytes, list[Result]] = {}
-    for row in t.db.execute(RESULTS, (pack(job_ids),)).fetchall():
-        found.setdefault(row[0], []).append(as_result(row))
-    return found
 
 
 def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
