@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 UNDOS = frozenset(UNDO_OF.values())
 
 # Blows are dealt from a shuffled deck, so that a short soak has some of each.
-DECK = ("kill",) * 6 + ("kill at once",) * 2 + ("freeze", "drain", "kill submitter")
+DECK = ("kill",) * 6 + ("kill at once",) * 2 + ("freeze",) * 2 + ("drain", "kill submitter")
 PATIENCE_S = 5.0
 
 
@@ -140,14 +140,12 @@ class Storm:
                 self._kill_submitter()
                 continue
             awake = [w for w in self._children.workers if not self._is_frozen(w)]
-            victim = self._dice.choice(awake)
             if blow == "drain":
-                self._drain(victim)
+                self._drain(self._dice.choice(awake))
             elif blow == "freeze":
-                if len(awake) > 1:
-                    self._freeze(victim)
+                self._freeze(awake)
             else:
-                self._kill(victim, at_once=blow == "kill at once")
+                self._kill(self._dice.choice(awake), at_once=blow == "kill at once")
         while self._thaws:
             self._thaw()
             time.sleep(0.05)
@@ -185,17 +183,19 @@ class Storm:
         self.counts["kills with an uncommitted run"] += self._holds_a_run(victim.pid)
         self._children.restart(victim)
 
-    def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
+    def _freeze(self, awake: list[subprocess.Popen[bytes]]) -> None:
         """Stop a worker for longer than its lease: afterwards it is a zombie that may not write.
 
-        Not while it holds a slot, since the outside cannot fence by then, and not while it holds
-        the lock of the database, since then everybody would merely wait.
+        One that runs something, or it would have nothing to write. Not while it holds a slot,
+        since the outside cannot fence by then, and not while it holds the lock of the database,
+        since then everybody would merely wait.
         """
-        for _ in range(50):
+        deadline = time.monotonic() + PATIENCE_S
+        while len(awake) > 1 and time.monotonic() < deadline:
+            victim = self._dice.choice(awake)
             if not self._stop(victim):
                 return
             with self._locked() as locked:
-                # One that runs something is a better zombie.
                 good = locked and self._holds_a_run(victim.pid) and not self._slots(victim.pid)
             if good:
                 over = time.monotonic() + LEASE.total_seconds() + self._dice.uniform(0.3, 1.0)
