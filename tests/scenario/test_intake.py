@@ -1,0 +1,288 @@
+"""Submitting: on a loop, in a crowd, alone, when there is too much, when nobody answers."""
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ulak
+from tests.scenario.doubles import Double, engine_on, eventually, on_each_store, store_of
+from ulak.engine.aio import AsyncEngine
+from ulak.engine.engine import Engine
+from ulak.engine.intake import MOST_BYTES, MOST_JOBS
+from ulak.errors import BadInput, Overloaded, Refused, StoreError, UnknownOutcome
+from ulak.ids import from_text
+from ulak.store.memory import MemoryStore
+from ulak.store.protocol import LARGEST_BATCH
+
+LIFE = ulak.Lifecycle("go", {"go": ["done"]})
+
+
+def plain_flow() -> ulak.Flow[Any]:
+    flow: ulak.Flow[Any] = ulak.Flow("plain", LIFE)
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> None: ...
+
+    return flow
+
+
+class Gate:
+    """Holds up the first `add` until it is let go."""
+
+    def __init__(self, store: Double) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+        self.threads: list[str] = []
+        store.before["add"] = self.pass_through
+
+    def pass_through(self, jobs: Any) -> None:
+        self.sizes.append(len(jobs))
+        self.threads.append(threading.current_thread().name)
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.open.wait(20)
+
+
+@pytest.mark.shows("E-32")
+def test_a_submit_on_a_running_loop_is_refused_and_says_what_to_use() -> None:
+    flow = plain_flow()
+    engine = engine_on(MemoryStore(), flow)
+
+    async def main() -> None:
+        for verb in (engine.submit, engine.submit_many):
+            with pytest.raises(BadInput) as refusal:
+                verb(flow, [1])
+            assert f"engine.aio.{verb.__name__}" in str(refusal.value)
+            assert "run.spawn" in str(refusal.value)
+        assert (await engine.aio.submit(flow, 1)).state == "go"
+
+    with engine:
+        asyncio.run(main())
+        assert [count.jobs for count in engine.counts()] == [1]
+
+
+@pytest.mark.shows("E-32")
+def test_engine_aio_has_the_same_verbs_with_the_same_parameters() -> None:
+    own = {"on_ring", "on_move", "moved", "prepare", "unknown_outcome", "flows_by_version"}
+    verbs = {
+        name
+        for name, member in inspect.getmembers(AsyncEngine, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert {"submit", "submit_many", "decide", "release", "retry", "cancel", "signal"} <= verbs
+    assert {"get", "jobs", "trail", "payload", "result", "counts", "wait"} <= verbs
+    assert not verbs & own
+    for name in verbs:
+        assert inspect.iscoroutinefunction(getattr(AsyncEngine, name))
+        mine = inspect.signature(getattr(Engine, name))
+        theirs = inspect.signature(getattr(AsyncEngine, name))
+        assert list(mine.parameters.values()) == list(theirs.parameters.values()), name
+
+
+@pytest.mark.shows("E-32")
+@on_each_store
+def test_a_crowd_of_submits_shares_commits_and_each_gets_its_own_answer(
+    kind: str, tmp_path: Path
+) -> None:
+    store, flow = Double(store_of(kind, tmp_path)), plain_flow()
+    gate = Gate(store)
+    with engine_on(store, flow) as engine, ThreadPoolExecutor(41) as pool:
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+        others = [pool.submit(engine.submit, flow, n) for n in range(40)]
+        eventually(lambda: engine.intake._jobs == 40)
+        gate.open.set()
+        ids = [future.result(20).id for future in (first, *others)]
+        assert len(set(ids)) == 41
+        assert gate.sizes == [1, 40]
+        assert [engine.payload(i) for i in ids] == ["first", *range(40)]
+
+
+@pytest.mark.shows("E-32")
+def test_concurrent_submits_of_a_loop_share_commits() -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+
+    async def main() -> list[Any]:
+        submits = asyncio.gather(*(engine.aio.submit(flow, n) for n in range(1201)))
+        while engine.intake._jobs + sum(gate.sizes) < 1201:
+            await asyncio.sleep(0.001)
+        gate.open.set()
+        return await submits
+
+    with engine_on(store, flow) as engine:
+        jobs = asyncio.run(main())
+        assert len({job.id for job in jobs}) == 1201
+        assert sum(gate.sizes) == 1201
+        assert max(gate.sizes) <= LARGEST_BATCH
+        assert len(gate.sizes) <= 5
+
+
+@pytest.mark.shows("E-32")
+def test_a_lone_submit_commits_on_its_own_thread() -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+    gate.open.set()
+    with engine_on(store, flow) as engine:
+        for n in range(3):
+            engine.submit(flow, n)
+        assert gate.threads == [threading.current_thread().name] * 3
+
+
+@pytest.mark.shows("E-35")
+@pytest.mark.parametrize("by", ["jobs", "bytes"])
+def test_too_much_waiting_is_refused_with_a_time_to_come_back(by: str) -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+    with engine_on(store, flow) as engine, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+        if by == "jobs":
+            parts = [[engine.prepare(flow, 1)] * LARGEST_BATCH] * (MOST_JOBS // LARGEST_BATCH)
+        else:
+            parts = [[engine.prepare(flow, "x" * (MOST_BYTES // 8 - 2))]] * 8
+        waiting = [engine.intake.offer(part) for part in parts]
+        with pytest.raises(Overloaded) as refusal:
+            engine.submit(flow, "one more")
+        assert refusal.value.retry_after == timedelta(seconds=2)
+        assert refusal.value.code == "overloaded"
+        gate.open.set()
+        first.result(20)
+        for answer in waiting:
+            answer.result(20)
+        assert engine.submit(flow, "again").created
+
+
+@pytest.mark.shows("E-35")
+@pytest.mark.parametrize("how", ["plain", "aio"])
+def test_a_submit_that_nobody_answers_is_unknown_and_names_its_job(how: str) -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+    engine = engine_on(store, flow, submit_timeout=timedelta(seconds=0.2))
+    with engine, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+
+        def submit() -> None:
+            if how == "plain":
+                engine.submit(flow, "second")
+            else:
+                asyncio.run(engine.aio.submit(flow, "second"))
+
+        with pytest.raises(UnknownOutcome) as unknown:
+            submit()
+        assert unknown.value.code == "unknown-outcome"
+        assert unknown.value.job_id in str(unknown.value)
+        gate.open.set()
+        first.result(20)
+        if how == "plain":
+            # Nobody waited, and it was stored all the same: that is why it was unknown.
+            eventually(lambda: store.find_job(from_text(unknown.value.job_id)))
+
+
+@pytest.mark.shows("E-35", "E-20")
+@pytest.mark.parametrize("written", [True, False])
+def test_a_broken_connection_during_a_submit_makes_one_job(written: bool) -> None:
+    store, flow, breaks = Double(MemoryStore()), plain_flow(), [2]
+
+    def break_off(*_: object) -> None:
+        if breaks[0] > 0:
+            breaks[0] -= 1
+            raise StoreError("gone")
+
+    (store.after if written else store.before)["add"] = break_off
+    with engine_on(store, flow) as engine:
+        job = engine.submit(flow, 1)
+        assert job.created
+        assert [count.jobs for count in engine.counts()] == [1]
+        breaks[0] = 1
+        again = asyncio.run(engine.aio.submit(flow, 1))
+        assert again.created
+        assert [count.jobs for count in engine.counts()] == [2]
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-35")
+def test_a_store_that_stays_away_makes_the_outcome_unknown() -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+
+    def fail(*_: object) -> None:
+        raise StoreError("gone for good")
+
+    store.before["add"] = fail
+    with (
+        engine_on(store, flow, submit_timeout=timedelta(seconds=0.2)) as engine,
+        pytest.raises(UnknownOutcome),
+    ):
+        engine.submit(flow, 1)
+
+
+@pytest.mark.shows("E-35", "E-19")
+@pytest.mark.parametrize("error", [Refused("not this"), RuntimeError("a bug in the store")])
+def test_a_refused_payload_in_a_shared_batch_fails_only_its_caller(error: Exception) -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+
+    def refuse(jobs: Any) -> None:
+        gate.pass_through(jobs)
+        if any(job.payload.data == b'"bad"' for job in jobs):
+            raise error
+
+    store.before["add"] = refuse
+    with engine_on(store, flow) as engine, ThreadPoolExecutor(9) as pool:
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+        said = ["bad" if n == 3 else n for n in range(8)]
+        others = [pool.submit(engine.submit, flow, payload) for payload in said]
+        eventually(lambda: engine.intake._jobs == 8)
+        gate.open.set()
+        first.result(20)
+        for payload, future in zip(said, others, strict=True):
+            if payload == "bad":
+                with pytest.raises(type(error)):
+                    future.result(20)
+            else:
+                assert future.result(20).created
+
+
+@pytest.mark.shows("E-32")
+def test_a_caller_that_gives_up_harms_nobody_else() -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+    gate = Gate(store)
+
+    async def main() -> None:
+        first = asyncio.create_task(engine.aio.submit(flow, "first"))
+        await asyncio.to_thread(gate.entered.wait, 20)
+        gone = asyncio.create_task(engine.aio.submit(flow, "gone"))
+        stays = asyncio.create_task(engine.aio.submit(flow, "stays"))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        gone.cancel()
+        gate.open.set()
+        assert (await asyncio.wait_for(stays, 20)).created
+        assert (await asyncio.wait_for(engine.aio.submit(flow, "later"), 20)).created
+
+    with engine_on(store, flow) as engine:
+        asyncio.run(main())
+        stored = sorted(str(engine.payload(job.id)) for job in engine.jobs())
+        # The first was being written when its caller left; the second was not yet.
+        assert stored == ["first", "later", "stays"]
+
+
+@pytest.mark.shows("E-32")
+def test_a_closed_engine_stores_what_it_accepted_and_may_be_opened_again(tmp_path: Path) -> None:
+    flow = plain_flow()
+    engine = engine_on(store_of("sqlite", tmp_path), flow)
+    with engine, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: engine.submit(flow, n), range(8)))
+    with engine, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: engine.submit(flow, n), range(8)))
+        assert sum(count.jobs for count in engine.counts()) == 16
+        asyncio.run(engine.worker().run(until_idle=True))
+        assert {job.state for job in engine.jobs()} == {"done"}
