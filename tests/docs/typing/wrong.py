@@ -35,7 +35,7 @@ def greet(name: str) -> None: ...
 
 
 engine.submit(orders, "an order")  # wrong
-engine.submit(orders, Order(1), tennant="acme")  # wrong
+engine.submit(orders, Order(1), tenants="acme")  # wrong
 engine.submit(greet, 42)  # wrong
 engine.submit(greet.bind(42))  # wrong
 engine.submit_many(orders, ["an order"])  # wrong

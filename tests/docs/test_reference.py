@@ -1,0 +1,112 @@
+"""The pages of docs/reference/ say what the code says."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from tests.docs.pages import DOCS, pages
+from ulak import settings
+from ulak.cli.program import program
+from ulak.core import event
+from ulak.engine import why
+from ulak.store.sqlite import migrations
+
+REFERENCE = DOCS / "reference"
+COMMAND_LINE = re.compile(r"(?:^|`| && )(ulak [a-z][^`#\n]*)", re.M)
+
+
+def read(name: str) -> str:
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """The part of a page below a heading."""
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def first_column(text: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)` \|", text, re.M)
+
+
+def test_every_kind_of_event_is_described() -> None:
+    assert sorted(first_column(section(read("events.md"), "Kinds"))) == sorted(event.KINDS)
+
+
+def test_every_code_of_the_core_is_described() -> None:
+    texts = {v for k, v in vars(event).items() if k.isupper() and isinstance(v, str)}
+    codes = texts - event.KINDS - {event.ENGINE} | {event.EXPIRED_CODE, event.CANCELLED_CODE}
+    assert codes <= set(first_column(section(read("events.md"), "Codes")))
+
+
+def test_every_answer_of_why_is_listed() -> None:
+    page = (DOCS / "operations" / "monitor.md").read_text(encoding="utf-8")
+    said = section(page, "`ulak why`").partition("Its codes:")[2].partition(".\n")[0]
+    listed = re.findall(r"`([a-z-]+)`", said.partition(" The last")[0])
+    assert sorted(listed) == sorted(why.CODES)
+
+
+def test_every_setting_is_described() -> None:
+    assert first_column(read("settings.md")) == list(settings.names())
+    for name in settings.names():
+        assert settings.variable(name) in read("settings.md")
+
+
+def test_the_schema_page_has_every_table_and_column() -> None:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    migrations.upgrade(db)
+    assert f"schema {migrations.NEWEST}." in read("schema.md")
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ (\|.*)$", read("schema.md"), re.M))
+    tables = db.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    assert sorted(rows) == sorted(name for (name,) in tables)
+    for table, said in rows.items():
+        info = db.execute(f"PRAGMA table_info({table})").fetchall()
+        assert sorted(re.findall(r"`(\w+)`", said)) == sorted(column[1] for column in info)
+    db.close()
+
+
+def commands(group: Any, path: str = "ulak") -> Iterator[tuple[str, Any]]:
+    """Every command of the command line, with its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def options(command: Any) -> set[str]:
+    return {o for p in command.params for o in p.opts if o.startswith("-")} | {"--help"}
+
+
+COMMANDS = dict(commands(typer.main.get_command(program)))
+
+
+def test_the_command_line_page_has_every_command() -> None:
+    assert set(re.findall(r"^## (ulak .+)$", read("cli.md"), re.M)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_page_has_every_option(name: str) -> None:
+    said = section(read("cli.md"), name)
+    long = {o for o in options(COMMANDS[name]) if o.startswith("--")} - {"--help"}
+    assert long == set(re.findall(r"--[a-z-]+", said))
+
+
+def test_every_command_in_the_docs_exists() -> None:
+    # The roadmap names commands that are to come.
+    for page in (p for p in pages() if p.name != "roadmap.md"):
+        for line in COMMAND_LINE.findall(page.read_text(encoding="utf-8")):
+            words = line.split()
+            name = next(
+                (n for n in (" ".join(words[:3]), " ".join(words[:2])) if n in COMMANDS), ""
+            )
+            group = any(known.startswith(" ".join(words[:2]) + " ") for known in COMMANDS)
+            assert name or group, f"{page.name}: {line}"
+            if name:
+                used = set(re.findall(r"(?<= )--[a-z-]+", line))
+                assert used <= options(COMMANDS[name]), f"{page.name}: {line}"
