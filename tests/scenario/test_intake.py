@@ -264,6 +264,7 @@ def test_a_caller_that_gives_up_harms_nobody_else() -> None:
         await asyncio.sleep(0.01)
         first.cancel()
         gone.cancel()
+        await asyncio.gather(first, gone, return_exceptions=True)
         gate.open.set()
         assert (await asyncio.wait_for(stays, 20)).created
         assert (await asyncio.wait_for(engine.aio.submit(flow, "later"), 20)).created
