@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Collection
+from typing import Any
 
 from ulak.core.acts import answer
 from ulak.core.change import Committed, KeyTaken
+from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Decide, Release, Retry, Signal
@@ -114,6 +116,10 @@ class Acts(Reads):
             actor: Who says so.
             note: For people.
             tenant: Whose key it is, with (flow, key).
+
+        Raises:
+            BadInput: the data is not what the wait declares.
+            TransitionNotAllowed: the flow waits for no such signal, or the job has ended.
         """
         if isinstance(job, tuple):
             found = self.open().store.find_key(tenant, job[0], job[1])
@@ -128,9 +134,18 @@ class Acts(Reads):
             raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
         if row.role in FINAL:
             raise TransitionNotAllowed(f"job {job} has already ended", code="too-late")
-        said = codec.encode(data)
+        said = codec.encode(self._fit_signal(flow, name, data))
         asked = Signal(actor or "ulak", note, name, said)
         return self._act_or_request(row, asked, "signal", name, said)
+
+    def _fit_signal(self, flow: Flow[Any], name: str, data: object) -> object:
+        """Refuse data that no stage could read: the job would be held over it much later."""
+        kinds = {w.data for w in flow.declared.waits if w.signal == name}
+        if data is None or None in kinds or any(codec.is_instance(data, k) for k in kinds):
+            return data
+        kind, *others = kinds
+        # With several waits for one signal nobody can tell yet which of them will read it.
+        return data if others else codec.convert(data, kind)
 
     def _act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
         """Commit an act on the job as it was read; the second of two operators is told."""

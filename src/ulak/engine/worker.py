@@ -106,6 +106,8 @@ class Worker:
         self._collecting = False
         self._reporting = False
         self._saturated = False
+        self._finished_since = False
+        """Whether a run has ended since the last claim was sent."""
         self._rung = False
         self._stopping = False
         self._hurried_at: float | None = None
@@ -213,6 +215,7 @@ class Worker:
             # With no place free the claim takes nothing, but it still learns what is asked of
             # the jobs that run here.
             looked_at = self._loop.time()
+            self._finished_since = False
             request = ClaimRequest(self.id, wants, self._entries, self._no_suspect_runs())
             try:
                 claimed = await self._in_thread(self.store.claim, request)
@@ -287,6 +290,9 @@ class Worker:
         if self._running:
             self._settled_one.clear()
             await self._settled_one.wait()
+            return False
+        if self._finished_since:
+            # What it left may have become due after the claim had looked.
             return False
         try:
             moved = await self._in_thread(self.upkeep.tick)
@@ -508,6 +514,7 @@ class Worker:
             del self._running[run.row.id]
             self.progress.pop(run.row.id, None)
         self._free[run.pool] += 1
+        self._finished_since = True
         self._settled_one.set()
         if self._saturated or self._stopping:
             self._wake.set()
