@@ -1,0 +1,177 @@
+"""The same submission is the same job, for as long as the flow says."""
+
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ulak import Dedup, Flow, Job, KeyTaken, Lifecycle, Until
+from ulak.testing import Harness
+
+
+@dataclass
+class Order:
+    number: int
+    note: str = ""
+
+
+def order(dedup: Dedup | None, **options: Any) -> Flow[Any]:
+    flow: Flow[Any] = Flow(
+        "order",
+        Lifecycle("new", {"new": ["done"]}),
+        payload=Order,
+        dedup=dedup,
+        retry=0,
+        **options,
+    )
+
+    @flow.stage("new")
+    def work(run: Any) -> None:
+        if run.payload.note == "fails":
+            raise RuntimeError("no")
+
+    return flow
+
+
+BY_NUMBER = Dedup(key=lambda payload: str(payload.number))
+
+
+@pytest.mark.shows("E-30")
+def test_a_duplicate_gets_the_first_job_back(jobs_file: Path | None) -> None:
+    with Harness(order(BY_NUMBER), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        first = harness.submit(flow, Order(1))
+        again = harness.submit(flow, Order(1, note="sent twice"))
+        other = harness.submit(flow, Order(2))
+        assert (first.created, again.created, other.created) == (True, False, True)
+        assert again.id == first.id != other.id
+        assert len(harness.engine.jobs()) == 2
+
+
+@pytest.mark.shows("E-30")
+def test_the_key_belongs_to_one_flow_and_one_tenant(jobs_file: Path | None) -> None:
+    with Harness(order(BY_NUMBER), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        jobs = [harness.submit(flow, Order(1), tenant=tenant) for tenant in ("", "a", "b")]
+        assert [job.created for job in jobs] == [True] * 3
+        assert len({job.id for job in jobs}) == 3
+
+
+@pytest.mark.shows("E-30")
+def test_many_who_submit_at_once_make_one_job(jobs_file: Path | None) -> None:
+    with Harness(order(BY_NUMBER), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        start = threading.Barrier(12)
+        answers: list[Job] = []
+
+        def submit() -> None:
+            start.wait()
+            answers.append(harness.submit(flow, Order(1)))
+
+        threads = [threading.Thread(target=submit) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({job.id for job in answers}) == 1
+        assert [job.created for job in answers].count(True) == 1
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-30")
+@pytest.mark.parametrize(
+    ("until", "note", "freed"),
+    [
+        (Until.FINISHED, "", True),
+        (Until.FINISHED, "fails", True),
+        (Until.FAILED_FOR_GOOD, "", False),
+        (Until.FAILED_FOR_GOOD, "fails", True),
+        (["failed", "expired", "cancelled"], "", False),
+        (["failed", "expired", "cancelled"], "fails", True),
+    ],
+)
+def test_the_change_that_ends_a_job_frees_its_key_when_the_flow_says_so(
+    jobs_file: Path | None, until: Any, note: str, freed: bool
+) -> None:
+    dedup = Dedup(key=lambda payload: str(payload.number), until=until)
+    with Harness(order(dedup), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        assert harness.run(flow, Order(1, note)).is_final
+        assert harness.submit(flow, Order(1)).created is freed
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-30")
+def test_a_key_is_taken_over_once_it_has_expired(jobs_file: Path | None) -> None:
+    dedup = Dedup(
+        key=lambda payload: str(payload.number), until=Until.FORGOTTEN, keep=timedelta(hours=1)
+    )
+    with Harness(order(dedup), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        first = harness.run(flow, Order(1))
+        harness.advance(minutes=59)
+        assert harness.submit(flow, Order(1)).id == first.id
+        harness.advance(minutes=1)
+        second = harness.submit(flow, Order(1))
+        assert second.created
+        assert harness.submit(flow, Order(1)).id == second.id
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-30")
+def test_a_retry_that_finds_its_key_held_names_the_holder(jobs_file: Path | None) -> None:
+    with Harness(order(BY_NUMBER), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        failed = harness.run(flow, Order(1, "fails"))
+        assert failed.state == "failed"
+        holder = harness.submit(flow, Order(1))
+        with pytest.raises(KeyTaken) as refusal:
+            harness.engine.retry(failed.id, actor="op")
+        assert refusal.value.holder == holder.id
+        assert harness.job(failed.id).state == "failed"
+        harness.run_until_idle()
+        # The holder has ended and given the key back: now the retry may have it.
+        assert harness.engine.retry(failed.id, actor="op").state == "new"
+        assert harness.submit(flow, Order(1)).id == failed.id
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-31")
+def test_equal_payloads_have_one_key_however_they_were_written(jobs_file: Path | None) -> None:
+    with Harness(order(Dedup()), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        first = harness.submit(flow, {"number": 1, "note": "x"})
+        assert harness.submit(flow, {"note": "x", "number": 1}).id == first.id
+        assert harness.submit(flow, Order(1, "x")).id == first.id
+        assert harness.submit(flow, Order(1, "y")).created
+
+
+@pytest.mark.shows("E-31")
+def test_the_key_is_stored_at_submit_and_never_made_again(jobs_file: Path | None) -> None:
+    made: list[int] = []
+
+    def key(payload: Order) -> str:
+        made.append(payload.number)
+        return f"key-{len(made)}"
+
+    with Harness(order(Dedup(key=key)), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        job = harness.run(flow, Order(1, "fails"))
+        assert job.state == "failed"
+        harness.engine.retry(job.id, actor="op")
+        assert made == [1]
+        found = harness.engine.store.find_key("", "order", "key-1")
+        assert found is not None
+        assert found.hex() == job.id.replace("-", "")
+
+
+@pytest.mark.shows("E-31")
+def test_a_long_key_is_kept_by_its_digest(jobs_file: Path | None) -> None:
+    with Harness(order(None), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        first = harness.submit(flow, Order(1), dedup_key="k" * 100_000)
+        assert harness.submit(flow, Order(2), dedup_key="k" * 100_000).id == first.id
+        assert harness.submit(flow, Order(2), dedup_key="k" * 99_999).created
