@@ -1,103 +1,83 @@
-"""Where the time of a drain goes, for the loop, the committer and the claimer alike.
+"""Where the processor's time goes in a drain: the loop, the committer and the claimer.
 
-`python -m bench.profile [--jobs 20000] [--stages 1] [--kind async]`
+`python -m bench.profile [--jobs 10000] [--stages 1] [--kind async]`
 
-A thread looks at every other thread's stack once a millisecond. Unlike cProfile it costs next to
-nothing and sees waiting too: a thread that stands in `execute` may be flushing, or may be waiting
-to get the interpreter back.
+Each thread is profiled in a drain of its own, by the time that this thread alone has used: one
+that waits for the interpreter or for the disk costs nothing. Profiling makes small functions look
+larger than they are; compare shares, not sums.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
+import cProfile
+import io
+import pstats
 import threading
 import time
-from collections import Counter
-from types import FrameType
+from typing import Any
 
 import ulak
 from bench.drain import fill, flow_of, run_dry
 from bench.measure import ROOT, scratch
 
-PERIOD_S = 0.001
-SHOWN = 14
-
-
-class Sampler(threading.Thread):
-    """Counts where each thread stands, by its innermost line and by every function above it."""
-
-    def __init__(self) -> None:
-        super().__init__(name="sampler", daemon=True)
-        self.lines: dict[str, Counter[str]] = {}
-        self.functions: dict[str, Counter[str]] = {}
-        self.samples = 0
-        self._stop_asked = threading.Event()
-
-    def run(self) -> None:
-        while not self._stop_asked.wait(PERIOD_S):
-            names = {t.ident: t.name for t in threading.enumerate()}
-            self.samples += 1
-            for ident, frame in sys._current_frames().items():
-                name = names.get(ident, "?")
-                if name != self.name:
-                    self._count(name, frame)
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._stop_asked.set()
-        self.join()
-
-    def _count(self, thread: str, frame: FrameType) -> None:
-        line = f"{_where(frame)}:{frame.f_lineno}"
-        self.lines.setdefault(thread, Counter())[line] += 1
-        seen: set[str] = set()
-        inner: FrameType | None = frame
-        while inner is not None:
-            seen.add(_where(inner))
-            inner = inner.f_back
-        self.functions.setdefault(thread, Counter()).update(seen)
-
-
-def _where(frame: FrameType) -> str:
-    code = frame.f_code
-    file = code.co_filename.replace(str(ROOT / "src") + "/", "").rpartition("python3.")[2]
-    return f"{file} {code.co_qualname}"
+LOOP = "the loop"
+THREADS = (LOOP, "ulak-committer", "ulak-claimer")
+SHOWN = 18
 
 
 def main() -> None:
-    """Profile one drain and print the largest parts of each thread."""
+    """Profile one drain for each thread and print its largest parts."""
     parser = argparse.ArgumentParser(prog="bench.profile")
-    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--kind", choices=["async", "plain"], default="async")
     given = parser.parse_args()
+    runs = given.jobs * given.stages
+    took, used, _ = _drain(None, given)
+    print(f"{runs / took:,.0f} stages/s; {used / runs * 1e6:.0f} us of processor time a stage")
+    for thread in THREADS:
+        _, _, profile = _drain(thread, given)
+        print(f"\n{thread}, by its own time")
+        _print(profile)
+
+
+def _drain(thread: str | None, given: Any) -> tuple[float, float, cProfile.Profile]:
     flow = flow_of(given.kind, given.stages)
-    sampler = Sampler()
+    profile = cProfile.Profile(time.thread_time)
+    unprofiled = threading.Thread.run
+
+    def run(self: threading.Thread) -> None:
+        if thread is not None and self.name.startswith(thread):
+            profile.runcall(unprofiled, self)
+        else:
+            unprofiled(self)
+
     with (
         scratch() as folder,
         ulak.connect(f"sqlite:///{folder / 'profile.db'}", flows=[flow]) as engine,
     ):
         fill(engine, flow, given.jobs)
-        processor = time.process_time()
-        sampler.start()
-        took = asyncio.run(run_dry(engine))
-        sampler.stop()
-        processor = time.process_time() - processor
-    runs = given.jobs * given.stages
-    print(f"{runs / took:,.0f} stages/s, {took:.2f} s, {processor:.2f} s of processor time")
-    print(f"{processor / runs * 1e6:.0f} us of processor time a stage, {sampler.samples} samples")
-    for thread in sorted(sampler.functions, key=lambda t: -sum(sampler.lines[t].values())):
-        print(f"\n{thread}: share of its samples, in a function with what it calls")
-        _print(sampler.functions[thread], sampler.samples)
-        print(f"{thread}: the lines it stood in")
-        _print(sampler.lines[thread], sampler.samples)
+        threading.Thread.run = run  # type: ignore[method-assign]
+        used = time.process_time()
+        if thread == LOOP:
+            profile.enable()
+        try:
+            took = asyncio.run(run_dry(engine))
+        finally:
+            profile.disable()
+            threading.Thread.run = unprofiled  # type: ignore[method-assign]
+        used = time.process_time() - used
+    return took, used, profile
 
 
-def _print(counts: Counter[str], samples: int) -> None:
-    for where, times in counts.most_common(SHOWN):
-        print(f"  {times / samples:6.1%}  {where}")
+def _print(profile: cProfile.Profile) -> None:
+    text = io.StringIO()
+    stats = pstats.Stats(profile, stream=text)
+    stats.sort_stats("tottime").print_stats(SHOWN)
+    lines = text.getvalue().replace(str(ROOT / "src") + "/", "").splitlines()
+    print("\n".join(line for line in lines[2:] if line.strip()))
 
 
 if __name__ == "__main__":
