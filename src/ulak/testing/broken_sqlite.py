@@ -67,7 +67,7 @@ class EventOutsideTheTransaction(SqliteStore):
         return receipts
 
     def _without_events(self, t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
-        receipts = commits.commit(t, changes, self._roles)
+        receipts = commits.commit(t, changes)
         for change, receipt in zip(changes, receipts, strict=True):
             if isinstance(receipt, Committed):
                 t.db.executemany(_TAKE_OUT_EVENT, [(e.job_id, e.seq) for e in change.events])

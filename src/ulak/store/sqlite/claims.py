@@ -13,7 +13,7 @@ from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sqlite import keys, trail
-from ulak.store.sqlite.commits import ANY_REQUESTS, Roles
+from ulak.store.sqlite.commits import ANY_REQUESTS
 from ulak.store.sqlite.rows import (
     JOB_COLUMNS,
     PACKED_IDS,
@@ -121,14 +121,14 @@ _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
-def claim(t: Transaction, request: ClaimRequest, roles: Roles) -> Claimed:
+def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     """Give back lapsed leases, then lease what is due."""
     unparked = give_back_lapsed(t)
     if t.db.execute(IS_WORKER, (request.worker,)).fetchone() is None:
         return Claimed([], t.now, [], None, unparked)
     search = _Search(t, suspects=request.suspects)
     chosen = [job_id for want in request.wants for job_id in search.choose(want)]
-    claims = _lease(t, chosen, request, roles) if chosen else []
+    claims = _lease(t, chosen, request) if chosen else []
     lanes = dict.fromkeys(lane for want in request.wants for lane in want.lanes)
     next_at = t.now if search.is_cut else _next_due(t, lanes)
     return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked)
@@ -225,23 +225,16 @@ class _Search:
         return True
 
 
-def _lease(
-    t: Transaction, chosen: Sequence[bytes], request: ClaimRequest, roles: Roles
-) -> list[Claim]:
+def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> list[Claim]:
     ids = pack(chosen)
     t.db.execute(LEASE, (ids, request.worker, t.now))
     found: dict[bytes, Claim] = {}
-    kinds_seen: set[tuple[str, int, str]] = set()
     for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
         digits, schema = facts.pop(), facts.pop()
         job_id = facts[0] = bytes.fromhex(facts[0])
         row = as_job(facts)
         data = _long_payload(t, job_id) if digits is None else bytes.fromhex(digits)
         found[job_id] = Claim(row, Payload(data, schema), ())
-        kind = (row.flow, row.flow_version, row.state)
-        if kind not in kinds_seen:
-            kinds_seen.add(kind)
-            roles.learn(row)
     _load_results(t, found)
     if request.entries:
         _enter(t, found, request)

@@ -87,29 +87,10 @@ COUNT_REQUESTS = """
 """
 
 
-class Roles:
-    """Which role a state was last seen with.
-
-    A guess that saves a read: the update checks it, and when it was wrong the change is written
-    the slow way, which reads. A state has one role, except while undos run in it.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, int, str], str] = {}
-
-    def learn(self, row: JobRow) -> None:
-        """Remember the role of the state that this row stands in."""
-        self._seen[row.flow, row.flow_version, row.state] = row.role
-
-    def guess(self, row: JobRow, state: str) -> str | None:
-        """Answer the role that this state of this flow had."""
-        return self._seen.get((row.flow, row.flow_version, state))
-
-
-def commit(t: Transaction, changes: Sequence[Change], roles: Roles) -> list[Receipt]:
+def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     """Write the changes and answer one receipt each, in order."""
     _must_be_a_batch(changes)
-    plan = _plan(changes, roles)
+    plan = _plan(changes)
     if plan is not None:
         try:
             if MOVE_LEASED.write(t.db, plan.groups) == len(changes):
@@ -118,7 +99,7 @@ def commit(t: Transaction, changes: Sequence[Change], roles: Roles) -> list[Rece
             # A repeated change that kept its lease, or data that no table takes: look at each.
             pass
         t.start_over()
-    return [_commit_one(t, change, roles) for change in changes]
+    return [_commit_one(t, change) for change in changes]
 
 
 def _must_be_a_batch(changes: Sequence[Change]) -> None:
@@ -142,7 +123,7 @@ class _Plan:
     moves: dict[tuple[CountKey, CountKey], int] = field(default_factory=dict)
 
 
-def _plan(changes: Sequence[Change], roles: Roles) -> _Plan | None:
+def _plan(changes: Sequence[Change]) -> _Plan | None:
     """Plan the guarded update, or answer None when some change needs more than a guard."""
     plan = _Plan()
     groups, moves = plan.groups, plan.moves
@@ -150,14 +131,12 @@ def _plan(changes: Sequence[Change], roles: Roles) -> _Plan | None:
         row, token, origin, number = change.row, change.token, change.moved_from, len(change.events)
         if token is None or change.takes_slot is not None or change.takes_key:
             return None
-        role: str | None = row.role
-        if origin is None:
-            origin = row.state
-        else:
-            role = roles.guess(row, origin)
-        if role is None or not _follow_each_other(change, row.seq - number):
+        if not _follow_each_other(change, row.seq - number):
             return None
-        if change.moved_from is not None:
+        role = change.role_from
+        if origin is None or role is None:
+            origin, role = row.state, row.role
+        else:
             flow, version = row.flow, row.flow_version
             move = (flow, version, origin, role), (flow, version, row.state, row.role)
             moves[move] = moves.get(move, 0) + 1
@@ -253,7 +232,7 @@ def settle(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) ->
     t.db.execute(COUNT_REQUESTS, (job_id,))
 
 
-def _commit_one(t: Transaction, change: Change, roles: Roles) -> Receipt:
+def _commit_one(t: Transaction, change: Change) -> Receipt:
     """Write one change after reading the row that it changes."""
     old = intake.find_job(t.db, change.row.id)
     if not is_in_trail(t.db, change):
@@ -261,7 +240,6 @@ def _commit_one(t: Transaction, change: Change, roles: Roles) -> Receipt:
         if refusal is not None:
             return refusal
         assert old is not None  # noqa: S101 - no guard lets an absent job pass
-        roles.learn(old)
         _write_one(t, change, old)
     if old is not None and old.requests:
         return Committed(_requests_of(t, change.row.id))

@@ -76,7 +76,6 @@ class SqliteStore:
         self._open_writer: Writer | None = None
         self._open_readers: Readers | None = None
         self._rings: list[Callable[[], None]] = []
-        self._roles = commits.Roles()
 
     # --- life -------------------------------------------------------------------
 
@@ -151,10 +150,10 @@ class SqliteStore:
         return self._writer.run("add", lambda t: intake.add(t, jobs))
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._writer.run("commit", lambda t: commits.commit(t, changes, self._roles))
+        return self._writer.run("commit", lambda t: commits.commit(t, changes))
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._writer.run("claim", lambda t: claims.claim(t, request, self._roles))
+        return self._writer.run("claim", lambda t: claims.claim(t, request))
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
         return self._writer.run(
