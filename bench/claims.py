@@ -27,7 +27,7 @@ CLAIMS = 200
 BOUND_MS = 2.0
 WORKER = "bench"
 
-NUMBERS = "WITH RECURSIVE n (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM n WHERE n < ?2)"
+NUMBERS = "WITH RECURSIVE n (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM n WHERE n < :last)"
 
 
 def claims_figure(scale: float = 1.0) -> Figure:
@@ -83,33 +83,34 @@ def claims(path: Path, scale: float) -> tuple[float, float, float]:
 
 
 def _load(path: Path, scale: float) -> None:
-    later = "not_before + 86400000000 + n"
     db = sqlite3.connect(path, isolation_level=None)
+    db.row_factory = sqlite3.Row
     try:
         db.execute("PRAGMA synchronous = OFF")
         db.execute("BEGIN")
-        start = 0
+        first = 0
         for flow, jobs, values in (
-            ("served", DELAYED, {"not_before": later, "priority": "n % 4"}),
-            ("limited", PARKED, {"parked_on": "slot", "priority": "n % 4"}),
-            ("unserved", UNSERVED, {"priority": "n % 4"}),
+            ("served", DELAYED, {"not_before": ":not_before + 86400000000 + n"}),
+            ("limited", PARKED, {"parked_on": ":slot"}),
+            ("unserved", UNSERVED, {}),
         ):
-            jobs = max(1, int(jobs * scale))
-            _copy(db, flow, start, start + jobs, values)
-            start += jobs + 1
+            last = first + max(1, int(jobs * scale)) - 1
+            _copy(db, flow, first, last, values)
+            first = last + 1
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        stored = db.execute("SELECT count(*) FROM jobs").fetchone()[0]
+        assert stored == first + 3, f"{stored} jobs were loaded, not {first}"
     finally:
         db.close()
 
 
 def _copy(db: sqlite3.Connection, flow: str, first: int, last: int, values: dict[str, str]) -> None:
     """Copy the one job of a flow many times, with other ids and these columns."""
-    columns = [row[1] for row in db.execute("PRAGMA table_info(jobs)").fetchall()]
-    values = {"id": "CAST(printf('%016d', n) AS BLOB)", **values}
-    chosen = ", ".join(values.get(column, column) for column in columns)
+    model = dict(db.execute("SELECT * FROM jobs WHERE flow = ?", (flow,)).fetchone())
+    values = {"id": "CAST(printf('%016d', n) AS BLOB)", "priority": "n % 4", **values}
+    chosen = ", ".join(values.get(column, f":{column}") for column in model)
     db.execute(
-        f"{NUMBERS} INSERT INTO jobs SELECT {chosen} FROM n, jobs "  # noqa: S608 - our own names
-        "WHERE jobs.flow = ?3 AND length(jobs.submitter) = 0 AND jobs.id > x'3a'",
-        (first, last, flow),
+        f"{NUMBERS} INSERT INTO jobs SELECT {chosen} FROM n",  # noqa: S608 - our own names
+        {**model, "first": first, "last": last},
     )
