@@ -89,8 +89,9 @@ def make_function(
             return function(*args, **kwargs)
 
         stage = run_plain
-    # A child finds the stage by the name that the module has for it.
-    stage.__module__, stage.__qualname__ = function.__module__, function.__qualname__
+    # Drawings show the function's name, and a child finds the stage by it.
+    stage.__module__, stage.__name__ = function.__module__, function.__name__
+    stage.__qualname__ = function.__qualname__
     flow.stage("queued", **staged)(stage)
     return JobFunction(function, flow)
 
