@@ -8,8 +8,7 @@ nothing else is known. The rules for operators and the clock are in `acts`, thos
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
@@ -46,8 +45,7 @@ _KINDS_OF_ENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunFacts(NamedTuple):
     """What a worker knows about the run besides its outcome."""
 
     worker: str

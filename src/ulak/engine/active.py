@@ -102,8 +102,8 @@ class ActiveRun:
         self.overran = False
         self.lost = False
         self.asked: Cancel | Elapsed | None = None
-        self.messages: list[Message] = []
-        self.spawns: list[NewJob] = []
+        self.messages: tuple[Message, ...] = ()
+        self.spawns: tuple[NewJob, ...] = ()
         self.task: asyncio.Task[None] | None = None
         self.interrupt: Callable[[], None] | None = None
         """Ends a stage that runs in a process of its own."""
@@ -146,8 +146,8 @@ class ActiveRun:
         self.started_at = now
         self.kept_stages += 1
         self.overran = False
-        self.messages = []
-        self.spawns = []
+        self.messages = ()
+        self.spawns = ()
         self.change = None
 
     def is_stopping(self) -> bool:
@@ -222,11 +222,11 @@ class ActiveRun:
             raise BadInput("emit needs a topic")
         row, n, order = self.row, len(self.messages), key or self.row.id.hex()
         data_bytes = codec.encode(data)
-        self.messages.append(Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()))
+        self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
         made = [self.worker.engine.prepare(flow, payload, **options) for payload in payloads]
-        self.spawns.extend(made)
+        self.spawns += tuple(made)
         return [to_text(job.row.id) for job in made]
 
     def progress(self, fraction: float, note: str | None) -> None:

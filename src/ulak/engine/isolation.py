@@ -104,7 +104,7 @@ def _with_what_it_left(run: ActiveRun, outcome: Outcome) -> Outcome:
     """Add the messages and jobs that were sent ahead of the outcome."""
     if not isinstance(outcome, Finished) or not (run.messages or run.spawns):
         return outcome
-    left = Left(outcome.left.result, tuple(run.messages), tuple(run.spawns))
+    left = Left(outcome.left.result, run.messages, run.spawns)
     return replace(outcome, left=left)
 
 

@@ -358,7 +358,7 @@ class Worker:
         outcome: Outcome
         try:
             returned = await function(Run(run.row, run, run.is_stopping))
-            outcome = read_return(returned, tuple(run.messages), tuple(run.spawns))
+            outcome = read_return(returned, run.messages, run.spawns)
         except asyncio.CancelledError as error:
             outcome = self._why_cancelled(run, error)
         except Abandoned:
@@ -381,7 +381,7 @@ class Worker:
         outcome: Outcome
         try:
             returned = function(Run(run.row, run, run.is_stopping))
-            outcome = read_return(returned, tuple(run.messages), tuple(run.spawns))
+            outcome = read_return(returned, run.messages, run.spawns)
         except Abandoned:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
