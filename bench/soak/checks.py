@@ -67,7 +67,7 @@ def violations(seen: Evidence) -> Iterator[str]:
         _every_accepted_job_is_there,
         _one_job_for_each_order,
         _every_job_has_ended_as_it_should,
-        _once_is_once,
+        once_is_once,
         _a_lease_runs_a_stage_once,
         _no_limit_was_exceeded,
         _what_began_was_undone,
@@ -106,7 +106,7 @@ def _every_job_has_ended_as_it_should(seen: Evidence) -> Iterator[str]:
                 yield f"job {job} was held with {event.code}: {event.message}"
 
 
-def _once_is_once(seen: Evidence) -> Iterator[str]:
+def once_is_once(seen: Evidence) -> Iterator[str]:
     """No effect ran again after its result was committed; each counts once by its key."""
     noted: dict[str, list[int]] = defaultdict(list)
     for job, trail in seen.trails.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ulak
-from bench.soak.checks import Evidence, occupancy, violations
+from bench.soak.checks import Evidence, occupancy, once_is_once, violations
 from bench.soak.children import LEDGER, engine_of
 from bench.soak.ledger import read_all
 from bench.soak.people import Operator
@@ -122,6 +122,7 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
     counts["effects that happened"] = sum(line.kind == "effect" for line in lines)
     counts["effects by key"] = len({line.words[0] for line in lines if line.kind == "effect"})
     counts["effects recorded"] = events["noted"]
+    counts["effects run again, or recorded twice"] = len(list(once_is_once(seen)))
     counts["events"] = sum(events.values())
     for kind in ("lapsed", "given-back", "retry", "held", "undone", "retried"):
         counts[f"events: {kind}"] = events[kind]
