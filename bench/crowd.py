@@ -41,7 +41,7 @@ def crowd(stages: int = STAGES) -> tuple[float, float]:
         moved_at[0] = time.perf_counter()
 
     async def work(engine: ulak.Engine) -> float:
-        settings = ulak.WorkerSettings(places=ulak.Places(loop=stages))
+        settings = ulak.WorkerSettings(loop=stages)
         started = time.perf_counter()
         await engine.worker(settings).run(until_idle=True)
         return started

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 import ulak
-from ulak import Places, Run, WorkerSettings
+from ulak import Run, WorkerSettings
 
 JOBS = 2_000
 WAIT_S = 1.0
@@ -57,7 +57,7 @@ async def main() -> None:
         with engine:
             await engine.aio.submit_many(pipeline, [Page(n) for n in range(JOBS)])
             began = time.monotonic()
-            worker = engine.worker(WorkerSettings(places=Places(loop=JOBS)))
+            worker = engine.worker(WorkerSettings(loop=JOBS))
             await worker.run(until_idle=True)
             took = time.monotonic() - began
             done = sum(row.jobs for row in await engine.aio.counts() if row.state == "done")

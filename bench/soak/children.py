@@ -25,9 +25,7 @@ from ulak.store.protocol import Store
 DATABASE = "soak.db"
 LEDGER = "ledger"
 DUPLICATE_EVERY = 10
-SETTINGS = ulak.WorkerSettings(
-    lease=LEASE, places=ulak.Places(loop=8, thread=6), drain=timedelta(seconds=3)
-)
+SETTINGS = ulak.WorkerSettings(lease=LEASE, loop=8, threads=6, drain=timedelta(seconds=3))
 
 
 def store_of(folder: Path, broken: str | None) -> Store:

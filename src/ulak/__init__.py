@@ -10,8 +10,8 @@ from ulak.core.outcome import Goto, Hold, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
 from ulak.core.run import Run
 from ulak.engine.engine import Engine
-from ulak.engine.ports import Places, WorkerSettings
-from ulak.engine.view import Job
+from ulak.engine.ports import WorkerSettings
+from ulak.engine.view import Job, Message
 from ulak.errors import (
     BadInput,
     FlowError,
@@ -48,8 +48,8 @@ __all__ = [
     "KeyTaken",
     "Lifecycle",
     "Limit",
+    "Message",
     "Overloaded",
-    "Places",
     "ResultNotReady",
     "RetryLater",
     "Run",

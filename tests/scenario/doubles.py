@@ -64,12 +64,7 @@ def settings(**options: Any) -> ulak.WorkerSettings:
     """A worker that looks often and drains fast."""
     spans = {"poll": 0.05, "glance": 0.01, "drain": 2.0, "lease": 30.0}
     spans |= {k: options.pop(k) for k in list(options) if k in spans}
-    places = {k: options.pop(k) for k in list(options) if k in ("loop", "thread", "process")}
-    return ulak.WorkerSettings(
-        **{k: timedelta(seconds=v) for k, v in spans.items()},
-        places=ulak.Places(**places),
-        **options,
-    )
+    return ulak.WorkerSettings(**{k: timedelta(seconds=v) for k, v in spans.items()}, **options)
 
 
 def eventually(holds: Callable[[], object], *, within_s: float = 20.0) -> None:

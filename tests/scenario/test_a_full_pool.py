@@ -26,7 +26,7 @@ def test_a_job_is_claimed_as_soon_as_a_place_of_its_pool_is_free() -> None:
     async def on_the_loop(n: int) -> int:
         return n
 
-    settings = ulak.WorkerSettings(places=ulak.Places(thread=1), poll=NEVER, glance=NEVER)
+    settings = ulak.WorkerSettings(threads=1, poll=NEVER, glance=NEVER)
     with engine, engine.working(settings):
         jobs = [engine.submit(plain, n) for n in range(4)]
         assert running.acquire(timeout=30)

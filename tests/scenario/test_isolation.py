@@ -28,7 +28,7 @@ def lines(tmp_path: Path) -> list[str]:
 
 @pytest.mark.shows("E-38")
 def test_a_timeout_kills_its_own_child_and_no_neighbour(tmp_path: Path) -> None:
-    with engine_at(tmp_path, "sqlite") as engine, engine.working(settings(process=2)):
+    with engine_at(tmp_path, "sqlite") as engine, engine.working(settings(processes=2)):
         neighbour = engine.submit(isolated.patient, payload(tmp_path))
         hasty = engine.submit(isolated.hasty, payload(tmp_path))
         end = engine.wait(hasty.id, timeout=SOON)

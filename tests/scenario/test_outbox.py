@@ -20,9 +20,9 @@ from tests.scenario.doubles import (
     store_of,
 )
 from ulak.clock import ManualClock
-from ulak.core.job import Message
 from ulak.engine.relay import HOLD_US, TRIES, Relay
 from ulak.errors import StoreError
+from ulak.store import codec
 from ulak.store.memory import MemoryStore
 
 
@@ -37,10 +37,8 @@ def talkative(messages: int = 3) -> ulak.Flow[Any]:
     return ulak.Flow.steps("talks", first, ("second", second))
 
 
-def data(message: Message) -> Any:
-    from ulak.store import codec
-
-    return codec.decode(message.data)
+def data(message: ulak.Message) -> Any:
+    return message.data
 
 
 @pytest.mark.shows("E-45")
@@ -48,7 +46,7 @@ def data(message: Message) -> Any:
 def test_messages_of_one_job_are_sent_in_order(kind: str, tmp_path: Path) -> None:
     sent: dict[str, list[int]] = {}
 
-    async def publish(message: Message) -> None:
+    async def publish(message: ulak.Message) -> None:
         payload, n = data(message)
         await asyncio.sleep(0.001 * (payload % 3))
         sent.setdefault(message.key, []).append(n)
@@ -73,7 +71,7 @@ def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(
     store.clock = clock
     sent, tries = list[Any](), list[Any]()
 
-    def publish(message: Message) -> None:
+    def publish(message: ulak.Message) -> None:
         if data(message)[0] == 1:
             tries.append(data(message))
             raise ValueError("the broker will not have it")
@@ -96,7 +94,7 @@ def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(
             assert len(tries) < 50
         assert len([t for t in tries if t == [1, 0]]) == TRIES.limit() + 1
         dead = store.dead_messages(10)
-        assert [data(row.message) for row in dead] == [[1, 0]]
+        assert [codec.decode(row.message.data) for row in dead] == [[1, 0]]
         assert engine.verify() == []
 
 
@@ -107,7 +105,7 @@ def test_a_publisher_that_hangs_on_one_key_does_not_hold_up_the_others() -> None
     go_on, sent = threading.Event(), list[Any]()
 
     @engine.publish
-    def publish(message: Message) -> None:
+    def publish(message: ulak.Message) -> None:
         if data(message)[0] == 0:
             go_on.wait(30)
         sent.append(data(message))
@@ -176,7 +174,7 @@ def test_a_coroutine_that_does_not_look_like_one_is_awaited() -> None:
     sent: list[Any] = []
 
     class Broker:
-        async def __call__(self, message: Message) -> None:
+        async def __call__(self, message: ulak.Message) -> None:
             await asyncio.sleep(0)
             sent.append(data(message))
 
@@ -209,7 +207,7 @@ def test_a_worker_that_stops_settles_what_it_has_sent() -> None:
 @pytest.mark.shows("E-45", "E-13")
 def test_a_stage_that_fails_sends_nothing_and_a_key_may_be_given() -> None:
     engine = ulak.connect("memory://")
-    sent: list[Message] = []
+    sent: list[ulak.Message] = []
     engine.publish(sent.append)
     flow: ulak.Flow[Any] = ulak.Flow(
         "f", ulak.Lifecycle("go", {"go": ["done"]}), retry=ulak.Backoff(delays=[timedelta(0)])

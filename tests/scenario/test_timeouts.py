@@ -67,7 +67,7 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(kind: str, tmp_pat
         return "after all"
 
     store = store_of(kind, tmp_path)
-    with engine_on(store, flow) as engine, engine.working(settings(thread=1, lease=0.3)):
+    with engine_on(store, flow) as engine, engine.working(settings(threads=1, lease=0.3)):
         job = engine.submit(flow)
         eventually(lambda: "overran" in kinds(engine, job))
         other = engine.submit(flow)

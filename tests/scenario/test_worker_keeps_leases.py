@@ -122,7 +122,7 @@ def test_the_lease_goes_on_into_another_pool_if_that_has_a_place() -> None:
             blocked.set()
             assert go_on.wait(20)
 
-    with engine_on(store, flow) as engine, engine.working(settings(thread=1)):
+    with engine_on(store, flow) as engine, engine.working(settings(threads=1)):
         first = engine.submit(flow, "first")
         assert blocked.wait(20)
         assert sum(taken) == 1, "from the loop into a thread, under one lease"

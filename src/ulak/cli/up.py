@@ -57,7 +57,7 @@ def up(
     found = in_force(app).override("command line", host=host, port=port)
     engine = load(found)
     settings = worker_settings(
-        engine, places=USUAL.places, queues=None, lease=lease, drain=drain
+        engine, USUAL, queues=None, lease=lease, drain=drain
     )  # fmt: skip
     logs.start(found.env)
     with engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from ulak.cli import logs, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.target import AppArgument, in_force, load
 from ulak.engine.engine import Engine
-from ulak.engine.ports import Places, WorkerSettings
+from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker
 from ulak.errors import BadInput
 
@@ -34,13 +35,11 @@ def worker(
     queue: Annotated[
         list[str] | None, typer.Option(help="Serve this queue only; may be repeated.")
     ] = None,
-    loop: Annotated[int, typer.Option(min=0, help="Async stages at once.")] = USUAL.places.loop,
-    threads: Annotated[int, typer.Option(min=0, help="Plain stages at once.")] = (
-        USUAL.places.thread
-    ),
-    processes: Annotated[int, typer.Option(min=0, help="Isolated stages at once.")] = (
-        USUAL.places.process
-    ),
+    loop: Annotated[int, typer.Option(min=0, help="Async stages at once.")] = USUAL.loop,
+    threads: Annotated[int, typer.Option(min=0, help="Plain stages at once.")] = USUAL.threads,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Isolated stages at once.")
+    ] = USUAL.processes,
     lease: LeaseOption = LEASE,
     drain: DrainOption = DRAIN,
 ) -> None:
@@ -49,7 +48,7 @@ def worker(
     engine = load(found)
     settings = worker_settings(
         engine,
-        places=Places(loop=loop, thread=threads, process=processes),
+        WorkerSettings(loop=loop, threads=threads, processes=processes),
         queues=queue,
         lease=lease,
         drain=drain,
@@ -69,8 +68,8 @@ async def _work(made: Worker) -> None:
 
 def worker_settings(
     engine: Engine,
+    usual: WorkerSettings,
     *,
-    places: Places,
     queues: list[str] | None,
     lease: str,
     drain: str,
@@ -89,8 +88,8 @@ def worker_settings(
     for queue in queues or ():
         if queue not in known:
             raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
-    return WorkerSettings(
-        places=places,
+    return replace(
+        usual,
         queues=frozenset(queues) if queues else None,
         lease=lease_span,
         drain=drain_span,

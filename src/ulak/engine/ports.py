@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from ulak.clock import Clock, Instant, ManualClock
-from ulak.core.job import Message
+from ulak.engine.view import Message
 
 ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens one worker's resource and closes it again when the worker stops."""
@@ -20,22 +20,16 @@ Publisher = Callable[[Message], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """How many stages one worker runs at once, by where they run."""
-
-    _: KW_ONLY
-    loop: int = 500
-    """Async stages: they mostly wait, so there may be many."""
-    thread: int = 16
-    process: int = 2
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker behaves. Every span is a measured or stated compromise."""
 
     _: KW_ONLY
-    places: Places = Places()
+    loop: int = 500
+    """Async stages at once: they mostly wait, so there may be many."""
+    threads: int = 16
+    """Plain `def` stages at once."""
+    processes: int = 2
+    """Stages with `isolate="process"` at once."""
     queues: frozenset[str] | None = None
     """Serve these queues only; None serves all."""
     lease: timedelta = timedelta(seconds=30)

@@ -14,6 +14,8 @@ from ulak.core.job import Message
 from ulak.core.policy import Backoff
 from ulak.engine.ports import Publisher
 from ulak.engine.threads import Threads
+from ulak.engine.view import Message as View
+from ulak.engine.view import message_view
 from ulak.errors import StoreError
 from ulak.store.protocol import OutboxRow
 
@@ -117,14 +119,14 @@ class Relay:
         if publisher is None:
             return
         if inspect.iscoroutinefunction(publisher):
-            await publisher(message)
+            await publisher(message_view(message))
             return
-        answer = await self._on_thread(loop, publisher, message)
+        answer = await self._on_thread(loop, publisher, message_view(message))
         if inspect.isawaitable(answer):  # a callable object or a partial around a coroutine
             await answer
 
     def _on_thread(
-        self, loop: asyncio.AbstractEventLoop, publisher: Publisher, message: Message
+        self, loop: asyncio.AbstractEventLoop, publisher: Publisher, message: View
     ) -> asyncio.Future[Any]:
         """Call a plain publisher on a thread; one that hangs must not keep the process alive."""
         future: asyncio.Future[Any] = loop.create_future()

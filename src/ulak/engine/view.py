@@ -8,8 +8,10 @@ from typing import Any
 
 from ulak.clock import Instant, to_datetime
 from ulak.core.job import Event, JobRow
+from ulak.core.job import Message as StoredMessage
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
+from ulak.store import codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,28 @@ class TrailEvent:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One outbox message, as a publisher gets it. It may come again: `id` is then the same."""
+
+    id: str
+    job_id: str
+    topic: str
+    key: str
+    """Messages of one key are published in order."""
+    data: Any
+    at: datetime
+
+
+def message_view(message: StoredMessage) -> Message:
+    """Show a line of the outbox."""
+    job_id = to_text(message.job_id)
+    return Message(
+        id=f"{job_id}/{message.seq}/{message.n}", job_id=job_id, topic=message.topic,
+        key=message.key, data=codec.decode(message.data), at=to_datetime(message.at),
+    )  # fmt: skip
+
+
 def job_view(row: JobRow, *, created: bool = True, cancel_requested: bool = False) -> Job:
     """Show a stored row."""
     return Job(
@@ -80,8 +104,6 @@ def job_view(row: JobRow, *, created: bool = True, cancel_requested: bool = Fals
 
 def event_view(event: Event) -> TrailEvent:
     """Show a stored event."""
-    from ulak.store import codec
-
     return TrailEvent(
         seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
         actor=event.actor, code=event.code, message=event.message,

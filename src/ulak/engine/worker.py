@@ -87,15 +87,15 @@ class Worker:
             for state, during in flow.table.entries.items()
         }
         self._free = {
-            "loop": settings.places.loop,
-            "thread": settings.places.thread,
-            "process": settings.places.process,
+            "loop": settings.loop,
+            "thread": settings.threads,
+            "process": settings.processes,
         }
         self._lane_pool = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
         self._running: dict[bytes, ActiveRun] = {}
         self._threads = {
-            "thread": Threads(settings.places.thread, "stage"),
-            "process": Threads(settings.places.process, "child"),
+            "thread": Threads(settings.threads, "stage"),
+            "process": Threads(settings.processes, "child"),
         }
         self._claimer = ThreadPoolExecutor(1, "ulak-claimer")
         self._resources: dict[type, Any] = {}

@@ -27,12 +27,12 @@ from typing import Any, Self
 
 from ulak.clock import Instant, ManualClock, micros, to_datetime
 from ulak.core.flow import Flow
-from ulak.core.job import JobRow, Message
+from ulak.core.job import JobRow
 from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.verify import Finding
-from ulak.engine.view import Job, TrailEvent
+from ulak.engine.view import Job, Message, TrailEvent
 from ulak.engine.why import Why
 from ulak.store.protocol import Store
 
