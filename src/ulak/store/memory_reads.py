@@ -131,7 +131,8 @@ class MemoryReads(MemoryTables):
 
     def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
         with self._lock:
-            return [row for key, row in sorted(self._messages.items()) if key[0] == job_id]
+            own = sorted(key for key in self._messages if key[0] == job_id)
+            return [self._messages[key] for key in own]
 
     def scan_keys(self) -> Iterator[DedupRow]:
         with self._lock:
