@@ -15,6 +15,8 @@ Instant = int
 
 SECOND = 1_000_000
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 class Clock(Protocol):
     """Tells the time that decides. A store owns one; nobody else asks the machine."""
@@ -54,9 +56,9 @@ def to_instant(moment: datetime) -> Instant:
     """Turn an aware datetime into an instant; a naive one is refused by ValueError."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone; pass an aware datetime")
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(instant: Instant) -> datetime:
     """Turn an instant into an aware datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+    return _EPOCH + timedelta(0, 0, instant)

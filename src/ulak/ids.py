@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ulak.clock import Instant
 from ulak.errors import BadInput
@@ -40,10 +40,19 @@ def time_ordered_id(now: Instant, random_bytes: RandomBytes = _dice.randbytes) -
     )
 
 
-def commit_ids() -> Iterator[bytes]:
-    """Make identities of writes: a random start that no other source shares, then a count."""
-    start = os.urandom(10)
-    return (start + n.to_bytes(6, "big") for n in itertools.count())
+class CommitIds:
+    """Makes identities of writes: a random start that nobody else has, then a count.
+
+    May be asked from several threads at once: the count moves in one step of the interpreter,
+    which a generator would not.
+    """
+
+    def __init__(self) -> None:
+        self._start = os.urandom(10)
+        self._count = itertools.count()
+
+    def __call__(self) -> bytes:
+        return self._start + next(self._count).to_bytes(6, "big")
 
 
 def unguessable_id(random_bytes: RandomBytes = os.urandom) -> bytes:

@@ -94,7 +94,7 @@ def test_a_running_job_is_cancelled_within_two_seconds(
         stopped.append("thread")
         raise InterruptedError
 
-    places = {"loop": 1, "thread": 1} if full else {}
+    places = {"loop": 1, "threads": 1} if full else {}
     store = store_of(kind, tmp_path)
     with (
         engine_on(store, flow, threaded) as engine,

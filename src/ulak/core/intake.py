@@ -66,17 +66,17 @@ def begin(
     deadline = None
     if place.deadline_us is not None:
         deadline = now + (after_us if after_us and place.role == WAITING else place.deadline_us)
-    dates = [d for d in (deadline, expires_at) if d is not None]
+    wake = deadline if expires_at is None else expires_at
+    if deadline is not None and expires_at is not None:
+        wake = min(deadline, expires_at)
+    # By position, in the order of JobRow: naming 37 fields takes as long as all the rest.
     row = JobRow(
-        id=job_id, tenant=submission.tenant, flow=flow.name, flow_version=flow.version,
-        created_at=now, submitter=submission.submitter, dedup_key=submission.dedup_key,
-        priority=submission.priority, expires_at=expires_at,
-        scheduled_for=submission.scheduled_for, state=place.state, role=place.role, version=1,
-        seq=1, round=1, attempt=0, lapses=0, changed_at=now, code=None, permanent=0, resume=None,
-        started="", undo_to=None, has_results=0, lane=place.lane, not_before=now + after_us,
-        slot=place.slot, parked_on=None, awaits=place.awaits, deadline_at=deadline,
-        wake_at=min(dates, default=None), leased_by=None, leased_at=None, token=0, stood=0,
-        lapsed=0, requests=0,
+        job_id, submission.tenant, flow.name, flow.version, now, submission.submitter,
+        submission.dedup_key, submission.priority, expires_at, submission.scheduled_for,
+        place.state, place.role, 1, 1, 1, 0, 0, now,  # version, seq, round, attempt, lapses
+        None, 0, None, "", None, 0,  # code, permanent, resume, started, undo_to, has_results
+        place.lane, now + after_us, place.slot, None, place.awaits, deadline, wake,
+        None, None, 0, 0, 0, 0,  # leased_by, leased_at, token, stood, lapsed, requests
     )  # fmt: skip
     event = Event(
         job_id, 1, kinds.SUBMITTED, None, place.state, submission.submitter or kinds.ENGINE,

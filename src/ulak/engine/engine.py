@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,7 @@ from ulak.errors import (
     FlowError,
     UnknownOutcome,
 )
-from ulak.ids import time_ordered_id, to_text, unguessable_id
+from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
 from ulak.store import codec
 from ulak.store.protocol import Added, Store
 
@@ -57,6 +56,7 @@ class Engine(Acts):
         submit_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
         self.store = store
+        self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
         self.resources: dict[type, ResourceFactory] = {}
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
@@ -303,7 +303,7 @@ class Engine(Acts):
         return begin(
             flow, Payload(codec.encode(payload), flow.schema), submission, now,
             job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
-            commit_id=os.urandom(16),
+            commit_id=self.new_commit_id(),
         )  # fmt: skip
 
     def _fit(self, flow: Flow[Any], payload: Any) -> Any:

@@ -91,14 +91,13 @@ def message_view(message: StoredMessage) -> Message:
 
 def job_view(row: JobRow, *, created: bool = True, cancel_requested: bool = False) -> Job:
     """Show a stored row."""
+    # By position: submit answers one of these each time, and naming the fields takes twice as long.
     return Job(
-        id=to_text(row.id), flow=row.flow, version=row.flow_version, state=row.state,
-        role=row.role, tenant=row.tenant, submitter=row.submitter, priority=row.priority,
-        round=row.round, attempt=row.attempt, lapses=row.lapses, code=row.code,
-        created_at=to_datetime(row.created_at), changed_at=to_datetime(row.changed_at),
-        not_before=to_datetime(row.not_before), expires_at=_moment(row.expires_at),
-        leased_by=row.leased_by, parked_on=row.parked_on, cancel_requested=cancel_requested,
-        created=created,
+        to_text(row.id), row.flow, row.flow_version, row.state, row.role, row.tenant,
+        row.submitter, row.priority, row.round, row.attempt, row.lapses, row.code,
+        to_datetime(row.created_at), to_datetime(row.changed_at), to_datetime(row.not_before),
+        None if row.expires_at is None else to_datetime(row.expires_at), row.leased_by,
+        row.parked_on, cancel_requested, created,
     )  # fmt: skip
 
 

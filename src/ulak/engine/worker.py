@@ -39,7 +39,7 @@ from ulak.engine.runner import read_error, read_return, timed_out
 from ulak.engine.threads import Threads
 from ulak.engine.upkeep import Upkeep
 from ulak.errors import FlowError, StoreError, TransitionNotAllowed, UlakError
-from ulak.ids import commit_ids, to_text
+from ulak.ids import CommitIds, to_text
 from ulak.store.protocol import Claim, ClaimRequest, Progress, Want
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Worker:
         self._resources: dict[type, Any] = {}
         self._ended_in_threads: deque[tuple[ActiveRun, Outcome]] = deque()
         self._lease: Lease | None = None
-        self._commit_ids = commit_ids()
+        self.new_commit_id = CommitIds()
         self._outgoing: list[Entry] = []
         self._collecting = False
         self._reporting = False
@@ -119,10 +119,6 @@ class Worker:
     def now(self) -> Instant:
         """Answer the store's time."""
         return self.time.now()
-
-    def new_commit_id(self) -> bytes:
-        """Make the identity of one write."""
-        return next(self._commit_ids)
 
     def resource(self, kind: type[T]) -> T:
         """Answer this worker's resource of a type.
@@ -433,7 +429,7 @@ class Worker:
         try:
             return decide(
                 run.flow, run.row, outcome, self.time.now(), facts=facts,
-                commit_id=next(self._commit_ids),
+                commit_id=self.new_commit_id(),
             )  # fmt: skip
         except TransitionNotAllowed as error:
             held = Stopped(kinds.BAD_OUTCOME, str(error))
