@@ -147,6 +147,8 @@ class Watch:
             return
         seen = self.seen[row.id]
         name = place.stage.state
+        if row.token < seen.token and name in seen.owed:
+            return  # a zombie begins late what its job has left behind; no order is owed to it
         seen.owed = [*(s for s in seen.owed if s != name), name]
 
     def _stands_well(self, row: JobRow, seen: Seen) -> None:
