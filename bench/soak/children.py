@@ -15,11 +15,9 @@ from threading import Thread
 
 import ulak
 from bench.soak.ledger import Ledger, read_all
-from bench.soak.orders import LEASE, Order, flows, key_of, order
+from bench.soak.orders import LEASE, Order, flows, key_of, order, time_of
 from ulak.clock import micros
-from ulak.core.job import Message
 from ulak.engine import relay
-from ulak.ids import to_text
 from ulak.store.protocol import Store
 
 DATABASE = "soak.db"
@@ -46,8 +44,8 @@ def engine_of(folder: Path, broken: str | None = None) -> tuple[ulak.Engine, Led
     engine = ulak.Engine(store_of(folder, broken), flows=flows(ledger, folder))
 
     @engine.publish
-    def send(message: Message) -> None:
-        ledger.append("sent", f"{to_text(message.job_id)}/{message.seq}/{message.n}")
+    def send(message: ulak.Message) -> None:
+        ledger.append("sent", message.id)
 
     return engine, ledger
 
@@ -75,7 +73,9 @@ def submit(folder: Path, seed: int, broken: str | None) -> None:
     n = 0
 
     def place(placed: Order, engine: ulak.Engine, ledger: Ledger) -> None:
-        job = engine.submit(engine.flows[0], placed, actor="soak", dedup_key=key_of(placed))
+        job = engine.submit(
+            engine.flows[0], placed, actor="soak", dedup_key=key_of(placed), expires=time_of(placed)
+        )
         ledger.append("accepted", placed.n, job.id, int(job.created))
 
     for line in sys.stdin:

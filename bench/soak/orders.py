@@ -18,12 +18,14 @@ import ulak
 from bench.soak.ledger import Ledger
 
 TROUBLES = {
-    "none": 40,
+    "none": 30,
     "reviewed": 14,  # a person approves it
     "refused": 6,  # a person refuses it: undone
     "shaky": 14,  # fails twice before and after its effect, then goes on
     "broken": 8,  # fails for good at the last stage: undone
     "weary": 5,  # spends its retries: undone; an operator retries it, and it goes on
+    "signalled": 6,  # waits for a signal, which may come before it waits
+    "expiring": 4,  # has little time: undone wherever it is then
     "held": 5,  # stops for a person, who lets it go
     "cancelled": 5,  # an operator cancels it wherever it is: undone
     "stubborn": 3,  # as broken, and an undo fails until a person has looked
@@ -32,7 +34,9 @@ ENDS = {
     "refused": {"refused"},
     "broken": {"failed"},
     "stubborn": {"failed"},
-    "cancelled": {"cancelled", "done"},  # done when the cancel came too late
+    # Done when the cancel or the expiry came too late.
+    "cancelled": {"cancelled", "done"},
+    "expiring": {"expired", "done"},
 }
 GOOD_ENDS = {"done"}
 
@@ -44,6 +48,7 @@ LIMITS = {"packers": PACKERS, "shippers": SHIPPERS}
 RECEIPT_EVERY = 20
 
 UNDO_OF = {"reserve": "unreserve", "charge": "refund", "pack": "unpack", "ship": "recall"}
+AFTER_PACKING = {"reviewed": "review", "refused": "review", "signalled": "out_of_stock"}
 STAGES = ("reserve", "charge", "pack", "ship", "notify")
 LEASE = timedelta(seconds=2)
 
@@ -79,6 +84,11 @@ def key_of(placed: Order) -> str:
     return f"order-{placed.n}"
 
 
+def time_of(placed: Order) -> timedelta | None:
+    """Answer how long an order may take, if it is one that expires."""
+    return timedelta(milliseconds=300) if placed.trouble == "expiring" else None
+
+
 def has_receipt(placed: Order) -> bool:
     """Tell whether this order spawns a receipt when it is done."""
     return placed.n % RECEIPT_EVERY == 0
@@ -102,8 +112,9 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
                 "reserve": ["charge"],
                 "charge": ["pack"],
                 "pack": ["packing"],
-                "packing": ["review", "ship"],
+                "packing": ["review", "out_of_stock", "ship"],
                 "review": ["ship", "refused"],
+                "out_of_stock": ["ship"],
                 "ship": ["notify"],
                 "notify": ["done"],
             },
@@ -147,8 +158,7 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
             done = await work.do(run, "pack")
         finally:
             ledger.append("out", "packers", run.job_id, run.token)
-        asks = run.payload.trouble in ("reviewed", "refused")
-        return ulak.Goto("review" if asks else "ship", result=done)
+        return ulak.Goto(AFTER_PACKING.get(run.payload.trouble, "ship"), result=done)
 
     @pack.undo
     async def unpack(run: ulak.Run[Order]) -> None:
@@ -157,6 +167,8 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
     review: Any = orders.gate(
         "review", choices={"approve": "ship", "refuse": "refused"}, refusals={"refuse"}
     )
+
+    orders.wait("out_of_stock", signal="stocked", to="ship")
 
     @orders.stage("ship", timeout=TIMEOUT, limit=ulak.Limit(SHIPPERS))
     def ship(run: ulak.Run[Order]) -> int | ulak.Hold:

@@ -1,4 +1,4 @@
-"""The operators of the soak: they decide, release, retry and cancel, two of them at once."""
+"""The operators of the soak, two at once: they decide, release, retry, cancel and signal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Operator(threading.Thread):
         self._dice = Random(f"{seed}/{name}")
         self._stop_asked = threading.Event()
         self._orders: dict[str, Order] = {}
-        self._cancelled: set[str] = set()
+        self._disturbed: set[str] = set()
 
     def stop(self) -> None:
         """Go home."""
@@ -45,13 +45,20 @@ class Operator(threading.Thread):
         for role in ("held", "failed"):
             for job in self._engine.jobs(JobFilter(flow="order", role=role), limit=A_PAGE):
                 self._attend(job)
-        # Whatever is newest is in the middle of something: a good moment to cancel.
+        # Whatever is newest is in the middle of something: a good moment to disturb it.
         for job in self._engine.jobs(JobFilter(flow="order"), limit=50):
-            if job.id in self._cancelled or job.is_final:
-                continue
-            if self._order(job).trouble == "cancelled" and self._dice.random() < 0.2:
-                self._cancelled.add(job.id)
-                self._try("cancel", job)
+            if not job.is_final and job.id not in self._disturbed and self._dice.random() < 0.2:
+                self._disturb(job)
+        for job in self._engine.jobs(JobFilter(flow="order", role="waiting"), limit=A_PAGE):
+            self._try("signal", job, "stocked")
+
+    def _disturb(self, job: ulak.Job) -> None:
+        trouble = self._order(job).trouble
+        self._disturbed.add(job.id)
+        if trouble == "cancelled":
+            self._try("cancel", job)
+        elif trouble == "signalled":
+            self._try("signal", job, "stocked")
 
     def _attend(self, job: ulak.Job) -> None:
         placed = self._order(job)

@@ -114,6 +114,8 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
     counts = verdict.counts
     counts["jobs"] = len(seen.rows)
     counts["ended"] = sum(row.role in FINAL for row in seen.rows.values())
+    for state, jobs in sorted(Counter(row.state for row in seen.rows.values()).items()):
+        counts[f"ended as {state}"] = jobs
     counts["SIGKILLs"] = storm.counts["kills"]
     counts["SIGKILLs while a run was uncommitted"] = storm.counts["kills with an uncommitted run"]
     for name in ("freezes beyond the lease", "drains", "submitter kills"):
