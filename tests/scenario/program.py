@@ -2,7 +2,7 @@
 
     program work DATABASE [LEASE_S [DRAIN_S]]     works until SIGTERM, then drains
 
-Every stage writes a line into the file LEDGER beside the database, and waits while HOLD is there.
+Every stage writes a line into the file `ledger` of its folder, and waits while `hold` is there.
 """
 
 import asyncio
@@ -18,17 +18,19 @@ from typing import Any
 import ulak
 from ulak.store.sqlite import SqliteStore
 
-FOLDER = Path(os.environ.get("ULAK_TEST_FOLDER", "."))
+FOLDER = "ULAK_TEST_FOLDER"
+"""Names the folder of the ledger. A test that runs these flows in its own process must set it:
+without it a stage fails, instead of writing where the tests happen to be run."""
 
 
 def tell(*words: object) -> None:
     """Write a line into the ledger."""
-    with (FOLDER / "ledger").open("a") as ledger:
+    with Path(os.environ[FOLDER], "ledger").open("a") as ledger:
         ledger.write(" ".join(map(str, words)) + "\n")
 
 
 def is_held() -> bool:
-    return (FOLDER / "hold").exists()
+    return Path(os.environ[FOLDER], "hold").exists()
 
 
 async def on_the_loop(run: ulak.Run[Any]) -> str:
@@ -98,7 +100,7 @@ def start(folder: Path, *options: object) -> subprocess.Popen[bytes]:
     """Start a worker of this program on `folder/jobs.db`."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, "work", str(folder / "jobs.db"), *map(str, options)],
-        env={**os.environ, "ULAK_TEST_FOLDER": str(folder)},
+        env={**os.environ, FOLDER: str(folder)},
         cwd=Path(__file__).parents[2],
     )
 

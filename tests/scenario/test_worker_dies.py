@@ -38,7 +38,10 @@ def test_the_jobs_of_a_killed_worker_are_run_by_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.shows("E-29", "E-27")
-def test_a_slot_is_free_again_when_its_worker_was_killed(tmp_path: Path) -> None:
+def test_a_slot_is_free_again_when_its_worker_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(program.FOLDER, str(tmp_path))
     (tmp_path / "hold").touch()
     with program.engine_at(tmp_path / "jobs.db") as engine:
         jobs = engine.submit_many(program.narrow_flow, [1] * 4)
