@@ -23,6 +23,7 @@ from tests.scenario.doubles import (
     store_of,
 )
 from ulak.errors import TransitionNotAllowed
+from ulak.ids import from_text
 
 AT_ONCE_S = 2.0
 
@@ -196,7 +197,28 @@ def test_a_cancel_that_loses_against_the_last_move_is_too_late(kind: str, tmp_pa
             engine.cancel(job.id, actor="operator")
         assert refusal.value.code == "too-late"
         assert engine.get(job.id).state == "done"
-        assert store.pending_requests(bytes.fromhex(job.id.replace("-", ""))) == []
+        assert store.pending_requests(from_text(job.id)) == []
+
+
+@pytest.mark.shows("E-39")
+def test_a_cancel_that_is_carried_out_before_it_is_answered_was_not_too_late() -> None:
+    store = Double(store_of("memory", Path()))
+    flow: ulak.Flow[Any] = ulak.Flow("fast", life("go", "done"))
+
+    @flow.stage("go")
+    async def go(run: ulak.Run[Any]) -> None:
+        await asyncio.sleep(60)
+
+    with engine_on(store, flow) as engine, engine.working(settings()):
+        job = engine.submit(flow)
+        eventually(lambda: engine.get(job.id).leased_by)
+        stored = from_text(job.id)
+        # Between the request and the answer, the worker has done as it was asked.
+        store.after["request"] = lambda _: eventually(
+            lambda: store.store.find_job(stored).role == "cancelled"
+        )
+        answer = engine.cancel(job.id, actor="operator")
+        assert (answer.state, answer.cancel_requested) == ("cancelled", False)
 
 
 @pytest.mark.shows("E-39", "E-42")

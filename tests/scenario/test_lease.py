@@ -26,7 +26,7 @@ from ulak.errors import StoreError
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want
 
-LEASE = 0.3
+LEASE = 0.5
 
 
 @pytest.mark.shows("E-24")

@@ -273,13 +273,13 @@ def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
         assert finish.wait(20)
         return n
 
-    one, other = (engine_on(store, *engine.flows).working(settings(lease=0.3)) for _ in range(2))
+    one, other = (engine_on(store, *engine.flows).working(settings(lease=0.6)) for _ in range(2))
     with engine, one as first, other as second:
         jobs = [engine.submit(work, n) for n in range(3)]
         eventually(lambda: len(ran) == 3)
         away.set()
         finish.set()
-        threading.Event().wait(0.9)
+        threading.Event().wait(1.3)
         assert first.running + second.running == 3, "the results wait for the store"
         away.clear()
         for job in jobs:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenario import program
-from tests.scenario.doubles import SOON, eventually, kinds, settings
+from tests.scenario.doubles import SOON, eventually, kinds
 
 
 @pytest.mark.shows("E-27")
@@ -51,9 +51,13 @@ def test_a_slot_is_free_again_when_its_worker_was_killed(
         victim.kill()
         victim.wait(10)
         (tmp_path / "hold").unlink()
-        with engine.working(settings()):
+        rescuer = program.start(tmp_path, 0.5)
+        try:
             for job in jobs:
                 assert engine.wait(job.id, timeout=SOON).state == "done"
+        finally:
+            rescuer.terminate()
+            assert rescuer.wait(10) == 0
         assert all(slot.job_id is None for slot in engine.store.slots())
         assert engine.verify() == []
 

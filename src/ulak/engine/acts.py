@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any
 
+from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
@@ -208,9 +209,18 @@ class Acts(Reads):
                 self._ring()
                 fresh = self._row(to_text(row.id))
                 if fresh.role in FINAL:
+                    if self._was_answered(row, asked):
+                        return job_view(fresh)
                     # Its stage was faster: nobody will ever answer this request.
                     self.store.dismiss(row.id, [(kind, name)])
                 elif leased or (isinstance(asked, Signal) and fresh.role != WAITING):
                     return job_view(fresh, cancel_requested=kind == "cancel")
             row = self._row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
+
+    def _was_answered(self, row: JobRow, asked: Cancel | Signal) -> bool:
+        """Whether what was asked has been done since this row was read."""
+        later = self.store.trail(row.id, after=row.seq)
+        if isinstance(asked, Signal):
+            return any(e.kind == kinds.SIGNALLED and e.code == asked.name for e in later)
+        return any(e.kind == kinds.CANCELLED for e in later)
