@@ -12,7 +12,6 @@ import pytest
 import ulak
 from tests.scenario import program
 from tests.scenario.doubles import (
-    SOON,
     Double,
     engine_on,
     eventually,
@@ -33,9 +32,10 @@ def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(tmp_path: Path) 
         on_loop, in_thread, deaf = (engine.submit(flow, 1) for flow in flows)
         worker = program.start(tmp_path, 30, 1.0)
         eventually(lambda: len(program.ledger(tmp_path)) == 3)
-        late = engine.submit(program.loop_flow, 2, priority=3, after=SOON / 100)
         asked_at = time.monotonic()
         worker.send_signal(signal.SIGTERM)
+        eventually(lambda: "asked thread" in program.ledger(tmp_path))
+        late = engine.submit(program.loop_flow, 2)
         assert worker.wait(10) == 0
         assert time.monotonic() - asked_at < 4
         said = program.ledger(tmp_path)
@@ -169,7 +169,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_given_back() -> None:
 
         def begin_and_stop(claim: Any) -> None:
             begun(claim)
-            worker._interrupt(worker._running[claim.row.id])
+            worker._stages.interrupt(worker._running[claim.row.id])
             worker._running[claim.row.id].stopping = True
             worker.stop()
 

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ulak.clock import Instant
@@ -17,7 +18,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
-from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Stopped
+from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Overran, Stopped
 from ulak.core.run import Run, effect_key
 from ulak.core.table import Place
 from ulak.engine.abandon import Abandoned
@@ -186,6 +187,27 @@ class ActiveRun:
             facts=RunFacts(row.leased_by or self.worker.id, self.started_at),
             commit_id=self.worker.new_commit_id(),
         )
+
+    def note_overrun(self) -> None:
+        """Write down that a thread is past its time.
+
+        It cannot be stopped: the lease stays, so that no successor starts beside it. While it
+        records an effect the row is about to move; then the next beat finds it again.
+        """
+        if not self.thread_lock.acquire(blocking=False):
+            return
+        try:
+            self.overran = True
+            change = decide(
+                self.flow, self.row, Overran(), self.worker.now(), facts=self.facts(),
+                commit_id=self.worker.new_commit_id(),
+            )  # fmt: skip
+            noted = partial(self.overran_noted, change)
+            entry = Entry(change, noted, partial(self.hold_instead, row=self.row))
+            self.row = change.row
+            self.worker.committer.offer([entry])
+        finally:
+            self.thread_lock.release()
 
     def overran_noted(self, offered: Change, written: Change, receipt: Receipt) -> None:
         """Take in what became of the line that says this run is over its time."""

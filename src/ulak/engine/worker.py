@@ -12,10 +12,9 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,24 +22,23 @@ from ulak.clock import Instant, micros
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
-from ulak.core.flow import Flow
 from ulak.core.job import Request
-from ulak.core.outcome import GivenBack, Outcome, Overran, Raised, Stopped
-from ulak.core.run import Run
+from ulak.core.outcome import GivenBack, Outcome, Stopped
 from ulak.core.table import Place
-from ulak.engine.abandon import Abandoned
 from ulak.engine.active import ActiveRun
+from ulak.engine.bell import Bell
 from ulak.engine.committer import Committer, Entry, Settled
-from ulak.engine.isolation import run_in_child
+from ulak.engine.crossing import call_on
+from ulak.engine.heart import Heart
 from ulak.engine.lease import Lease
+from ulak.engine.pools import Pools
 from ulak.engine.ports import StoreTime, WorkerSettings
 from ulak.engine.relay import Relay
-from ulak.engine.runner import read_error, read_return, timed_out
-from ulak.engine.threads import Threads
+from ulak.engine.stages import Stages
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, StoreError, TransitionNotAllowed, UlakError
+from ulak.errors import FlowError, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
-from ulak.store.protocol import Claim, ClaimRequest, Progress, Want
+from ulak.store.protocol import Claim, ClaimRequest, Progress
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -49,8 +47,6 @@ log = logging.getLogger("ulak.worker")
 
 T = TypeVar("T")
 
-# How often deadlines are looked at and progress is written.
-BEAT_S = 0.25
 # How long a hurried drain still waits: enough for what was cancelled to be committed. A guess.
 HURRY_S = 1.0
 SUSPECT_LAPSES = 2
@@ -80,35 +76,21 @@ class Worker:
         self.upkeep = Upkeep(engine)
         self._relay = Relay(engine)
         self._flows = engine.flows_by_version()
-        self._lanes = _lanes_by_pool(self._flows, settings.queues)
+        self._pools = Pools(self._flows.values(), settings)
         self._entries = {
             (flow.name, flow.version, state): during
             for flow in self._flows.values()
             for state, during in flow.table.entries.items()
         }
-        self._free = {
-            "loop": settings.loop,
-            "thread": settings.threads,
-            "process": settings.processes,
-        }
-        self._lane_pool = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
         self._running: dict[bytes, ActiveRun] = {}
-        self._threads = {
-            "thread": Threads(settings.threads, "stage"),
-            "process": Threads(settings.processes, "child"),
-        }
         self._claimer = ThreadPoolExecutor(1, "ulak-claimer")
         self._resources: dict[type, Any] = {}
-        self._ended_in_threads: deque[tuple[ActiveRun, Outcome]] = deque()
         self._lease: Lease | None = None
         self.new_commit_id = CommitIds()
         self._outgoing: list[Entry] = []
-        self._collecting = False
-        self._reporting = False
         self._saturated = False
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""
-        self._rung = False
         self._stopping = False
         self._hurried_at: float | None = None
         self._has_begun = threading.Event()
@@ -141,6 +123,15 @@ class Worker:
         return self._lease is not None and not (self._lost or self._stopping)
 
     @property
+    def lease(self) -> Lease | None:
+        """The lease it has now, if any."""
+        return self._lease
+
+    def runs(self) -> list[ActiveRun]:
+        """Every run that has not been settled."""
+        return list(self._running.values())
+
+    @property
     def running(self) -> int:
         """How many stages run; after `run` has returned, how many would not stop in time."""
         return len(self._running)
@@ -149,13 +140,13 @@ class Worker:
         """Begin to drain. May be called from any thread or a signal handler, before `run` too."""
         self._stopping = True
         if self._has_begun.is_set():
-            self._ring()
+            self._bell.ring()
 
     def hurry(self) -> None:
         """End a drain soon: cancel async stages and kill children now, wait for threads no more."""
         self.stop()
         if self._has_begun.is_set():
-            self._on_loop(self._hurry)
+            call_on(self._loop, self._hurry)
 
     def _hurry(self) -> None:
         if self._hurried_at is None:
@@ -165,7 +156,9 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until nothing is left that could be done now."""
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
+        self._stages = Stages(self.settings, self._ended)
+        self._heart = Heart(self, self._stages, self._claimer)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
@@ -173,9 +166,9 @@ class Worker:
                 self._resources[kind] = await stack.enter_async_context(factory())
             self.committer.start()
             await self._in_thread(self._register)
-            stop_ringing = self.engine.on_ring(self._ring)
+            stop_ringing = self.engine.on_ring(self._bell.ring)
             background = [
-                asyncio.create_task(self._beat(), name="ulak-beat"),
+                asyncio.create_task(self._heart.beat(), name="ulak-heart"),
                 asyncio.create_task(self._keep_up(), name="ulak-upkeep"),
                 asyncio.create_task(self._relay.run(self._loop), name="ulak-relay"),
             ]
@@ -196,17 +189,16 @@ class Worker:
         looked_at = 0.0
         while not self._stopping:
             if self._lost and not await self._has_registered_again():
-                await self._sleep(pause)
+                await self._bell.sleep(pause)
                 continue
-            self._rung = False
-            self._wake.clear()
+            self._bell.hush()
             if self._lease is not None and not self._lease.is_calm():
                 await asyncio.sleep(CALM_LOOK_S)
                 continue
-            wants = self._wants()
+            wants = self._pools.wants()
             rest = looked_at + LOOK_EVERY_S - self._loop.time()
             if not wants and rest > 0:
-                await self._sleep(rest)
+                await self._bell.sleep(rest)
                 continue
             # With no place free the claim takes nothing, but it still learns what is asked of
             # the jobs that run here.
@@ -219,21 +211,19 @@ class Worker:
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
                     self._lease.trouble()
-                await self._sleep(pause)
+                await self._bell.sleep(pause)
                 continue
             self.time.hear(claimed.now)
             self._take(claimed.claims, claimed.requests)
             taken = len(claimed.claims)
-            # A pool without a free place was not asked for: jobs may be waiting for it.
-            some_pool_is_full = not wants or len(wants) < len(self._lanes)
-            self._saturated = some_pool_is_full or taken >= min(w.places for w in wants)
+            self._saturated = self._pools.is_saturated(wants, taken)
             if self._saturated and taken:
                 continue
             if until_idle:
                 if not taken and await self._is_idle():
                     return
                 continue
-            await self._sleep(self._until(claimed.next_at))
+            await self._bell.sleep(self._until(claimed.next_at))
 
     async def _has_registered_again(self) -> bool:
         try:
@@ -250,36 +240,8 @@ class Worker:
             return pause
         return min(pause, max(0.0, (next_at - self.now()) / 1e6))
 
-    def _wants(self) -> tuple[Want, ...]:
-        return tuple(
-            Want(lanes, self._free[pool])
-            for pool, lanes in self._lanes.items()
-            if self._free[pool] > 0
-        )
-
     def _no_suspect_runs(self) -> bool:
         return not any(run.row.lapses >= SUSPECT_LAPSES for run in self._running.values())
-
-    async def _sleep(self, timeout: float) -> None:
-        """Sleep until rung; glance at a shared store meanwhile, since its ring may be far away."""
-        glance = micros(self.settings.glance) / 1e6 if self.store.features.shared else timeout
-        deadline = self._loop.time() + timeout
-        while not self._wake.is_set() and not self._stopping:
-            left = deadline - self._loop.time()
-            if left <= 0:
-                return
-            try:
-                async with asyncio.timeout(min(glance, left)):
-                    await self._wake.wait()
-            except TimeoutError:
-                if self.store.features.shared and self._has_changed_elsewhere():
-                    return
-
-    def _has_changed_elsewhere(self) -> bool:
-        try:
-            return self.store.changed_elsewhere()
-        except StoreError:
-            return True  # the claim that follows will say what is wrong
 
     async def _is_idle(self) -> bool:
         """Whether nothing runs and upkeep and relay find nothing to do either."""
@@ -295,7 +257,7 @@ class Worker:
             sent = await self._relay.send_once(self._loop)
         except StoreError as error:
             log.warning("upkeep fails", extra={"error": str(error)})
-            await self._sleep(micros(self.settings.poll) / 1e6)
+            await self._bell.sleep(micros(self.settings.poll) / 1e6)
             return False
         return not moved and not sent
 
@@ -311,8 +273,7 @@ class Worker:
         row = claim.row
         flow = self._flows[(row.flow, row.flow_version)]
         run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
-        run.pool = self._lane_pool[row.lane]
-        self._free[run.pool] -= 1
+        run.pool = self._pools.take(row.lane)
         self._running[row.id] = run
         if row.lapsed:
             answer = lapse_answer(flow, row)
@@ -322,7 +283,7 @@ class Worker:
         if self._stopping or self._lost or (row.requests and self._has_been_asked(run)):
             self._ended(run, GivenBack())
             return
-        self._start(run)
+        self._stages.start(run)
 
     def _has_been_asked(self, run: ActiveRun) -> bool:
         """Whether a cancel or an expiry waits for a job that was just claimed."""
@@ -332,88 +293,7 @@ class Worker:
             return False
         return any(run.ask(request) for request in pending)
 
-    # --- running ----------------------------------------------------------------
-
-    def _start(self, run: ActiveRun) -> None:
-        run.deadline = run.started_at + run.timeout_us()
-        try:
-            function = run.function()
-            run.payload()
-        except Exception as error:  # noqa: BLE001 - a worker loop: `upgrade` and payload classes are user code
-            why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
-            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
-            return
-        if run.pool == "loop":
-            run.task = self._loop.create_task(self._run_on_loop(run, function))
-        elif run.pool == "thread":
-            self._threads["thread"].run(lambda: self._run_in_thread(run, function))
-        else:
-            self._threads["process"].run(lambda: self._run_in_process(run, function))
-
-    async def _run_on_loop(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
-        outcome: Outcome
-        try:
-            returned = await function(Run(run.row, run, run.is_stopping))
-            outcome = read_return(returned, run.messages, run.spawns)
-        except asyncio.CancelledError as error:
-            outcome = self._why_cancelled(run, error)
-        except Abandoned:
-            outcome = GivenBack()
-        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
-            outcome = read_error(run.flow, error)
-        if run.is_recording():
-            await run.quiet()
-        self._ended(run, outcome)
-
-    def _why_cancelled(self, run: ActiveRun, error: BaseException) -> Outcome:
-        if run.overran:
-            return timed_out(run.timeout_us())
-        if run.stopping:
-            return GivenBack()
-        # The stage was cancelled by something of its own: that is a failure like any other.
-        return read_error(run.flow, error)
-
-    def _run_in_thread(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
-        outcome: Outcome
-        try:
-            returned = function(Run(run.row, run, run.is_stopping))
-            outcome = read_return(returned, run.messages, run.spawns)
-        except Abandoned:
-            outcome = GivenBack()
-        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
-            outcome = self._why_failed(run, read_error(run.flow, error))
-        self._ended_elsewhere(run, outcome)
-
-    def _run_in_process(self, run: ActiveRun, function: Callable[[Run[Any]], Any]) -> None:
-        try:
-            outcome = run_in_child(run, function)
-        except BaseException as error:  # noqa: BLE001 - the runner: a child that cannot be had is an outcome
-            outcome = read_error(run.flow, error)
-        if isinstance(outcome, Raised):
-            outcome = self._why_failed(run, outcome)
-        self._ended_elsewhere(run, outcome)
-
-    def _why_failed(self, run: ActiveRun, failure: Outcome) -> Outcome:
-        """A stage that failed after it was told to stop did as it was told."""
-        if run.asked is not None or run.draining:
-            return GivenBack()
-        if run.overran:
-            return timed_out(run.timeout_us())
-        return GivenBack() if run.stopping else failure
-
-    def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:
-        """Tell the loop from a thread; one call wakes it for everything that has ended."""
-        self._ended_in_threads.append((run, outcome))
-        if not self._collecting:
-            self._collecting = True
-            self._on_loop(self._collect)
-
-    def _collect(self) -> None:
-        # Lowered before the queue is read: who appends later raises it again and calls.
-        self._collecting = False
-        while self._ended_in_threads:
-            run, outcome = self._ended_in_threads.popleft()
-            self._ended(run, outcome)
+    # --- ending ----------------------------------------------------------------
 
     def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
         """A run is over: decide what that means and have it committed."""
@@ -440,20 +320,16 @@ class Worker:
 
     def _may_keep(self, run: ActiveRun, place: Place) -> bool:
         """Whether the lease may go on to this stage (E-28); the place in its pool is taken then."""
-        pool = self._lane_pool.get(place.lane)
-        if pool is None or self._stopping or self._lost:
+        if self._stopping or self._lost:
             return False
         if self._saturated and (
             run.kept_stages >= self.settings.keep_stages
             or self.now() - run.kept_since > micros(self.settings.keep_for)
         ):
             return False
-        if pool == run.pool:
-            return True
-        if self._free[pool] <= 0:
+        pool = self._pools.change(run.pool, place.lane)
+        if pool is None:
             return False
-        self._free[pool] -= 1
-        self._free[run.pool] += 1
         run.pool = pool
         return True
 
@@ -472,7 +348,7 @@ class Worker:
 
     def _deliver(self, settled: Settled) -> None:
         """Called by the committer: one hop to the loop for a whole batch."""
-        self._on_loop(self._settle_all, settled)
+        call_on(self._loop, self._settle_all, settled)
 
     def _settle_all(self, settled: Settled) -> None:
         for entry, receipt in settled:
@@ -502,109 +378,42 @@ class Worker:
             # Asked, draining or late since the move was decided: the next stage does not begin.
             self._ended(run, GivenBack())
             return
-        self._start(run)
+        self._stages.start(run)
 
     def _finish(self, run: ActiveRun) -> None:
         # After a lost lease the same job may run here again, beside what is left of this run.
         if self._running.get(run.row.id) is run:
             del self._running[run.row.id]
             self.progress.pop(run.row.id, None)
-        self._free[run.pool] += 1
+        self._pools.give_back(run.pool)
         self._finished_since = True
         self._settled_one.set()
         if self._saturated or self._stopping:
-            self._wake.set()
+            self._bell.wake()
 
     # --- being asked ------------------------------------------------------------
 
     def ask(self, run: ActiveRun, request: Request) -> None:
         """Pass a request on to a running stage."""
         if run.asked is None and run.ask(request):
-            self._interrupt(run)
+            self._stages.interrupt(run)
 
     def asked(self, requests: list[Request]) -> None:
         """Called by the lease's thread with what it learned."""
-        self._on_loop(self._take, [], requests)
+        call_on(self._loop, self._take, [], requests)
 
     def lease_lost(self) -> None:
         """Called by the lease's thread: nothing that runs here may count any more."""
-        self._on_loop(self._abandon_all)
+        call_on(self._loop, self._abandon_all)
 
     def _abandon_all(self) -> None:
         self._lost = True
-        for run in list(self._running.values()):
+        for run in self.runs():
             run.stopping = True
-            self._interrupt(run)
-        self._wake.set()
-
-    def _interrupt(self, run: ActiveRun) -> None:
-        """Stop what can be stopped: a task, a child; a thread has been asked."""
-        if run.task is not None and not run.task.done():
-            # Not at once: a task cancelled before its first step would never tell its end.
-            self._loop.call_soon(run.task.cancel)
-        elif run.interrupt is not None:
-            run.interrupt()
+            self._stages.interrupt(run)
+        self._bell.wake()
 
     # --- the background ---------------------------------------------------------
-
-    async def _beat(self) -> None:
-        """Watch deadlines, tell the lease that the loop lives, write progress down."""
-        beats = 0
-        while True:
-            await asyncio.sleep(BEAT_S)
-            beats += 1
-            try:
-                self._watch()
-                if beats % 4 == 0 and self.progress and not self._reporting:
-                    # Not awaited: behind a claim that hangs, the loop would seem to be stuck.
-                    self._reporting = True
-                    said, self.progress = self.progress, {}
-                    self._claimer.submit(self._report, said)
-            except Exception:  # a worker loop: the next beat must come
-                log.exception("a beat failed")
-
-    def _watch(self) -> None:
-        late = False
-        if self._lease is not None:
-            self._lease.tick()
-            late = self._lease.is_late()
-        now = self.now()
-        for run in list(self._running.values()):
-            if late:
-                # Others may have taken the job by now, or nobody: the commit will tell.
-                run.stopping = True
-            if run.deadline <= now and not run.overran and run.change is None:
-                self._overrun(run)
-
-    def _report(self, said: dict[bytes, Progress]) -> None:
-        try:
-            self.store.report(list(said.values()))
-        except StoreError as error:
-            log.warning("progress was not written", extra={"error": str(error)})
-        finally:
-            self._reporting = False
-
-    def _overrun(self, run: ActiveRun) -> None:
-        run.stopping = True
-        if run.pool != "thread":
-            run.overran = True
-            self._interrupt(run)
-            return
-        # A thread cannot be stopped: the lease stays, so that no successor starts beside it. While
-        # it records an effect the row is about to move; the next beat will find it again.
-        if run.thread_lock.acquire(blocking=False):
-            try:
-                run.overran = True
-                change = decide(
-                    run.flow, run.row, Overran(), self.now(), facts=run.facts(),
-                    commit_id=self.new_commit_id(),
-                )  # fmt: skip
-                noted = partial(run.overran_noted, change)
-                entry = Entry(change, noted, partial(run.hold_instead, row=run.row))
-                run.row = change.row
-                self.committer.offer([entry])
-            finally:
-                run.thread_lock.release()
 
     async def _keep_up(self) -> None:
         """Do the store's housekeeping about once a second; two workers doing so is only waste."""
@@ -624,7 +433,7 @@ class Worker:
             self._lease.stop()
         lease_s = micros(self.settings.lease) / 1e6
         self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
-        lanes = sorted(self._lane_pool)
+        lanes = self._pools.lanes
         about = f"{socket.gethostname()} process {os.getpid()}"
         now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
         self.time.hear(now)
@@ -639,9 +448,9 @@ class Worker:
         # Async stages get most of the time to end by themselves, then the rest to be cancelled.
         patience = self._loop.time() + 0.8 * (deadline - self._loop.time())
         await self._wait_until_empty(lambda: self._hurried_at or patience)
-        for run in list(self._running.values()):
+        for run in self.runs():
             if run.pool != "thread":
-                self._interrupt(run)
+                self._stages.interrupt(run)
         await self._wait_until_empty(
             lambda: (
                 deadline if self._hurried_at is None else min(deadline, self._hurried_at + HURRY_S)
@@ -672,33 +481,8 @@ class Worker:
                 self.store.unregister(self.id)
             except StoreError as error:
                 log.warning("the lease is left to lapse", extra={"error": str(error)})
-        for threads in self._threads.values():
-            threads.close()
+        self._stages.close()
         self._claimer.shutdown(wait=False)
-
-    def _ring(self) -> None:
-        """Wake the claim loop from any thread; a crowd of rings is one."""
-        if not self._rung:
-            self._rung = True
-            self._on_loop(self._wake.set)
-
-    def _on_loop(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call something on the loop, from any thread; when the loop has ended, nobody cares."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._claimer, function, *arguments)
-
-
-def _lanes_by_pool(
-    flows: dict[tuple[str, int], Flow[Any]], queues: frozenset[str] | None
-) -> dict[str, tuple[str, ...]]:
-    """Sort every lane that this worker serves by the pool its stages run in."""
-    pools: dict[str, list[str]] = {}
-    for flow in flows.values():
-        for lane in sorted(flow.table.lanes):
-            queue, pool, _ = lane.split("/", 2)
-            if queues is None or queue in queues:
-                pools.setdefault(pool, []).append(lane)
-    return {pool: tuple(lanes) for pool, lanes in pools.items()}

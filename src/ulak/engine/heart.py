@@ -1,0 +1,82 @@
+"""A worker's heartbeat: it watches deadlines, tells the lease that the loop lives, and writes
+progress down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from ulak.engine.active import ActiveRun
+from ulak.engine.stages import Stages
+from ulak.errors import StoreError
+from ulak.store.protocol import Progress
+
+if TYPE_CHECKING:
+    from ulak.engine.worker import Worker
+
+log = logging.getLogger("ulak.worker")
+
+BEAT_S = 0.25
+BEATS_PER_REPORT = 4
+
+
+class Heart:
+    """Beats four times a second for as long as the worker's loop turns."""
+
+    def __init__(self, worker: Worker, stages: Stages, executor: Executor) -> None:
+        self._worker = worker
+        self._stages = stages
+        self._executor = executor
+        self._reporting = False
+
+    async def beat(self) -> None:
+        """Beat until cancelled."""
+        beats = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            beats += 1
+            try:
+                self._watch()
+                if beats % BEATS_PER_REPORT == 0:
+                    self._report()
+            except Exception:  # a worker loop: the next beat must come
+                log.exception("a beat failed")
+
+    def _watch(self) -> None:
+        lease, late = self._worker.lease, False
+        if lease is not None:
+            lease.tick()
+            late = lease.is_late()
+        now = self._worker.now()
+        for run in self._worker.runs():
+            if late:
+                # Others may have taken the job by now, or nobody: the commit will tell.
+                run.stopping = True
+            if run.deadline <= now and not run.overran and run.change is None:
+                self._overrun(run)
+
+    def _overrun(self, run: ActiveRun) -> None:
+        run.stopping = True
+        if run.pool == "thread":
+            run.note_overrun()
+        else:
+            run.overran = True
+            self._stages.interrupt(run)
+
+    def _report(self) -> None:
+        if not self._worker.progress or self._reporting:
+            return
+        # Not awaited: behind a claim that hangs, the loop would seem to be stuck.
+        self._reporting = True
+        said, self._worker.progress = self._worker.progress, {}
+        self._executor.submit(self._write, list(said.values()))
+
+    def _write(self, said: list[Progress]) -> None:
+        try:
+            self._worker.store.report(said)
+        except StoreError as error:
+            log.warning("progress was not written", extra={"error": str(error)})
+        finally:
+            self._reporting = False

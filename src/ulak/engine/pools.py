@@ -1,0 +1,79 @@
+"""Which lanes a worker serves, and how many places it has free for their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ulak.core.flow import Flow
+from ulak.engine.ports import WorkerSettings
+from ulak.store.protocol import Want
+
+
+class Pools:
+    """The places of one worker, by where stages run: on the loop, in threads, in processes."""
+
+    def __init__(self, flows: Iterable[Flow[Any]], settings: WorkerSettings) -> None:
+        self._free = {
+            "loop": settings.loop,
+            "thread": settings.threads,
+            "process": settings.processes,
+        }
+        self._lanes = _lanes_by_pool(flows, settings.queues)
+        self._pool_of = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
+
+    @property
+    def lanes(self) -> list[str]:
+        """Every lane that is served, in a stable order."""
+        return sorted(self._pool_of)
+
+    def find(self, lane: str) -> str | None:
+        """Answer where the stages of a lane run, or None when it is not served here."""
+        return self._pool_of.get(lane)
+
+    def wants(self) -> tuple[Want, ...]:
+        """Answer what can be claimed now."""
+        return tuple(
+            Want(lanes, self._free[pool])
+            for pool, lanes in self._lanes.items()
+            if self._free[pool] > 0
+        )
+
+    def is_saturated(self, wants: tuple[Want, ...], taken: int) -> bool:
+        """Tell whether jobs may be waiting for a place after a claim has taken so many."""
+        # A pool without a free place was not asked for: jobs may be waiting for it.
+        some_pool_is_full = not wants or len(wants) < len(self._lanes)
+        return some_pool_is_full or taken >= min(want.places for want in wants)
+
+    def take(self, lane: str) -> str:
+        """Take a place for a job of this lane; answer its pool."""
+        pool = self._pool_of[lane]
+        self._free[pool] -= 1
+        return pool
+
+    def change(self, pool: str, lane: str) -> str | None:
+        """Exchange a place for one where the next stage runs; None when none is free there."""
+        other = self._pool_of.get(lane)
+        if other is None or other == pool:
+            return other
+        if self._free[other] <= 0:
+            return None
+        self._free[other] -= 1
+        self._free[pool] += 1
+        return other
+
+    def give_back(self, pool: str) -> None:
+        """Free a place: the commit of what ran there is acknowledged."""
+        self._free[pool] += 1
+
+
+def _lanes_by_pool(
+    flows: Iterable[Flow[Any]], queues: frozenset[str] | None
+) -> dict[str, tuple[str, ...]]:
+    pools: dict[str, list[str]] = {}
+    for flow in flows:
+        for lane in sorted(flow.table.lanes):
+            queue, pool, _ = lane.split("/", 2)
+            if queues is None or queue in queues:
+                pools.setdefault(pool, []).append(lane)
+    return {pool: tuple(lanes) for pool, lanes in pools.items()}

@@ -1,0 +1,132 @@
+"""Runs stages where they belong, and tells how each ended: as an outcome, whatever happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ulak.core import event as kinds
+from ulak.core.outcome import GivenBack, Outcome, Raised, Stopped
+from ulak.core.run import Run
+from ulak.engine.abandon import Abandoned
+from ulak.engine.active import ActiveRun
+from ulak.engine.crossing import call_on
+from ulak.engine.isolation import run_in_child
+from ulak.engine.ports import WorkerSettings
+from ulak.engine.runner import read_error, read_return, timed_out
+from ulak.engine.threads import Threads
+from ulak.errors import UlakError
+
+Function = Callable[[Run[Any]], Any]
+Ended = Callable[[ActiveRun, Outcome], None]
+
+
+class Stages:
+    """Starts and stops runs; `ended` is called once for each, on the loop this was made on."""
+
+    def __init__(self, settings: WorkerSettings, ended: Ended) -> None:
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(settings.threads, "stage")
+        self._children = Threads(settings.processes, "child")
+        self._elsewhere: deque[tuple[ActiveRun, Outcome]] = deque()
+        self._collecting = False
+
+    def start(self, run: ActiveRun) -> None:
+        """Begin a run; what its stage needs is read first, so that no stage begins without it."""
+        run.deadline = run.started_at + run.timeout_us()
+        try:
+            function = run.function()
+            run.payload()
+        except Exception as error:  # noqa: BLE001 - the runner: `upgrade` and payload classes are user code
+            why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
+            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
+            return
+        if run.pool == "loop":
+            run.task = self._loop.create_task(self._run_on_loop(run, function))
+        elif run.pool == "thread":
+            self._threads.run(lambda: self._run_in_thread(run, function))
+        else:
+            self._children.run(lambda: self._run_in_process(run, function))
+
+    def interrupt(self, run: ActiveRun) -> None:
+        """Stop what can be stopped: a task, a child; a thread has been asked."""
+        if run.task is not None and not run.task.done():
+            # Not at once: a task cancelled before its first step would never tell its end.
+            self._loop.call_soon(run.task.cancel)
+        elif run.interrupt is not None:
+            run.interrupt()
+
+    def close(self) -> None:
+        """Let every idle thread go."""
+        self._threads.close()
+        self._children.close()
+
+    async def _run_on_loop(self, run: ActiveRun, function: Function) -> None:
+        outcome: Outcome
+        try:
+            returned = await function(Run(run.row, run, run.is_stopping))
+            outcome = read_return(returned, run.messages, run.spawns)
+        except asyncio.CancelledError as error:
+            outcome = _why_cancelled(run, error)
+        except Abandoned:
+            outcome = GivenBack()
+        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            outcome = read_error(run.flow, error)
+        if run.is_recording():
+            await run.quiet()
+        self._ended(run, outcome)
+
+    def _run_in_thread(self, run: ActiveRun, function: Function) -> None:
+        outcome: Outcome
+        try:
+            returned = function(Run(run.row, run, run.is_stopping))
+            outcome = read_return(returned, run.messages, run.spawns)
+        except Abandoned:
+            outcome = GivenBack()
+        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            outcome = _why_failed(run, read_error(run.flow, error))
+        self._ended_elsewhere(run, outcome)
+
+    def _run_in_process(self, run: ActiveRun, function: Function) -> None:
+        try:
+            outcome = run_in_child(run, function)
+        except BaseException as error:  # noqa: BLE001 - the runner: a child that cannot be had is an outcome
+            outcome = read_error(run.flow, error)
+        if isinstance(outcome, Raised):
+            outcome = _why_failed(run, outcome)
+        self._ended_elsewhere(run, outcome)
+
+    def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:
+        """Tell the loop from a thread; one call wakes it for everything that has ended."""
+        self._elsewhere.append((run, outcome))
+        if not self._collecting:
+            self._collecting = True
+            call_on(self._loop, self._collect)
+
+    def _collect(self) -> None:
+        # Lowered before the queue is read: who appends later raises it again and calls.
+        self._collecting = False
+        while self._elsewhere:
+            run, outcome = self._elsewhere.popleft()
+            self._ended(run, outcome)
+
+
+def _why_cancelled(run: ActiveRun, error: BaseException) -> Outcome:
+    if run.overran:
+        return timed_out(run.timeout_us())
+    if run.stopping:
+        return GivenBack()
+    # The stage was cancelled by something of its own: that is a failure like any other.
+    return read_error(run.flow, error)
+
+
+def _why_failed(run: ActiveRun, failure: Outcome) -> Outcome:
+    """A stage that failed after it was told to stop did as it was told."""
+    if run.asked is not None or run.draining:
+        return GivenBack()
+    if run.overran:
+        return timed_out(run.timeout_us())
+    return GivenBack() if run.stopping else failure
