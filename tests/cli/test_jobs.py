@@ -1,9 +1,25 @@
 """`ulak jobs`: what an operator reads, and what an operator does."""
 
+import importlib
 import json
 import re
+from datetime import timedelta
 
 import pytest
+
+from ulak.store.protocol import ClaimRequest, Want
+
+NARROW = """
+import ulak
+
+engine = ulak.connect("sqlite:///narrow.db")
+
+@engine.job(limit=ulak.Limit(1))
+def only() -> None: ...
+
+@engine.job
+def other() -> None: ...
+"""
 
 NOBODY = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
 
@@ -54,6 +70,26 @@ def test_a_list_for_people_fits_a_hundred_columns_and_keeps_ids_whole(shop):
     assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said)
 
 
+@pytest.mark.shows("E-2")
+def test_a_list_tells_the_leased_the_parked_the_delayed_and_the_due_apart(shop, tmp_path):
+    (tmp_path / "narrow.py").write_text(NARROW)
+    narrow = importlib.import_module("narrow")
+    with narrow.engine as engine:
+        lane = "only/thread/only@1"
+        engine.store.register("w", lease_us=60_000_000, lanes=[lane], about="")
+        running, parked = (engine.submit(narrow.only).id for _ in range(2))
+        assert len(engine.store.claim(ClaimRequest("w", (Want((lane,), 2),))).claims) == 1
+        delayed = engine.submit(narrow.only, after=timedelta(hours=1)).id
+        due = engine.submit(narrow.other).id
+    said = shop.run("jobs", "list", "-a", "narrow:engine").out
+    standing = {line.split()[0]: line.split()[-2:] for line in said.splitlines()[1:]}
+    assert standing == {
+        running: ["ready,", "leased"], parked: ["ready,", "parked"],
+        delayed: ["ready,", "delayed"], due: ["ready,", "due"],
+    }  # fmt: skip
+
+
+@pytest.mark.shows("E-15")
 def test_a_job_is_shown_with_its_secrets_hidden(shop):
     job = claim(shop)
     said = shop.ulak("jobs", "show", job)

@@ -4,6 +4,8 @@ import sqlite3
 
 import pytest
 
+from ulak.cli import store
+
 
 def test_a_sound_store_is_verified_and_a_damaged_one_is_not(shop, tmp_path):
     job = shop.submit("greet", "ada")
@@ -29,13 +31,17 @@ def test_migrate_tells_both_versions(shop):
     assert "nothing to do" in shop.ulak("migrate").out
 
 
-def test_prune_removes_what_ended_and_keeps_what_goes_on(shop):
+@pytest.mark.shows("E-52")
+def test_prune_removes_what_ended_in_batches_with_a_pause_and_keeps_what_goes_on(shop, monkeypatch):
     for name in "abc":
         shop.submit("greet", name)
     shop.work()
     waiting = shop.submit("greet", "later")
+    pauses: list[float] = []
+    monkeypatch.setattr(store.time, "sleep", pauses.append)
     assert shop.ulak("prune", "--older-than", "1d", "--json").document["pruned"] == 0
     assert shop.ulak("prune", "--older-than", "0s", "--batch", "2").out.startswith("pruned 3 jobs")
+    assert pauses == [store.PAUSE_S] * 2, "one after each batch, for whoever wants to write"
     left = shop.ulak("jobs", "list", "--json").document["jobs"]
     assert [job["id"] for job in left] == [waiting]
 

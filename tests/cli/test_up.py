@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +71,18 @@ def test_up_serves_works_and_drains(shop):
     assert "drained" in out
     assert "Traceback" not in err
     assert shop.ulak("doctor", "--json").document["workers"] == []
+
+
+@pytest.mark.shows("E-54")
+@pytest.mark.parametrize("command", [("up", "--port", "0"), ("worker",)], ids=" ".join)
+def test_a_start_names_the_version_of_sqlite(shop, command):
+    with running(shop, command[0], "shop:engine", *command[1:]) as process:
+        said = greeting(process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert (
+        f"sqlite {sqlite3.sqlite_version}, shop.db, nothing that was acknowledged is lost" in said
+    )
 
 
 def test_up_prints_how_to_answer_the_question_that_is_asked(shop):
@@ -166,7 +179,7 @@ def test_a_second_signal_hurries_and_spends_no_attempt(shop):
     with running(shop, "worker", "shop:engine", "--drain", "500") as process:
         until(lambda: shop.ulak("jobs", "show", job, "--json").document["leased_by"])
         process.send_signal(signal.SIGTERM)
-        assert "serves" in process.stdout.readline()
+        assert "serves" in greeting(process)
         assert "draining; 1 stage may take 500 s" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)

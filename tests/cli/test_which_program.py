@@ -94,3 +94,19 @@ def test_the_memory_of_another_process_is_not_promised(run, tmp_path: Path):
     answer = run("jobs", "list", "-a", "brief:engine")
     assert answer.code == 0
     assert "not shared" in answer.err
+
+
+@pytest.mark.shows("E-57")
+def test_a_worker_of_a_store_that_no_other_process_sees_is_refused_with_the_cure(
+    run, tmp_path: Path
+):
+    (tmp_path / "brief.py").write_text('import ulak\nengine = ulak.connect("memory://")\n')
+    answer = run("worker", "brief:engine")
+    assert answer.code == 1
+    assert is_one_line(answer.err, about="ulak worker cannot serve the memory store")
+    assert "sqlite:///" in answer.err
+    assert "engine.working()" in answer.err
+
+
+def test_help_names_the_table_of_the_project_file(run):
+    assert "[tool.ulak] app" in " ".join(run("--help").out.split())

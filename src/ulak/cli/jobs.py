@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from ulak.cli.output import (
 from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.target import AppOption, reading
 from ulak.clock import to_datetime
-from ulak.core.lifecycle import ROLES
+from ulak.core.lifecycle import CLAIMABLE, ROLES
 from ulak.engine.documents import event_document, job_document, rfc3339
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent
@@ -76,14 +77,24 @@ def _print_jobs(jobs: list[Job]) -> None:
     has_tenants = any(job.tenant for job in jobs)
     rows = []
     for job in jobs:
-        reason = f"{job.role}: {job.code}" if job.code else job.role
         row: list[str | Text] = [
             job.id, job.flow, role_text(job.role, job.state), when(job.changed_at),
-            role_text(job.role, reason),
+            role_text(job.role, ": ".join(part for part in (_standing(job), job.code) if part)),
         ]  # fmt: skip
         rows.append([*row, job.tenant] if has_tenants else row)
     columns = ["id", "flow", "state", "changed", "role"] + (["tenant"] if has_tenants else [])
     print_table(columns, rows, keep=("id", "changed"))
+
+
+def _standing(job: Job) -> str:
+    """Answer the role, and of a claimable job what keeps a worker from it or has it."""
+    if job.role not in CLAIMABLE:
+        return job.role
+    if job.leased_by is not None:
+        return f"{job.role}, leased"
+    if job.parked_on is not None:
+        return f"{job.role}, parked"
+    return f"{job.role}, {'delayed' if job.not_before > datetime.now(UTC) else 'due'}"
 
 
 @group.command("show")

@@ -30,7 +30,7 @@ def _options(
 ) -> None:
     """Durable jobs for Python, each one a state machine that you declare.
 
-    APP is module:engine. It may be left out where ULAK_APP or [tool.ulak] app in
+    APP is module:engine. It may be left out where ULAK_APP or \\[tool.ulak] app in
     ./pyproject.toml names it.
     """
 

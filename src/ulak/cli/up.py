@@ -23,6 +23,7 @@ from ulak.cli.worker import (
     DrainOption,
     LeaseOption,
     served,
+    stored,
     worker_settings,
 )
 from ulak.core.lifecycle import HELD
@@ -114,7 +115,7 @@ async def _greet(engine: Engine, worker: Worker, server: Server, found: Settings
         f"  jobs      {server.address}/jobs",
         f"  health    {server.address}/health/ready",
         f"  queues    {served(engine, worker.settings)}",
-        f"  store     {_store(engine)}",
+        f"  store     {stored(engine)}",
         "",
     ]
     if engine.store.features.shared:
@@ -122,12 +123,6 @@ async def _greet(engine: Engine, worker: Worker, server: Server, found: Settings
         lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
     lines.append("Ctrl-C drains and stops.")
     say("\n".join(lines))
-
-
-def _store(engine: Engine) -> str:
-    features = engine.store.features
-    said = [features.name, str(getattr(engine.store, "path", "")), features.durability]
-    return ", ".join(part for part in said if part)
 
 
 def _next_commands(engine: Engine, found: Settings) -> list[str]:

@@ -15,7 +15,7 @@ from ulak.cli.target import AppArgument, in_force, load
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker
-from ulak.errors import BadInput
+from ulak.errors import BadInput, NotSupported
 
 USUAL = WorkerSettings()
 SHORTEST_LEASE = timedelta(seconds=1)
@@ -46,6 +46,12 @@ def worker(
     """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
     found = in_force(app)
     engine = load(found)
+    features = engine.store.features
+    if not features.shared:
+        raise NotSupported(
+            f"ulak worker cannot serve the {features.name} store, whose jobs no other process "
+            "sees; connect to sqlite:///app.db, or run engine.working() in the program"
+        )
     settings = worker_settings(
         engine,
         WorkerSettings(loop=loop, threads=threads, processes=processes),
@@ -56,7 +62,8 @@ def worker(
     logs.start(found.env)
     with engine:
         made: Worker = engine.worker(settings)
-        say(f"worker of {found.app} serves {served(engine, settings)}; Ctrl-C drains")
+        say(f"worker of {found.app} serves {served(engine, settings)}")
+        say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
         asyncio.run(_work(made))
     say("drained")
 
@@ -105,3 +112,11 @@ def served(engine: Engine, settings: WorkerSettings) -> str:
     """Name the queues that a worker of these settings serves."""
     chosen = queues_of(engine) if settings.queues is None else sorted(settings.queues)
     return ", ".join(chosen) or "no queue, since no flow has a stage"
+
+
+def stored(engine: Engine) -> str:
+    """Name the store, its version, where it is, and what a power cut may cost."""
+    features, about = engine.store.features, getattr(engine.store, "about", dict)()
+    version = about.get(features.name, "")
+    said = [f"{features.name} {version}".strip(), about.get("path", ""), features.durability]
+    return ", ".join(str(part) for part in said if part)
