@@ -90,6 +90,22 @@ def test_a_job_gives_its_lease_back_after_so_many_stages_while_others_wait() -> 
 
 
 @pytest.mark.shows("E-28")
+def test_a_job_gives_its_lease_back_after_so_long_while_others_wait() -> None:
+    order: list[str] = []
+
+    async def body(run: ulak.Run[str]) -> None:
+        order.append(run.payload)
+        await asyncio.sleep(0.02)
+
+    flow = steps("patient", 3, body)
+    turns = settings(loop=1, keep_for=timedelta(milliseconds=1))
+    with engine_on(MemoryStore(), flow) as engine:
+        engine.submit_many(flow, ["a", "b"])
+        asyncio.run(engine.worker(turns).run(until_idle=True))
+        assert "".join(order) in ("ababab", "bababa"), "by turns, long before fifty stages"
+
+
+@pytest.mark.shows("E-28")
 def test_a_job_keeps_its_lease_while_nobody_waits() -> None:
     store = Double(MemoryStore())
     taken = claims_of(store)

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+import ulak
 from ulak.errors import BadInput
 from ulak.ids import CommitIds, from_text, time_ordered_id, to_text, unguessable_id
 
@@ -60,3 +61,13 @@ def test_commit_ids_asked_by_many_threads_are_never_the_same() -> None:
         thread.join()
     assert len(set(made)) == len(made) == 20_000
     assert {len(one) for one in made} == {16}
+
+
+@pytest.mark.shows("E-53")
+@pytest.mark.parametrize(("unguessable", "version"), [(True, 4), (False, 7)])
+def test_a_flow_says_whether_its_ids_are_capabilities(unguessable: bool, version: int) -> None:
+    def work(run: ulak.Run[None]) -> None: ...
+
+    flow: ulak.Flow[None] = ulak.Flow.steps("open", work, unguessable_ids=unguessable)
+    with ulak.connect("memory://", flows=[flow]) as engine:
+        assert uuid.UUID(engine.submit(flow).id).version == version

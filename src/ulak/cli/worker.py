@@ -116,7 +116,8 @@ def served(engine: Engine, settings: WorkerSettings) -> str:
 
 def stored(engine: Engine) -> str:
     """Name the store, its version, where it is, and what a power cut may cost."""
-    features, about = engine.store.features, getattr(engine.store, "about", dict)()
+    features = engine.store.features
+    about: dict[str, object] = getattr(engine.store, "about", dict)()
     version = about.get(features.name, "")
     said = [f"{features.name} {version}".strip(), about.get("path", ""), features.durability]
     return ", ".join(str(part) for part in said if part)

@@ -142,6 +142,22 @@ class TestCommits(Suite):
         assert [r for r in receipts if isinstance(r, Stale)] == [Stale(stored)] * 7
         assert desk.store.trail(row.id)[1:] == list(winners[0].events)
 
+    @pytest.mark.shows("E-21")
+    def test_batches_over_the_same_jobs_in_opposite_orders_do_not_block_each_other(
+        self, desk: Desk
+    ) -> None:
+        rows = [desk.submit(REVIEW) for _ in range(40)]
+
+        def decide(n: int) -> list[Receipt]:
+            acts = [desk.act(r, Decide(f"p{n}", choice="approve"), flow=REVIEW) for r in rows]
+            return desk.store.commit(acts if n % 2 else acts[::-1])
+
+        with ThreadPoolExecutor(8) as pool:
+            receipts = [r for batch in pool.map(decide, range(8)) for r in batch]
+        assert sum(isinstance(r, Committed) for r in receipts) == len(rows)
+        assert sum(isinstance(r, Stale) for r in receipts) == 7 * len(rows)
+        assert {desk.job(row.id).state for row in rows} == {"yes"}
+
     @pytest.mark.shows("E-18")
     def test_renewal_progress_and_requests_move_neither_guard(self, desk: Desk) -> None:
         row, asked = desk.leased(1)[0], desk.submit(REVIEW)

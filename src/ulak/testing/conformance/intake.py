@@ -163,7 +163,7 @@ class TestIntake(Suite):
         moved = desk.finish(desk.lease())
         assert desk.store.add([job, desk.new()])[0] == Added(moved, True)
 
-    @pytest.mark.shows("E-30")
+    @pytest.mark.shows("E-30", "E-21")
     def test_eight_threads_that_submit_the_same_keys_make_each_job_once(self, desk: Desk) -> None:
         start = threading.Barrier(8)
 

@@ -1,0 +1,87 @@
+"""A payload may be declared in every way that people declare data, and its secrets stay hidden."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from ulak import BadInput, Flow, Lifecycle, Run
+from ulak.testing import Harness
+
+
+@dataclass
+class Card:
+    holder: str
+    iban: str
+
+
+class CardStruct(msgspec.Struct):
+    holder: str
+    iban: str
+
+
+class CardModel(pydantic.BaseModel):
+    holder: str
+    iban: str
+
+
+KINDS = [Card, CardStruct, CardModel]
+PLAIN = {"holder": "Ada", "iban": "TR33"}
+
+
+def paying(kind: Any, **options: Any) -> Flow[Any]:
+    """Two stages: the first answers the payload, the second reads that as its own type."""
+    moves = {"new": ["copied"], "copied": ["done"]}
+    flow: Flow[Any] = Flow("paying", Lifecycle("new", moves), payload=kind, retry=0, **options)
+
+    def copy(run: Run[Any]) -> Any:
+        assert kind is None or isinstance(run.payload, kind)
+        return run.payload
+
+    copy.__annotations__["return"] = kind or Any
+    copied = flow.stage("new")(copy)
+
+    @flow.stage("copied")
+    def compare(run: Run[Any]) -> bool:
+        assert type(run.result(copied)) is type(run.payload)
+        return bool(run.result(copied) == run.payload)
+
+    return flow
+
+
+@pytest.mark.shows("E-15")
+@pytest.mark.parametrize("given", ["its own type", "plain data"])
+@pytest.mark.parametrize("kind", [*KINDS, None], ids=lambda kind: getattr(kind, "__name__", "JSON"))
+def test_a_payload_and_a_result_come_back_as_the_types_that_were_declared(
+    kind: Any, given: str, jobs_file: Path | None
+) -> None:
+    flow = paying(kind)
+    payload = PLAIN if kind is None or given == "plain data" else kind(**PLAIN)
+    with Harness(flow, path=jobs_file) as harness:
+        job = harness.run(flow, payload)
+        assert (job.state, harness.result(job.id)) == ("done", True)
+        assert harness.engine.payload(job.id) == PLAIN
+
+
+@pytest.mark.shows("E-15")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_payload_that_does_not_fit_is_refused_at_submit(kind: Any) -> None:
+    flow = paying(kind)
+    with Harness(flow) as harness:
+        with pytest.raises(BadInput, match=kind.__name__):
+            harness.submit(flow, {"holder": "Ada"})
+        assert harness.engine.jobs() == []
+
+
+@pytest.mark.shows("E-15")
+@pytest.mark.parametrize("kind", [*KINDS, None], ids=lambda kind: getattr(kind, "__name__", "JSON"))
+def test_a_secret_is_hidden_from_readers_and_seen_by_the_stage(kind: Any) -> None:
+    flow = paying(kind, secret={"iban"})
+    with Harness(flow) as harness:
+        job = harness.run(flow, PLAIN)
+        assert harness.engine.payload(job.id) == {"holder": "Ada", "iban": "***"}
+        assert harness.engine.payload(job.id, reveal=True) == PLAIN
+        assert harness.result(job.id) is True

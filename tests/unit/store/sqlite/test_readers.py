@@ -1,0 +1,34 @@
+"""Readers hold nothing between two answers: whoever reads slowly keeps no old pages alive."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ulak.store.protocol import JobFilter
+from ulak.store.sqlite import SqliteStore
+from ulak.testing.conformance import Desk
+
+READS: dict[str, Callable[[SqliteStore], Any]] = {
+    "a page of jobs": lambda store: store.list_jobs(JobFilter(), limit=2),
+    "every job": lambda store: store.scan_jobs(limit=2),
+    "a trail": lambda store: store.trail(store.scan_jobs(limit=1)[0].id),
+    "counts": lambda store: store.counts(),
+    "a key of many, the rest not yet asked for": lambda store: next(store.scan_keys()),
+}
+
+
+@pytest.mark.shows("E-54")
+@pytest.mark.parametrize("what", READS)
+def test_no_read_transaction_outlives_its_answer(store: SqliteStore, path: Path, what: str) -> None:
+    desk = Desk(store)
+    for n in range(5):
+        desk.submit(dedup_key=f"k{n}")
+    answer = READS[what](store)
+    assert answer
+    desk.submit_many(20)
+    # A checkpoint that truncates needs the whole WAL: a single reader in it makes it busy.
+    busy, _, _ = store._writer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert busy == 0
+    assert path.with_name(path.name + "-wal").stat().st_size == 0
