@@ -175,3 +175,16 @@ def test_a_long_key_is_kept_by_its_digest(jobs_file: Path | None) -> None:
         first = harness.submit(flow, Order(1), dedup_key="k" * 100_000)
         assert harness.submit(flow, Order(2), dedup_key="k" * 100_000).id == first.id
         assert harness.submit(flow, Order(2), dedup_key="k" * 99_999).created
+
+
+@pytest.mark.shows("E-30")
+def test_a_key_given_to_a_flow_without_a_rule_is_held_until_the_job_has_ended(
+    jobs_file: Path | None,
+) -> None:
+    with Harness(order(None), path=jobs_file) as harness:
+        flow = harness.engine.flows[0]
+        first = harness.submit(flow, Order(1), dedup_key="mine")
+        assert harness.submit(flow, Order(2), dedup_key="mine").id == first.id
+        harness.run_until_idle()
+        assert harness.submit(flow, Order(3), dedup_key="mine").created
+        assert harness.verify() == []

@@ -34,6 +34,7 @@ from ulak.core.outcome import (
     Stopped,
 )
 from ulak.core.policy import Backoff
+from ulak.core.straight import is_plain, move_straight
 from ulak.core.table import Place
 from ulak.errors import TransitionNotAllowed
 
@@ -70,6 +71,10 @@ def decide(
     Raises:
         TransitionNotAllowed: the outcome asks for a move that the table lacks.
     """
+    if facts.asked is None and is_plain(outcome) and job.role != UNDOING:
+        target = flow.table.straight.get(job.state)
+        if target is not None and job.dedup_key is None:
+            return move_straight(job, target, now, facts=facts, commit_id=commit_id)
     draft = Draft(
         flow, job, now, commit_id=commit_id, actor=facts.worker, worker=facts.worker,
         started_at=facts.started_at,

@@ -195,9 +195,8 @@ class Draft:
 
 def frees_key(flow: Flow[Any], row: JobRow) -> bool:
     """Tell whether a job that stands in this final state gives its dedup key back."""
-    if flow.dedup is None:
-        return False
-    until = flow.dedup.until
+    # A key that was given to a submit of a flow without a rule of its own keeps to the usual one.
+    until = Until.FINISHED if flow.dedup is None else flow.dedup.until
     if until is Until.FINISHED:
         return True
     if until is Until.FAILED_FOR_GOOD:

@@ -10,7 +10,7 @@ from ulak.clock import micros
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
 from ulak.core.job import lane_of
-from ulak.core.lifecycle import BUSY, FAILED, FINAL, HELD, READY, WAITING, Role, Same
+from ulak.core.lifecycle import BUSY, DONE, FAILED, FINAL, HELD, READY, WAITING, Role, Same
 from ulak.core.policy import Backoff
 
 
@@ -53,6 +53,8 @@ class Table:
     entries: Mapping[str, str]
     """The busy state that a claim enters, for each state that has one."""
     lanes: frozenset[str]
+    straight: Mapping[str, Place]
+    """Where a stage that returns nothing leads, if that is all there is to such a move."""
 
     def exits(self, state: str) -> tuple[str, ...]:
         """Answer every state that may follow, in a stable order."""
@@ -88,8 +90,28 @@ def build(flow: Flow[Any]) -> Table:
             if stage.limit is not None
         },
         entries={s.state: s.during for s in flow.declared.stages if s.during is not None},
+        straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
     )
+
+
+def _straight(flow: Flow[Any], places: Mapping[str, Place]) -> dict[str, Place]:
+    """Find the moves that free nothing, take nothing, wait for nothing and owe nothing."""
+    if flow.proofs:
+        return {}
+    if any(stage.undo_function is not None for stage in flow.declared.stages):
+        return {}
+    ways = {
+        state: places[place.to]
+        for state, place in places.items()
+        if place.stage is not None and place.slot is None and place.to in place.ways
+    }
+    return {
+        state: to
+        for state, to in ways.items()
+        if to.role in (READY, DONE)
+        and (to.slot, to.during, to.wait, to.deadline_us) == (None, None, None, None)
+    }
 
 
 def slot_name(flow: Flow[Any], stage: Stage[Any, Any]) -> str:

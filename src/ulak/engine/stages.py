@@ -35,11 +35,12 @@ class Stages:
         self._collecting = False
 
     def start(self, run: ActiveRun) -> None:
-        """Begin a run; what its stage needs is read first, so that no stage begins without it."""
+        """Begin a run; a payload with a type is read first, so that no stage begins without it."""
         run.deadline = run.started_at + run.timeout_us()
         try:
             function = run.function()
-            run.payload()
+            if run.flow.payload is not None or run.flow.upgrade is not None:
+                run.payload()
         except Exception as error:  # noqa: BLE001 - the runner: `upgrade` and payload classes are user code
             why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
             self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
