@@ -22,6 +22,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
+from ulak.core.job import Request
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
 
@@ -247,6 +248,9 @@ def test_a_cancel_goes_through_the_undos_and_cannot_interrupt_them() -> None:
         assert undoing.wait(20)
         with pytest.raises(TransitionNotAllowed, match="undos are running"):
             engine.cancel(job.id, actor="operator")
+        # A request that was on its way when the undos began reaches their worker all the same.
+        engine.store.request(Request(from_text(job.id), "cancel", "", "late", None, None, 0))
+        threading.Event().wait(0.2)
         go_on.set()
         assert engine.wait(job.id, timeout=SOON).state == "cancelled"
         assert said == ["unbooked"]

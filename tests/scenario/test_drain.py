@@ -20,6 +20,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
+from ulak.clock import SECOND
 from ulak.errors import StoreError
 from ulak.store.memory import MemoryStore
 
@@ -48,6 +49,8 @@ def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(tmp_path: Path) 
         # Its thread could not be stopped: the lease lapses by itself, so that no successor starts
         # while the thread may still be at work.
         assert engine.get(deaf.id).leased_by is not None
+        (left,) = engine.store.workers()
+        assert left.expires_at > engine.store.clock.now() + 20 * SECOND
         assert kinds(engine, deaf) == ["submitted"]
         assert kinds(engine, late) == ["submitted"], "nothing is claimed after the signal"
         assert engine.verify() == []

@@ -239,3 +239,30 @@ def test_suspects_run_one_at_a_time_and_neighbours_are_not_held_up() -> None:
         assert {engine.get(job.id).state for job in suspects + honest} == {"done"}
         assert most[0] == 1
         assert sorted(beside) == list(range(10, 20))
+
+
+@pytest.mark.shows("E-26", "E-38")
+def test_what_is_left_of_a_lost_run_does_not_end_its_successor_in_the_same_worker() -> None:
+    store = MemoryStore()
+    gates = [threading.Event(), threading.Event()]
+    runs: list[int] = []
+
+    def work(run: ulak.Run[Any]) -> int:
+        runs.append(run.token)
+        n = len(runs)
+        assert gates[n - 1].wait(20)
+        return n
+
+    flow: ulak.Flow[Any] = ulak.Flow.steps("twice", work)
+    with engine_on(store, flow) as engine, engine.working(settings(lease=LEASE)) as worker:
+        job = engine.submit(flow)
+        eventually(lambda: len(runs) == 1)
+        store.unregister(worker.id)  # as if it had been silent for too long
+        eventually(lambda: len(runs) == 2)
+        gates[0].set()
+        threading.Event().wait(0.1)  # the zombie's commit is refused
+        assert worker.running == 1, "the second run is still known, and can be cancelled"
+        gates[1].set()
+        assert engine.wait(job.id, timeout=SOON).state == "done"
+        assert engine.result(job.id) == 2
+        assert kinds(engine, job) == ["submitted", "lapsed", "moved"]
