@@ -15,6 +15,7 @@ from typing import Any
 import ulak
 from bench.ceiling import ceiling
 from bench.measure import Figure, alternate, in_child, scratch
+from ulak.engine.process import settle_in
 
 JOBS = 10_000
 LONG_JOBS = 2_000
@@ -99,6 +100,7 @@ def main() -> None:
     flow = flow_of(given.kind, given.stages)
     with ulak.connect(f"sqlite:///{given.folder / 'drain.db'}", flows=[flow]) as engine:
         fill(engine, flow, given.jobs)
+        settle_in()  # as `ulak worker` does
         took = asyncio.run(run_dry(engine))
         done = sum(c.jobs for c in engine.counts() if c.role == "done")
         assert done == given.jobs, f"{done} of {given.jobs} are done"

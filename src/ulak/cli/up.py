@@ -28,6 +28,7 @@ from ulak.cli.worker import (
 )
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
+from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.settings import HIGHEST_PORT, Settings
@@ -61,6 +62,7 @@ def up(
         engine, USUAL, queues=None, lease=lease, drain=drain
     )  # fmt: skip
     logs.start(found.env)
+    settle_in()
     with engine:
         worker: Worker = engine.worker(settings)
         server = _server(engine, worker, found)

@@ -14,6 +14,7 @@ from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.target import AppArgument, in_force, load
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
+from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import BadInput, NotSupported
 
@@ -60,6 +61,7 @@ def worker(
         drain=drain,
     )
     logs.start(found.env)
+    settle_in()
     with engine:
         made: Worker = engine.worker(settings)
         say(f"worker of {found.app} serves {served(engine, settings)}")
