@@ -1,0 +1,77 @@
+"""The commands of the README do what it says, for somebody who types them."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import BLOCK, ROOT, diagrams_of
+
+README = ROOT / "README.md"
+PATIENCE_S = 30
+SUBMIT = "import app; print(app.engine.submit(app.send_welcome, 42).id)"
+
+
+def python_blocks() -> list[str]:
+    blocks = BLOCK.finditer(README.read_text(encoding="utf-8"))
+    return [block[2] for block in blocks if block[1] == "python"]
+
+
+def ulak(folder: Path, *arguments: str) -> str:
+    """What a command prints; it must end well."""
+    command = [sys.executable, "-m", "ulak", *arguments]
+    child = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+@pytest.mark.shows("E-8", "E-16")
+def test_the_smallest_program_without_its_last_four_lines_is_run_by_a_worker(
+    tmp_path: Path,
+) -> None:
+    lines = python_blocks()[0].splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == [
+        "with", "job", "engine.wait(job.id)", "print(engine.result(job.id))",
+    ]  # fmt: skip
+    (tmp_path / "app.py").write_text("\n".join(lines[:-4]), encoding="utf-8")
+    submit = [sys.executable, "-c", SUBMIT]
+    job = subprocess.check_output(submit, cwd=tmp_path, text=True).strip()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "ulak", "worker", "app:engine"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while "done" not in ulak(tmp_path, "jobs", "show", job, "-a", "app:engine"):
+            assert time.monotonic() < deadline
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+    shown = json.loads(ulak(tmp_path, "jobs", "show", job, "--json", "-a", "app:engine"))
+    assert shown["result"] == "welcomed user 42"
+    assert 'it ended in "done"' in ulak(tmp_path, "why", job, "-a", "app:engine")
+    assert ulak(tmp_path, "verify", "-a", "app:engine").startswith("1 job")
+
+
+def test_the_picture_is_what_the_command_draws(tmp_path: Path) -> None:
+    declared = python_blocks()[1].partition("\nwith engine")[0]
+    (tmp_path / "shop.py").write_text(f"import ulak\n{declared}\n", encoding="utf-8")
+    ((name, drawn),) = diagrams_of(README)
+    assert ulak(tmp_path, "flows", "--mermaid", name, "-a", "shop:engine") == drawn
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/quickstart.md"])
+def test_every_target_of_make_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^    |`|&& )make ([a-z]+)", text, re.M))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert named
+    assert named <= set(re.findall(r"^([a-z]+):.*##", makefile, re.M))
