@@ -64,9 +64,11 @@ class Relay:
                     await asyncio.sleep(PAUSE_S)
         finally:
             # What was sent should not be sent again; what is not yet sent will be, by somebody.
-            for task in self._underway:
-                task.cancel()
-            await self._settle(loop, [task for task in self._underway if task.done()])
+            if self._underway:
+                ended, late = await asyncio.wait(self._underway, timeout=PATIENCE_S)
+                for task in late:
+                    task.cancel()
+                await self._settle(loop, ended)
             self._threads.close()
 
     async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
