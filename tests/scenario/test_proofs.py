@@ -9,6 +9,9 @@ import pytest
 
 from ulak import Flow, Lifecycle
 from ulak.core.draft import proof_body
+from ulak.engine.verify import PROOF_MISSING
+from ulak.store.memory import MemoryStore
+from ulak.store.protocol import ClaimRequest, Want
 from ulak.testing import Harness
 
 
@@ -107,3 +110,45 @@ def test_a_worker_s_moves_are_proved_as_well(jobs_file: Path | None) -> None:
         proved = [proof.seq for proof in harness.engine.store.scan_proofs("ours")]
         assert [event.to_state for event in events] == ["a", "a", "b", "c", "done"]
         assert proved == [event.seq for event in events]
+
+
+def press() -> Flow[Any]:
+    """A flow whose claim enters a busy state."""
+    flow: Flow[Any] = Flow(
+        "press", Lifecycle("queued", {"queued": ["running"], "running": ["done"]}), proofs=True
+    )
+
+    @flow.stage("queued", during="running", to="done")
+    def run(run: Any) -> None: ...
+
+    return flow
+
+
+@pytest.mark.shows("E-47")
+def test_what_a_claim_and_a_lapse_write_is_proved_as_well(jobs_file: Path | None) -> None:
+    with Harness(press(), path=jobs_file) as harness:
+        engine, flow = harness.engine, harness.engine.flows[0]
+        job = harness.submit(flow, {}, tenant="ours")
+        engine.store.register("gone", lease_us=1_000_000, lanes=[], about="")
+        lane = engine.store.scan_jobs()[0].lane
+        entries = {(flow.name, flow.version, "queued"): "running"}
+        engine.store.claim(ClaimRequest("gone", (Want((lane,), 1),), entries))
+        harness.advance(seconds=5)
+        harness.run_until_idle()
+        events = harness.trail(job.id)
+        assert [e.kind for e in events] == ["submitted", "entered", "lapsed", "moved"]
+        proved = [proof.seq for proof in engine.store.scan_proofs("ours")]
+        assert proved == [event.seq for event in events]
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-47")
+def test_an_event_of_a_claim_without_its_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        MemoryStore, "_append_own", lambda self, tenant, event: self._append(tenant, [event], [])
+    )
+    with Harness(press()) as harness:
+        job = harness.run(harness.engine.flows[0], {}, tenant="ours")
+        (found,) = harness.verify()
+        assert (found.kind, found.job_id) == (PROOF_MISSING, job.id)
+        assert found.sentence == "event 2 has no proof"

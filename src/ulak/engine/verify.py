@@ -328,10 +328,7 @@ class _Verifier:
 
     def _remember_unproved(self, row: JobRow, events: list[Event]) -> None:
         proved = self._proved.get(row.id, 0)
-        # What the store writes by itself, a claim or a lapse, is no commit and has no proof.
-        self._unproved += [
-            (row, event.seq) for event in events if event.commit_id and not proved >> event.seq & 1
-        ]
+        self._unproved += [(row, event.seq) for event in events if not proved >> event.seq & 1]
 
     def _missing_proofs(self) -> Iterator[Finding]:
         for row, seq in self._unproved:

@@ -118,8 +118,8 @@ class MemoryStore(MemoryReads):
             if refusal is not None:
                 return refusal
             self._write_change(change, now)
-        pending = self._requests[change.row.id]
-        return Committed(tuple(pending.values())) if pending else COMMITTED
+        pending = self._asked_of(change.row.id)
+        return Committed(tuple(pending)) if pending else COMMITTED
 
     def _guard(self, change: Change) -> Receipt | None:
         """Answer the refusal when somebody came first."""
@@ -192,7 +192,7 @@ class MemoryStore(MemoryReads):
                 )  # fmt: skip
                 self._put(lost)
                 event = _event(lost, kinds.LAPSED, row, kinds.ENGINE, worker.id, now)
-                self._append(row.tenant, [event], [])
+                self._append_own(row.tenant, event)
                 if row.slot is not None:
                     unparked += self._free_slot(row.slot, row.id)
             del self._workers[worker.id]
@@ -229,7 +229,7 @@ class MemoryStore(MemoryReads):
                 state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=now
             )
             event = _event(leased, kinds.ENTERED, row, request.worker, request.worker, now)
-            self._append(row.tenant, [event], [])
+            self._append_own(row.tenant, event)
         self._put(leased)
         results = self.find_results(row.id) if row.has_results else []
         return Claim(leased, self._payloads[row.id], tuple(results))
@@ -306,7 +306,7 @@ class MemoryStore(MemoryReads):
         with self._transaction():
             asked = sorted(job_id for job_id, requests in self._requests.items() if requests)
             free = [job_id for job_id in asked if self._jobs[job_id].leased_by is None][:limit]
-            return [(self._jobs[i], list(self._requests[i].values())) for i in free]
+            return [(self._jobs[i], self._asked_of(i)) for i in free]
 
     def unpark(self, limit: int) -> int:
         with self._transaction():

@@ -117,7 +117,7 @@ class MemoryReads(MemoryTables):
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         with self._lock:
-            return list(self._requests.get(job_id, {}).values())
+            return self._asked_of(job_id)
 
     def slots(self) -> list[SlotRow]:
         with self._lock:

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change
+from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store.protocol import DedupRow, OutboxRow, Progress, ProofRow, SlotRow, WorkerRow
 
@@ -38,6 +39,10 @@ class MemoryTables:
         self._workers: dict[str, WorkerRow] = {}
         self._messages: dict[tuple[bytes, int, int], OutboxRow] = {}
         self._proofs: defaultdict[str, list[ProofRow]] = defaultdict(list)
+        self._proven: set[bytes] = set()
+        """Jobs whose first event has a proof: those of flows with proofs."""
+        self._links: list[tuple[str, bytes, int, bytes]] = []
+        """What this transaction proves: tenant, job, number of the event, body."""
         self._counts: Counter[tuple[str, int, str, str]] = Counter()
 
     @contextmanager
@@ -45,7 +50,10 @@ class MemoryTables:
         """Hold the lock, tell the time, and ring afterwards when a job may have become due."""
         with self._lock:
             self._made_due = False
-            yield self.clock.now()
+            try:
+                yield self.clock.now()
+            finally:
+                self._chain()
             rings = tuple(self._rings) if self._made_due else ()
         for ring in rings:
             ring()
@@ -86,14 +94,29 @@ class MemoryTables:
     # --- what hangs on a job ----------------------------------------------------
 
     def _append(self, tenant: str, events: Sequence[Event], proofs: Sequence[bytes]) -> None:
-        """Add events to the trail and chain what they prove."""
+        """Add events to the trail; what they prove is chained at the end of the transaction."""
         for event in events:
             self._trails.setdefault(event.job_id, []).append(event)
-        chain = self._proofs[tenant]
         for event, body in zip(events, proofs, strict=False):
+            self._links.append((tenant, event.job_id, event.seq, body))
+
+    def _append_own(self, tenant: str, event: Event) -> None:
+        """Add an event that no change brought, and prove it if its job has proofs.
+
+        A store knows no flows: a job whose first event has a proof is of a flow with proofs.
+        """
+        self._append(tenant, [event], [proof_body(event)] if event.job_id in self._proven else [])
+
+    def _chain(self) -> None:
+        """Append the links of this transaction to their chains: by tenant, job and number."""
+        for tenant, job_id, seq, body in sorted(self._links):
+            chain = self._proofs[tenant]
             before = chain[-1].hash if chain else FIRST_HASH
             link = sha256(before + body).digest()
-            chain.append(ProofRow(tenant, len(chain) + 1, event.job_id, event.seq, body, link))
+            chain.append(ProofRow(tenant, len(chain) + 1, job_id, seq, body, link))
+            if seq == 1:
+                self._proven.add(job_id)
+        self._links.clear()
 
     def _post(self, messages: Sequence[Message]) -> None:
         for m in messages:
@@ -113,7 +136,12 @@ class MemoryTables:
 
     def _requests_of_worker(self, worker: str) -> list[Request]:
         held = sorted(self._on_shelf("leased", worker))
-        return [asked for row in held for asked in self._requests[row.id].values()]
+        return [asked for row in held for asked in self._asked_of(row.id)]
+
+    def _asked_of(self, job_id: bytes) -> list[Request]:
+        """Answer what is asked of a job, the oldest first."""
+        pending = self._requests.get(job_id, {}).values()
+        return sorted(pending, key=lambda asked: (asked.at, asked.kind, asked.name))
 
     # --- keys -------------------------------------------------------------------
 

@@ -57,8 +57,9 @@ class EventOutsideTheTransaction(Gapped):
         receipts = super().commit(changes)
         later, self._later = self._later, None
         self.between()
-        for tenant, events, proofs in later or ():
-            super()._append(tenant, events, proofs)
+        with self._transaction():
+            for tenant, events, proofs in later or ():
+                super()._append(tenant, events, proofs)
         return receipts
 
     def _append(self, tenant: str, events: Sequence[Event], proofs: Sequence[bytes]) -> None:

@@ -106,7 +106,7 @@ class Watch:
             self.accuse(row, f"event {event.seq} was written under a token that had moved")
         if event.emitted:
             self._emitted(row, event)
-        if flow.proofs and event.commit_id:
+        if flow.proofs:
             self._unproven[row.tenant].append((row.id, event.seq))
         if event.kind == kinds.UNDONE:
             self._undone(row, seen, event.message or "")
@@ -279,6 +279,9 @@ class Watch:
                     proof_id, head = link.proof_id, link.hash
                     proven.append((link.job_id, link.seq))
             self._proofs[tenant] = (proof_id, head)
+            # A lapse is written by whoever claims next, and its job may not have been looked at.
+            for job_id in sorted({job_id for job_id, _ in {*proven} - {*self._unproven[tenant]}}):
+                self.job(job_id)
             if sorted(proven) != sorted(self._unproven.pop(tenant, [])):
                 self.accuse(None, f"the proofs of {tenant!r} are not those of its events")
 

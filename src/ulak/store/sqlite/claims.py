@@ -108,6 +108,9 @@ REQUESTS_OF_WORKER = """
 """
 
 
+_SLOT = JobRow._fields.index("slot")
+
+
 class Candidate(NamedTuple):
     """What the claim index tells of a job, without its row; the id in hexadecimal digits."""
 
@@ -261,7 +264,7 @@ def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
 def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
     """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
-    events: list[Event] = []
+    written: list[tuple[str, Event]] = []
     for job_id, claim in claims.items():
         row = claim.row
         busy = request.entries.get((row.flow, row.flow_version, row.state))
@@ -274,13 +277,12 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
         moved = row._replace(
             state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
         )
-        events.append(
-            _event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
-        )
+        event = _event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+        written.append((row.tenant, event))
         claims[job_id] = claim._replace(row=moved)
     for busy, ids in entered.items():
         t.db.execute(ENTER, (pack(ids), busy, t.now))
-    trail.append(t.db, events)
+    trail.append_own(t, written)
 
 
 def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
@@ -294,22 +296,24 @@ def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
 
 def give_back_lapsed(t: Transaction) -> int:
     """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
-    unparked = 0
-    for (worker,) in t.db.execute(LAPSED_WORKERS, (t.now,)).fetchall():
-        for row in map(as_job, t.db.execute(LEASED_BY, (worker,)).fetchall()):
-            # The token moves, so that the vanished worker cannot write over its successor.
-            seq = row.seq + 1
-            t.db.execute(
-                LAPSE, (row.token + 1, row.lapses + 1, t.now, row.version + 1, seq, row.id)
-            )
-            lost = row._replace(seq=seq)
-            event = _event(lost, kinds.LAPSED, row.state, kinds.ENGINE, worker, t.now)
-            trail.append(t.db, [event])
-            if row.slot is not None:
-                unparked += keys.free_slot(t, row.slot, row.id)
-            t.made_due = True
-        t.db.execute(FORGET_WORKER, (worker,))
-    return unparked
+    workers = t.db.execute(LAPSED_WORKERS, (t.now,)).fetchall()
+    if not workers:
+        return 0
+    lost = [row for worker in workers for row in t.db.execute(LEASED_BY, worker).fetchall()]
+    written: list[tuple[str, Event]] = []
+    for row in map(as_job, sorted(lost)):
+        # The token moves, so that the vanished worker cannot write over its successor.
+        seq = row.seq + 1
+        t.db.execute(LAPSE, (row.token + 1, row.lapses + 1, t.now, row.version + 1, seq, row.id))
+        line = row._replace(seq=seq)
+        event = _event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
+        written.append((row.tenant, event))
+        t.made_due = True
+    trail.append_own(t, written)
+    t.db.executemany(FORGET_WORKER, workers)
+    # Slots after jobs, by limit: every write keeps one order of tables and rows.
+    held = sorted((row[_SLOT], row[0]) for row in lost if row[_SLOT] is not None)
+    return sum(keys.free_slot(t, limit, job_id) for limit, job_id in held)
 
 
 def register(
@@ -344,7 +348,9 @@ def requests_of(t: Transaction, worker: str) -> list[Request]:
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))
 
 
-def _event(row: JobRow, kind: str, origin: str, actor: str, worker: str, now: Instant) -> Event:
+def _event(
+    row: JobRow, kind: str, origin: str, actor: str, worker: str | None, now: Instant
+) -> Event:
     """A line that the store itself writes: a lease was taken into a busy state, or lost."""
     return Event(
         row.id, row.seq, kind, origin, row.state, actor, None, None, None, row.round,

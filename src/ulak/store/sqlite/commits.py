@@ -196,7 +196,7 @@ def _write_more(t: Transaction, change: Change, row: JobRow) -> None:
     if change.answers:
         settle(t, row.id, change.answers)
     if change.proofs:
-        keys.chain(t, row.tenant, change.events, change.proofs)
+        t.prove(row.tenant, change.events, change.proofs)
     if change.messages:
         outbox.post(t, change.messages)
     if change.frees_slot is not None:

@@ -91,7 +91,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     trail.append(t.db, [job.event for job in jobs])
     for job in jobs:
         if job.proof is not None:
-            keys.chain(t, job.row.tenant, [job.event], [job.proof])
+            t.prove(job.row.tenant, [job.event], [job.proof])
 
 
 def add_one(t: Transaction, job: NewJob) -> Added:

@@ -1,15 +1,10 @@
-"""Dedup keys, slots and proofs: what only one job may have at a time, or in one order."""
+"""Dedup keys and slots: what only one job may have at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from hashlib import sha256
-
 from ulak.clock import Instant
-from ulak.core.job import Event, JobRow
+from ulak.core.job import JobRow
 from ulak.store.sqlite.writer import Transaction
-
-FIRST_HASH = bytes(32)
 
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """
@@ -32,15 +27,6 @@ UNPARK = """
         SELECT id FROM jobs INDEXED BY jobs_parked WHERE parked_on = ?
         ORDER BY priority, not_before, id LIMIT ?
     )
-"""
-
-PROOF_HEAD = "SELECT proof_id, hash FROM proof_heads WHERE tenant = ?"
-ADD_PROOF = """
-    INSERT INTO proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
-"""
-SET_PROOF_HEAD = """
-    INSERT INTO proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
-    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
 """
 
 
@@ -94,12 +80,3 @@ def pass_on(t: Transaction, limit: str, places: int) -> int:
     unparked = t.db.execute(UNPARK, (limit, places)).rowcount
     t.made_due = t.made_due or unparked > 0
     return unparked
-
-
-def chain(t: Transaction, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
-    """Append what the events prove to the tenant's chain."""
-    proof_id, link = t.db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
-    for event, body in zip(events, bodies, strict=False):
-        proof_id, link = proof_id + 1, sha256(link + body).digest()
-        t.db.execute(ADD_PROOF, (tenant, proof_id, event.job_id, event.seq, body, link))
-    t.db.execute(SET_PROOF_HEAD, (tenant, proof_id, link))

@@ -6,8 +6,19 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
+from ulak.core.draft import proof_body
 from ulak.core.job import Event, Result
-from ulak.store.sqlite.rows import NULLABLE_NUMBER, Batch, Row, Spread, inserting, or_absent
+from ulak.store.sqlite.rows import (
+    NULLABLE_NUMBER,
+    PACKED_IDS,
+    Batch,
+    Row,
+    Spread,
+    inserting,
+    or_absent,
+    pack,
+)
+from ulak.store.sqlite.writer import Transaction
 
 _SHARED = (
     "kind", "from_state", "to_state", "actor", "code", "message", "details", "round", "attempt",
@@ -35,6 +46,9 @@ WRITE_RESULTS = Batch(
     "ON CONFLICT (job_id, round, stage, name) DO UPDATE SET data = excluded.data",
 )
 
+ANY_PROOFS = "SELECT EXISTS (SELECT 1 FROM proof_heads)"
+JOBS_WITH_PROOFS = f"SELECT job_id FROM proofs WHERE seq = 1 AND job_id IN {PACKED_IDS}"
+
 
 def append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
     """Write events; a number that the trail has already is refused by its key."""
@@ -46,6 +60,22 @@ def append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
         )  # fmt: skip
         groups.setdefault(_shared(event), []).append(line)
     INSERT_EVENTS.write(db, groups)
+
+
+def append_own(t: Transaction, written: Sequence[tuple[str, Event]]) -> None:
+    """Write events that no change brought, each with its tenant, and prove what must be proved.
+
+    A store knows no flows. A job whose first event has a proof is of a flow with proofs.
+    """
+    events = [event for _, event in written]
+    append(t.db, events)
+    if not events or not t.db.execute(ANY_PROOFS).fetchone()[0]:
+        return
+    ids = pack(event.job_id for event in events)
+    proven = {job_id for (job_id,) in t.db.execute(JOBS_WITH_PROOFS, (ids,)).fetchall()}
+    for tenant, event in written:
+        if event.job_id in proven:
+            t.prove(tenant, [event], [proof_body(event)])
 
 
 def keep(db: sqlite3.Connection, results: Sequence[Result]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from ulak.clock import Clock, Instant
+from ulak.core.job import Event
 from ulak.errors import Refused, StoreError
 from ulak.store import faults
+from ulak.store.sqlite import proofs
 from ulak.store.sqlite.turns import LockFile, Turns
 from ulak.store.sqlite.wal import Wal
 
@@ -34,19 +36,25 @@ APPEND_DELTA = (
 
 
 class Transaction:
-    """What one write sees and leaves: the connection, the time, and what it counted."""
+    """What one write sees and leaves: the connection, the time, what it counted and proves."""
 
-    __slots__ = ("counts", "db", "made_due", "now")
+    __slots__ = ("counts", "db", "links", "made_due", "now")
 
     def __init__(self, db: sqlite3.Connection, now: Instant) -> None:
         self.db = db
         self.now = now
         self.counts: dict[CountKey, int] = {}
+        self.links: list[proofs.Link] = []
         self.made_due = False
 
     def count(self, key: CountKey, jobs: int) -> None:
         """Add to the number of jobs that stand in a state."""
         self.counts[key] = self.counts.get(key, 0) + jobs
+
+    def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
+        """Chain these events when everything else is written: heads of chains are taken last."""
+        for event, body in zip(events, bodies, strict=False):
+            self.links.append((tenant, event.job_id, event.seq, body))
 
     def start_over(self) -> None:
         """Take back everything and begin again: the whole batch did not go through as one."""
@@ -54,6 +62,7 @@ class Transaction:
             self.db.execute("ROLLBACK")
         self.db.execute("BEGIN IMMEDIATE")
         self.counts.clear()
+        self.links.clear()
         self.made_due = False
 
 
@@ -123,6 +132,8 @@ class Writer:
             for key, jobs in transaction.counts.items():
                 if jobs:
                     db.execute(APPEND_DELTA, (*key, jobs))
+            if transaction.links:
+                proofs.chain(db, transaction.links)
             faults.point(inside)
             db.execute("COMMIT")
         except BaseException:

@@ -126,6 +126,17 @@ def _proven() -> Flow[Any]:
     return flow
 
 
+def _proven_busy() -> Flow[Any]:
+    """Proofs, and a busy state that the claim enters: an event that no change brings."""
+    flow: Flow[Any] = Flow(
+        "proven-busy",
+        Lifecycle("queued", {"queued": ["running"], "running": ["done"]}),
+        proofs=True,
+    )
+    flow.stage("queued", during="running", to="done")(work)
+    return flow
+
+
 LINE = _line()
 NEWER = _newer()
 DATED = _dated()
@@ -137,7 +148,8 @@ REVIEW = _review()
 WAITS = _waits()
 BRIEF = _brief()
 PROVEN = _proven()
+PROVEN_BUSY = _proven_busy()
 
 NARROW_LIMIT = "narrow/tight"
 TIGHT_LIMIT = "tight/only"
-EVERY = (LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN)
+EVERY = (LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN, PROVEN_BUSY)

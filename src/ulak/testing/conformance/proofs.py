@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -11,8 +12,8 @@ from ulak.core.change import LeaseLost
 from ulak.core.draft import proof_body
 from ulak.core.outcome import Raised
 from ulak.store.protocol import ProofRow, Store
-from ulak.testing.conformance.desk import Desk, Suite
-from ulak.testing.conformance.flows import LINE, PROVEN
+from ulak.testing.conformance.desk import Desk, Suite, claim_request
+from ulak.testing.conformance.flows import BUSY, LINE, PROVEN, PROVEN_BUSY
 
 
 class TestProofs(Suite):
@@ -53,6 +54,50 @@ class TestProofs(Suite):
         desk.write(change)
         desk.write(change)
         assert len(_chain(desk.store, "")) == 2
+
+    @pytest.mark.shows("E-47")
+    def test_what_a_claim_writes_of_a_job_with_proofs_is_chained_too(self, desk: Desk) -> None:
+        (row,) = desk.leased(1, PROVEN_BUSY, worker="gone")
+        assert [p.seq for p in _chain(desk.store, "")] == [1, 2]
+        desk.turn(minutes=5)
+        desk.hire("w")
+        again = desk.lease(PROVEN_BUSY)
+        desk.write(desk.end(again, flow=PROVEN_BUSY))
+        events = desk.store.trail(row.id)
+        assert [e.kind for e in events] == ["submitted", "entered", "lapsed", "moved"]
+        chain = _chain(desk.store, "")
+        assert [p.body for p in chain] == [proof_body(e) for e in events]
+        assert desk.store.proof_heads() == {"": (4, chain[-1].hash)}
+
+    @pytest.mark.shows("E-47")
+    def test_a_lapse_and_the_claim_after_it_are_chained_in_their_order(self, desk: Desk) -> None:
+        row = desk.submit(PROVEN_BUSY)
+        desk.hire("gone")
+        # A claimer that does not know of the busy state leaves the job ready.
+        want = claim_request("gone", 1, [PROVEN_BUSY])
+        assert desk.store.claim(replace(want, entries={})).claims
+        desk.turn(minutes=5)
+        desk.hire("w")
+        desk.lease(PROVEN_BUSY)
+        assert desk.kinds(row.id) == ["submitted", "lapsed", "entered"]
+        assert [p.seq for p in _chain(desk.store, "")] == [1, 2, 3]
+
+    @pytest.mark.shows("E-47")
+    def test_a_claim_chains_each_job_with_proofs_for_its_tenant_and_no_other_job(
+        self, desk: Desk
+    ) -> None:
+        flows = (BUSY, PROVEN_BUSY)
+        for n in range(12):
+            desk.submit(flows[n % 2], tenant=f"t{n % 3}")
+        desk.hire("gone")
+        desk.look("gone", 12, flows)
+        desk.turn(minutes=5)
+        desk.hire("w")
+        assert len(desk.look("w", 12, flows).claims) == 12
+        proven = [row for row in desk.jobs() if row.flow == PROVEN_BUSY.name]
+        for tenant in ("t0", "t1", "t2"):
+            own = [(row.id, seq) for row in proven if row.tenant == tenant for seq in (1, 2, 3)]
+            assert sorted((p.job_id, p.seq) for p in _chain(desk.store, tenant)) == own
 
     @pytest.mark.shows("E-47")
     def test_the_chain_has_no_gap_when_eight_threads_write_it(self, desk: Desk) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ulak.store.protocol import JobFilter
-from ulak.store.sqlite import SqliteStore, claims, keys, outbox, reads, upkeep
+from ulak.store.sqlite import SqliteStore, claims, keys, outbox, reads, trail, upkeep
 
 
 def plan(path: Path, statement: str) -> str:
@@ -77,3 +77,12 @@ def test_a_list_of_what_went_wrong_does_not_walk_past_what_went_well(
 ) -> None:
     statement, _ = reads.list_statement(JobFilter(role="failed"), b"\xff" * 16)
     assert "USING INDEX jobs_remarkable (role=? AND id<?)" in plan(path, statement)
+
+
+@pytest.mark.shows("E-47")
+def test_a_claim_finds_the_jobs_with_proofs_by_their_first_event(
+    store: SqliteStore, path: Path
+) -> None:
+    found = plan(path, trail.JOBS_WITH_PROOFS)
+    assert "USING INDEX proofs_first (job_id=?)" in found
+    assert "SCAN proofs" not in found

@@ -202,6 +202,9 @@ CREATE TABLE proofs (
     PRIMARY KEY (tenant, proof_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Which jobs have proofs: those whose first event has one. Asked for events that a claim writes.
+CREATE INDEX proofs_first ON proofs (job_id) WHERE seq = 1;
+
 CREATE TABLE proof_heads (
     tenant   TEXT    NOT NULL PRIMARY KEY,
     proof_id INTEGER NOT NULL,
