@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from bench import bare, claims, crowd, drain, pickup, simulated, storms, submit
-from bench.measure import DATA, ROOT, Figure, commit, keep, machine
+from bench.measure import DATA, ROOT, Figure, busy, commit, keep, machine
 
 KEPT = DATA / "figures.json"
 PAGE = ROOT / "docs" / "figures.md"
@@ -30,10 +30,14 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "names": bare.names_figure,
 }
 
+# A guess: with more, somebody else measures or builds, and rates and ratios are not ours alone.
+MOST_BUSY = 0.1
+
 HEAD = """# Figures
 
 Measured by `make figures`; each line by the command beside it. A ratio is the median of five
-against the median of five, taken in turns in one run, on one disk.
+against the median of five, taken in turns in one run, on one disk. "Busy" is the share of the
+machine that others used right before; a figure of a busy machine is to be measured again.
 
 """
 
@@ -43,21 +47,25 @@ def measure(names: list[str]) -> list[Figure]:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     taken: list[Figure] = []
     for name in names:
+        others, measured = busy(), commit()
         found = FIGURES[name]()
         figures = found if isinstance(found, list) else [found]
         for figure in figures:
-            print_figure(figure)
+            print_figure(figure, others)
         taken += figures
-        kept[name] = {"commit": commit(), "figures": [f.as_dict() for f in figures]}
+        kept[name] = {
+            "commit": measured, "busy": round(others, 2), "figures": [f.as_dict() for f in figures]
+        }  # fmt: skip
         keep(KEPT, kept)
     write_page(kept)
     return taken
 
 
-def print_figure(figure: Figure) -> None:
-    """Print one line for people."""
+def print_figure(figure: Figure, others: float) -> None:
+    """Print one line for people; others on the machine make a figure worth less."""
     said = "ok    " if figure.ok else "MISSED"
-    print(f"{said} {figure.name}: {figure.value}; bound {figure.bound}; {figure.command}")
+    note = f" (machine {others:.0%} busy before)" if others > MOST_BUSY else ""
+    print(f"{said} {figure.name}: {figure.value}; bound {figure.bound}; {figure.command}{note}")
     sys.stdout.flush()
 
 
@@ -65,8 +73,8 @@ def write_page(kept: dict[str, dict[str, object]]) -> None:
     """Write docs/figures.md from everything that was measured."""
     lines = [HEAD, f"Machine: {machine()}.\n\n"]
     lines += [
-        "| figure | bound | value | command | commit |\n",
-        "| --- | --- | --- | --- | --- |\n",
+        "| figure | bound | value | command | commit | busy |\n",
+        "| --- | --- | --- | --- | --- | --- |\n",
     ]
     for name in FIGURES:
         group = kept.get(name)
@@ -74,7 +82,15 @@ def write_page(kept: dict[str, dict[str, object]]) -> None:
             continue
         for figure in (Figure(**raw) for raw in group["figures"]):
             value = figure.value if figure.ok else f"**{figure.value}** (missed)"
-            cells = (figure.name, figure.bound, value, f"`{figure.command}`", str(group["commit"]))
+            others = f"{group.get('busy', 0):.0%}"
+            cells = (
+                figure.name,
+                figure.bound,
+                value,
+                f"`{figure.command}`",
+                group["commit"],
+                others,
+            )
             lines.append("| " + " | ".join(cells) + " |\n")
     PAGE.write_text("".join(lines))
 

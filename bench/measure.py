@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -33,6 +34,8 @@ class Figure:
     value: str
     ok: bool
     command: str
+    commit: str = ""
+    """Where it was measured, when that is not where the page is written."""
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -70,6 +73,22 @@ def in_child(module: str, *arguments: object, env: dict[str, str] | None = None)
 def machine() -> str:
     """Cores and architecture, nothing that names the machine."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def busy(seconds: float = 0.5) -> float:
+    """The share of the machine that others use while we do nothing; 0 where it cannot be told."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+
+    def ticks() -> tuple[int, int]:
+        spent = [int(word) for word in stat.read_text().splitlines()[0].split()[1:9]]
+        return sum(spent), spent[3] + spent[4]  # all of it, and idle or waiting for the disk
+
+    before, idle_before = ticks()
+    time.sleep(seconds)
+    after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, after - before)
 
 
 def commit() -> str:

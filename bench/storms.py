@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from bench.measure import DATA, Figure, scratch
 from bench.soak.run import Plan, Verdict, soak
@@ -18,7 +19,8 @@ def soak_figures() -> list[Figure]:
         kept = json.loads(LAST.read_text())
         if kept["kills"] >= FULL.kills and kept["jobs"] >= FULL.jobs:
             verdict = Verdict(counts=kept["counts"], wrong=kept["wrong"])
-            return _figures(FULL, verdict, "make soak")
+            figures = _figures(FULL, verdict, "make soak")
+            return [replace(figure, commit=kept["commit"]) for figure in figures]
     with scratch() as folder:
         return _figures(SHORT, soak(SHORT, folder), "python -m bench.figures soak")
 

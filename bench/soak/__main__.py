@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.measure import commit
 from bench.soak.run import Plan, Verdict, soak
 from bench.soak.storm import ROOT
 
@@ -40,7 +41,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the database and the ledger")
     given = vars(parser.parse_args())
     keep = given.pop("keep")
-    plan = Plan(**given)
+    plan, measured = Plan(**given), commit()
     RESULT.parent.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir=RESULT.parent))
     try:
@@ -52,7 +53,7 @@ def main() -> int:
             shutil.rmtree(folder)
     print_verdict(verdict)
     if plan.broken is None:
-        kept = {"jobs": plan.jobs, "kills": plan.kills, "seed": plan.seed}
+        kept = {"jobs": plan.jobs, "kills": plan.kills, "seed": plan.seed, "commit": measured}
         kept |= {"counts": verdict.counts, "wrong": verdict.wrong}
         RESULT.write_text(json.dumps(kept, indent=1))
     return 0 if verdict.passed else 1
