@@ -256,6 +256,10 @@ class MemoryStore(MemoryReads):
                 self._workers[worker] = row._replace(expires_at=now)
                 self._made_due = True
 
+    def leased(self, worker: str) -> list[JobRow]:
+        with self._lock:
+            return sorted(self._on_shelf("leased", worker))
+
     # --- requests, progress, limits ---------------------------------------------
 
     def request(self, request: Request) -> bool:

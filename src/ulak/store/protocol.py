@@ -250,6 +250,13 @@ class Store(Protocol):
     def unregister(self, worker: str) -> None:
         """End a worker's lease at once: what it still holds can be rescued now."""
 
+    def leased(self, worker: str) -> list[JobRow]:
+        """Answer the jobs that a worker has leased, by id, whether or not it knows of them.
+
+        A worker that never heard the answer to its claim finds here what it has to give back;
+        nobody else would, for as long as it renews its lease.
+        """
+
     def request(self, request: Request) -> bool:
         """Ask something of a job; the same (kind, name) asked twice is one request.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -339,6 +340,11 @@ def unregister(t: Transaction, worker: str) -> None:
     else:
         t.db.execute(END_LEASE, (t.now, worker))
         t.made_due = True
+
+
+def leased(db: sqlite3.Connection, worker: str) -> list[JobRow]:
+    """Answer the jobs that a worker has leased."""
+    return list(map(as_job, db.execute(LEASED_BY, (worker,)).fetchall()))
 
 
 def requests_of(t: Transaction, worker: str) -> list[Request]:

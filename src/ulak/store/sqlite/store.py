@@ -169,6 +169,9 @@ class SqliteStore:
     def unregister(self, worker: str) -> None:
         self._writer.run("unregister", lambda t: claims.unregister(t, worker))
 
+    def leased(self, worker: str) -> list[JobRow]:
+        return self._read(lambda db: claims.leased(db, worker))
+
     def request(self, request: Request) -> bool:
         return self._writer.run("request", lambda t: upkeep.request(t, request))
 

@@ -145,6 +145,34 @@ class TestLeases(Suite):
         assert desk.commit(desk.end(row)) == LeaseLost()
         assert desk.lease().id == row.id
 
+    @pytest.mark.shows("E-24")
+    def test_a_worker_that_never_heard_of_its_claim_learns_what_it_has_leased(
+        self, desk: Desk
+    ) -> None:
+        store = desk.store
+        desk.leased(2, worker="other")
+        desk.submit_many(3)
+        desk.hire("w")
+        assert store.leased("w") == store.leased("stranger") == []
+        first, second, third = rows = [claim.row for claim in desk.claim("w", 3)]
+        assert store.leased("w") == sorted(rows)
+        # One is kept from stage to stage, one ends its stage, one is given back unrun.
+        kept, _, back = desk.write(
+            desk.end(first, keep=True), desk.end(second), desk.end(third, GivenBack())
+        )
+        assert store.leased("w") == [kept]
+        assert (back.leased_by, back.attempt) == (None, 0)
+
+    @pytest.mark.shows("E-25")
+    def test_nobody_has_leased_what_was_taken_away_from_him(self, desk: Desk) -> None:
+        rows = desk.leased(2, worker="gone")
+        desk.turn(minutes=5)
+        assert desk.store.leased("gone") == sorted(rows)
+        desk.hire("w")
+        taken = [claim.row for claim in desk.claim("w", 2)]
+        assert desk.store.leased("gone") == []
+        assert desk.store.leased("w") == sorted(taken)
+
     @pytest.mark.shows("E-28")
     def test_a_kept_lease_goes_on_to_the_next_stage_under_the_same_token(self, desk: Desk) -> None:
         (row,) = desk.leased(1)
