@@ -70,6 +70,23 @@ def test_the_schema_page_has_every_table_and_column() -> None:
     db.close()
 
 
+def test_decision_0001_names_every_table_and_column() -> None:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    migrations.upgrade(db)
+    page = DOCS / "decisions" / "0001-tables-guards-and-roles.md"
+    lines = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    rows = [(cells[1], cells[2]) for cells in lines if len(cells) == 5]
+    columns = db.execute(
+        "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
+        "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    assert columns
+    for table, column in columns:
+        said = " ".join(words for tables, words in rows if f"`{table}`" in tables)
+        assert re.search(rf"`{column}\*?`", said), f"{table}.{column}"
+    db.close()
+
+
 def commands(group: Any, path: str = "ulak") -> Iterator[tuple[str, Any]]:
     """Every command of the command line, with its words."""
     for name, command in group.commands.items():
@@ -95,6 +112,12 @@ def test_the_command_line_page_has_every_option(name: str) -> None:
     said = section(read("cli.md"), name)
     long = {o for o in options(COMMANDS[name]) if o.startswith("--")} - {"--help"}
     assert long == set(re.findall(r"--[a-z-]+", said))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_prints_data_prints_it_as_json(name: str) -> None:
+    runs_until_stopped = name in ("ulak up", "ulak worker")
+    assert ("--json" in options(COMMANDS[name])) is not runs_until_stopped
 
 
 def test_every_command_in_the_docs_exists() -> None:

@@ -1,0 +1,29 @@
+"""What the roadmap says is shown is shown by something that is there."""
+
+import re
+
+from tests.docs.pages import DOCS, ROOT
+
+ROADMAP = (DOCS / "roadmap.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`((?:tests|src|docs|bench)/[\w./-]+)(?:::(\w+))?`")
+
+# Those of the engine that belong to the first part of the roadmap.
+FIRST = {*range(1, 33), 35, *range(37, 46), *range(47, 55), 57, *range(61, 65)}
+
+
+def test_every_file_and_test_that_the_roadmap_names_is_there() -> None:
+    rows = [line for line in ROADMAP.splitlines() if line.startswith("| ")]
+    # The line itself may name what is to come; what shows it must be here.
+    named = [found for row in rows for found in NAMED.findall(row.rsplit(" | ", 1)[1])]
+    assert named
+    for path, test in named:
+        assert (ROOT / path).exists(), path
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{test}"
+
+
+def test_every_requirement_of_the_first_part_has_a_row_of_its_own() -> None:
+    rows = re.findall(r"^\| E-(\d+) \| [^|]+ \| ([^|]+) \|$", ROADMAP, re.M)
+    assert {int(number) for number, _ in rows} == FIRST
+    assert len(rows) == len(FIRST)
+    assert all("`" in shown or shown.startswith("open") for _, shown in rows)
