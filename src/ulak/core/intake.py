@@ -44,6 +44,12 @@ class SubmitOptions(TypedDict, total=False):
     dedup_key: str | None
 
 
+class LoneSubmitOptions(SubmitOptions, total=False):
+    """The options of a submit of one job."""
+
+    connection: Any
+
+
 def begin(
     flow: Flow[Any],
     payload: Payload,

@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, SubmitOptions
+from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.engine.function import Call
+from ulak.engine.intake import refuse_connection
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent, job_view
@@ -36,13 +37,17 @@ class AsyncEngine:
 
     @overload
     async def submit(
-        self, flow: Flow[P], payload: P, /, **options: Unpack[SubmitOptions]
+        self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]
     ) -> Job: ...
     @overload
-    async def submit(self, call: Call, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    async def submit(self, call: Call, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
     @overload
     async def submit(
-        self, function: Callable[[*Ts], Any], /, *arguments: *Ts, **options: Unpack[SubmitOptions]
+        self,
+        function: Callable[[*Ts], Any],
+        /,
+        *arguments: *Ts,
+        **options: Unpack[LoneSubmitOptions],
     ) -> Job: ...
     async def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -55,8 +60,11 @@ class AsyncEngine:
         after: timedelta | None = None,
         expires: timedelta | None = None,
         dedup_key: str | None = None,
+        connection: Any = None,
     ) -> Job:
         """Accept a job, sharing its commit with every other submit of this moment."""
+        if connection is not None:
+            refuse_connection(self._engine.store.features)
         new = self._engine.prepare(
             flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
             expires=expires, dedup_key=dedup_key,

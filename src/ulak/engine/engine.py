@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, Submission, SubmitOptions, begin
+from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
-from ulak.engine.intake import Intake
+from ulak.engine.intake import Intake, refuse_connection
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job, job_view
@@ -202,12 +202,16 @@ class Engine(Acts):
     # --- submitting -------------------------------------------------------------
 
     @overload
-    def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
     @overload
-    def submit(self, call: Call, /, **options: Unpack[SubmitOptions]) -> Job: ...
+    def submit(self, call: Call, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
     @overload
     def submit(
-        self, function: Callable[[*Ts], Any], /, *arguments: *Ts, **options: Unpack[SubmitOptions]
+        self,
+        function: Callable[[*Ts], Any],
+        /,
+        *arguments: *Ts,
+        **options: Unpack[LoneSubmitOptions],
     ) -> Job: ...
     def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -220,6 +224,7 @@ class Engine(Acts):
         after: timedelta | None = None,
         expires: timedelta | None = None,
         dedup_key: str | None = None,
+        connection: Any = None,
     ) -> Job:
         """Accept a job: when this returns, it is durable.
 
@@ -234,14 +239,18 @@ class Engine(Acts):
             after: Do not begin before this has passed.
             expires: End it as expired when it is not finished by then.
             dedup_key: The key itself, instead of the flow's rule.
+            connection: Your own transaction, to write the job in; no store can do so yet.
 
         Raises:
             BadInput: something cannot be used as given.
+            NotSupported: the store cannot write in the transaction of `connection`.
             Overloaded: too much is waiting; nothing was accepted.
             UnknownOutcome: no acknowledgement in time; carries the job's id.
             StoreError: the store could not answer.
         """
         self._refuse_on_a_loop("submit")
+        if connection is not None:
+            refuse_connection(self.store.features)
         new = self.prepare(
             flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
             expires=expires, dedup_key=dedup_key,

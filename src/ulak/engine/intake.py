@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from typing import NoReturn
 
 from ulak.core.job import NewJob
-from ulak.errors import Overloaded, Refused, StoreError
-from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
+from ulak.errors import NotSupported, Overloaded, Refused, StoreError
+from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Features, Store
 
 log = logging.getLogger("ulak.intake")
 
@@ -190,3 +191,21 @@ class Intake:
             for jobs, answer, _ in offers:
                 answer.set_result(added[start : start + len(jobs)])
                 start += len(jobs)
+
+
+def refuse_connection(features: Features) -> NoReturn:
+    """Refuse a caller's transaction: to store the job beside it would break what was asked for.
+
+    Raises:
+        NotSupported: always; naming the store, the call and the cure.
+    """
+    why = (
+        "this release has no way to ask for it"
+        if features.caller_transactions
+        else "it cannot write in a transaction of yours"
+    )
+    raise NotSupported(
+        f"submit(connection=...) is not to be had from the {features.name} store: {why}; leave "
+        "connection= out, commit your own rows first and then submit with a dedup_key, so that "
+        "after a crash in between you can submit again"
+    )

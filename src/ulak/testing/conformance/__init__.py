@@ -27,6 +27,7 @@ from ulak.testing.conformance.awkward import TestAwkwardData
 from ulak.testing.conformance.claims import TestClaims
 from ulak.testing.conformance.commits import TestCommits
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.features import TestFeatures
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
 from ulak.testing.conformance.outbox import TestOutbox
@@ -44,6 +45,7 @@ __all__ = [
     "TestAwkwardData",
     "TestClaims",
     "TestCommits",
+    "TestFeatures",
     "TestIntake",
     "TestLeases",
     "TestOutbox",
