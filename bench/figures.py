@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from bench import bare, claims, crowd, drain, pickup, simulated, storms, submit
-from bench.measure import DATA, ROOT, Figure, busy, commit, keep, machine
+from bench.measure import DATA, ROOT, Figure, commit, keep, machine, wait_for_quiet
 
 KEPT = DATA / "figures.json"
 PAGE = ROOT / "docs" / "figures.md"
@@ -32,6 +32,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
 
 # A guess: with more, somebody else measures or builds, and rates and ratios are not ours alone.
 MOST_BUSY = 0.1
+PATIENCE_S = 60.0
 
 HEAD = """# Figures
 
@@ -47,7 +48,7 @@ def measure(names: list[str]) -> list[Figure]:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     taken: list[Figure] = []
     for name in names:
-        others, measured = busy(), commit()
+        others, measured = wait_for_quiet(MOST_BUSY, PATIENCE_S), commit()
         found = FIGURES[name]()
         figures = found if isinstance(found, list) else [found]
         for figure in figures:

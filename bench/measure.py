@@ -91,6 +91,16 @@ def busy(seconds: float = 0.5) -> float:
     return 1 - (idle_after - idle_before) / max(1, after - before)
 
 
+def wait_for_quiet(most: float, patience_s: float) -> float:
+    """Wait until others use little of the machine, but not for ever; answer how much they use."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        others = busy()
+        if others <= most or time.monotonic() >= deadline:
+            return others
+        time.sleep(1.0)
+
+
 def commit() -> str:
     """The commit that is measured; a plus says that files have changed since."""
     git = shutil.which("git") or "git"
