@@ -85,6 +85,10 @@ class Watch:
         if seen.row is not None and row.version < seen.row.version:
             self.accuse(row, f"its version went back from {seen.row.version} to {row.version}")
         seen.row, seen.token = row, max(row.token, seen.token)
+        if row.stood:
+            # A lease that was kept into this stage counts as its start, even when the worker
+            # died before it learned of that.
+            self.started(row)
         self._stands_well(row, seen)
 
     def _event(self, row: JobRow, seen: Seen, event: Event) -> None:
