@@ -83,17 +83,14 @@ def write_page(kept: dict[str, dict[str, object]]) -> None:
             continue
         for figure in (Figure(**raw) for raw in group["figures"]):
             value = figure.value if figure.ok else f"**{figure.value}** (missed)"
-            others = f"{group.get('busy', 0):.0%}"
-            cells = (
-                figure.name,
-                figure.bound,
-                value,
-                f"`{figure.command}`",
-                group["commit"],
-                others,
-            )
+            cells = [figure.name, figure.bound, value, f"`{figure.command}`"]
+            cells += [figure.commit or group["commit"], _share(None if figure.commit else group.get("busy"))]
             lines.append("| " + " | ".join(cells) + " |\n")
     PAGE.write_text("".join(lines))
+
+
+def _share(busy: float | None) -> str:
+    return "not recorded" if busy is None else f"{busy:.0%}"
 
 
 def main() -> int:
