@@ -84,7 +84,9 @@ def write_page(kept: dict[str, dict[str, object]]) -> None:
         for figure in (Figure(**raw) for raw in group["figures"]):
             value = figure.value if figure.ok else f"**{figure.value}** (missed)"
             cells = [figure.name, figure.bound, value, f"`{figure.command}`"]
-            cells += [figure.commit or group["commit"], _share(None if figure.commit else group.get("busy"))]
+            # A figure with a commit of its own was taken earlier: today's load is not its load.
+            others = None if figure.commit else group.get("busy")
+            cells += [figure.commit or group["commit"], _share(others)]
             lines.append("| " + " | ".join(cells) + " |\n")
     PAGE.write_text("".join(lines))
 
