@@ -1,5 +1,6 @@
 """A payload may be declared in every way that people declare data, and its secrets stay hidden."""
 
+import enum
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,3 +86,40 @@ def test_a_secret_is_hidden_from_readers_and_seen_by_the_stage(kind: Any) -> Non
         assert harness.engine.payload(job.id) == {"holder": "Ada", "iban": "***"}
         assert harness.engine.payload(job.id, reveal=True) == PLAIN
         assert harness.result(job.id) is True
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Painted:
+    colour: Colour
+    number: int
+
+
+class PaintedModel(pydantic.BaseModel):
+    colour: Colour
+    number: int
+
+
+@pytest.mark.shows("E-15")
+@pytest.mark.parametrize("kind", [Painted, PaintedModel])
+@pytest.mark.parametrize(
+    "wrong", [{"colour": "TR33-hush", "number": 1}, {"colour": "red", "number": "TR33-hush"}]
+)
+def test_no_text_about_a_payload_that_does_not_fit_quotes_it(
+    kind: Any, wrong: dict[str, Any]
+) -> None:
+    """Texts are kept in the trail and shown; a value that is in the wrong place may be a secret."""
+    flow = paying(None)
+    with Harness(flow) as harness:
+        job = harness.submit(flow, wrong)
+        flow.payload = kind
+        with pytest.raises(BadInput) as refused:
+            harness.submit(flow, wrong)
+        harness.run_until_idle()
+        assert harness.job(job.id).code == "payload-unreadable"
+        said = f"{refused.value} {harness.why(job.id)} {harness.trail(job.id)}"
+        assert "hush" not in said
+        assert ("colour" if wrong["number"] == 1 else "number") in said

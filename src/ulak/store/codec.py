@@ -6,9 +6,13 @@ msgspec is imported when the first value is encoded, so that `import ulak` stays
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from ulak.errors import BadInput
+
+# msgspec names the place and the types, but quotes a value that is none of an enumeration.
+_QUOTED = re.compile(r"(Invalid (?:enum )?value) .*?(?= - at|$)")
 
 _canonical = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
@@ -31,7 +35,7 @@ def encode(value: object) -> bytes:
             # msgspec writes NaN as null, which would come back as a different value.
             _canonical.encode(msgspec.to_builtins(value, enc_hook=_unknown, str_keys=True))
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
-        raise BadInput(f"{_short(value)} cannot be stored as JSON: {error}") from error
+        raise BadInput(_unwritable(value, error)) from None
     return data
 
 
@@ -48,7 +52,7 @@ def decode(data: bytes, kind: Any = Any) -> Any:
             return kind.model_validate_json(data)
         return msgspec.json.decode(data, type=kind)
     except (ValueError, TypeError) as error:  # msgspec's and pydantic's errors are ValueErrors
-        raise BadInput(f"stored data is not a {_name(kind)}: {error}") from error
+        raise BadInput(f"stored data is not a {_name(kind)}: {_why(error)}") from None
 
 
 def convert(plain: object, kind: Any) -> Any:
@@ -64,7 +68,7 @@ def convert(plain: object, kind: Any) -> Any:
             return kind.model_validate(plain)
         return msgspec.convert(plain, kind)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{_short(plain)} is not a {_name(kind)}: {error}") from error
+        raise BadInput(f"this is not a {_name(kind)}: {_why(error)}") from None
 
 
 def canonical(value: object) -> str:
@@ -78,7 +82,7 @@ def canonical(value: object) -> str:
     try:
         return _canonical.encode(msgspec.to_builtins(value, enc_hook=_unknown, str_keys=True))
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadInput(f"{_short(value)} cannot be stored as JSON: {error}") from error
+        raise BadInput(_unwritable(value, error)) from None
 
 
 def is_instance(value: object, kind: Any) -> bool:
@@ -102,6 +106,16 @@ def _name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def _short(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _unwritable(value: object, error: Exception) -> str:
+    return f"a value of type {type(value).__name__} cannot be stored as JSON: {_why(error)}"
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong and where, and never the value: it may be a secret, and texts are kept."""
+    details = getattr(error, "errors", None)
+    if details is not None:  # pydantic's, which would quote its input
+        found = details(include_input=False, include_url=False, include_context=False)
+        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in found)
+    if isinstance(error, UnicodeError):
+        return f"it holds a character that is no text ({error.reason})"  # type: ignore[attr-defined]
+    return _QUOTED.sub(r"\1", str(error))
