@@ -131,6 +131,7 @@ def test_a_finished_undo_voids_the_effects_and_has_names_of_its_own() -> None:
     @go.undo
     async def back(run: ulak.Run[Any]) -> None:
         async def refund(key: str) -> str:
+            assert key == run.key("pay")
             ran.append(f"refund {key}")
             return "refunded"
 

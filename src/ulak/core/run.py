@@ -12,6 +12,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
+from ulak.core.lifecycle import UNDOING
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
 
@@ -189,5 +190,13 @@ class Run(Generic[P]):
 
 
 def effect_key(job: JobRow, name: str) -> str:
-    """Name one effect of a job for the outside: the same on every attempt of a round."""
-    return f"{to_text(job.id)}/{job.round}/{name}"
+    """Name one effect of a job for the outside: the same on every attempt of a round.
+
+    The effects of an undo have names of their own, so that none is taken for its stage's.
+    """
+    return f"{to_text(job.id)}/{job.round}/{effect_name(job, name)}"
+
+
+def effect_name(job: JobRow, name: str) -> str:
+    """Name an effect as its result is stored."""
+    return f"undo/{name}" if job.role == UNDOING else name

@@ -19,7 +19,7 @@ from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Overran, Stopped
-from ulak.core.run import Run, effect_key
+from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
@@ -304,7 +304,7 @@ class ActiveRun:
         if not name or "/" in name:
             raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
         # An undo's effects are its own: it must not find what its stage did under the same name.
-        stored = f"undo/{name}" if self.row.role == UNDOING else name
+        stored = effect_name(self.row, name)
         if stored in self._effects:
             raise BadInput(f"once({name!r}) is running already in this stage; name each effect")
         if self.change is not None or self.worker.committer.has_stopped:
@@ -318,7 +318,7 @@ class ActiveRun:
             found, value = self.recorded(stored, function)
             if found:
                 return value
-            value = function(effect_key(self.row, stored))
+            value = function(effect_key(self.row, name))
             data = write_effect(name, value)
             with self.thread_lock:
                 change = self.record(stored, data)
@@ -333,7 +333,7 @@ class ActiveRun:
             found, value = self.recorded(stored, function)
             if found:
                 return value
-            value = await function(effect_key(self.row, stored))
+            value = await function(effect_key(self.row, name))
             await self._record_async(stored, write_effect(name, value))
             return value
         finally:

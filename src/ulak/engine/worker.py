@@ -95,6 +95,8 @@ class Worker:
         self._hurried_at: float | None = None
         self._has_begun = threading.Event()
         self._lost = False
+        self._is_unsure = False
+        """A claim got no answer: the store may have leased jobs that are not known here."""
 
     # --- for everybody ----------------------------------------------------------
 
@@ -211,10 +213,13 @@ class Worker:
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
                     self._lease.trouble()
+                self._is_unsure = True
                 await self._bell.sleep(pause)
                 continue
             self.time.hear(claimed.now)
             self._take(claimed.claims, claimed.requests)
+            if self._is_unsure:
+                self._is_unsure = not await self._has_given_back_the_unknown()
             taken = len(claimed.claims)
             self._saturated = self._pools.is_saturated(wants, taken)
             if self._saturated and taken:
@@ -232,6 +237,27 @@ class Worker:
             log.warning("the worker has no lease", extra={"error": str(error)})
             return False
         return True
+
+    async def _has_given_back_the_unknown(self) -> bool:
+        """Give back jobs of a claim whose answer was lost: this worker renews and would keep them."""
+        known = set(self._running)
+        try:
+            await self._in_thread(self._give_back_all_but, known)
+        except StoreError as error:
+            log.warning("leases could not be read", extra={"error": str(error)})
+            return False
+        return True
+
+    def _give_back_all_but(self, known: set[bytes]) -> None:
+        now = self.now()
+        for row in self.store.leased(self.id):
+            if row.id not in known:
+                flow = self._flows[(row.flow, row.flow_version)]
+                facts = RunFacts(self.id, now)
+                change = decide(
+                    flow, row, GivenBack(), now, facts=facts, commit_id=self.new_commit_id()
+                )
+                self.store.commit([change])
 
     def _until(self, next_at: Instant | None) -> float:
         """Answer how long nothing will be due, as far as this worker knows."""
