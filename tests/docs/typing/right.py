@@ -1,4 +1,4 @@
-"""A program whose types are all right; `assert_type` says what mypy must have understood."""
+"""A program whose types are all right; `assert_type` says what a checker must have understood."""
 
 from dataclasses import dataclass
 from typing import Any, assert_type

@@ -1,4 +1,4 @@
-"""A program that mypy must refuse, exactly in the lines that say so."""
+"""A program that mypy and pyright must refuse, exactly in the lines that say so."""
 
 from dataclasses import dataclass
 
