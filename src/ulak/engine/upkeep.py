@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ulak.core.acts import answer
 from ulak.core.change import Committed
+from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
-from ulak.core.outcome import Asked, Cancel, Elapsed, Signal
+from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.errors import TransitionNotAllowed
 
 if TYPE_CHECKING:
@@ -63,6 +64,18 @@ class Upkeep:
             if asked is not None:
                 return self._act(row, asked)
         return 0
+
+    def give_back_unknown(self, worker: str, known: set[bytes]) -> None:
+        """Give back what the store has leased to a worker beside the jobs that it knows of."""
+        now = self._store.clock.now()
+        for row in self._store.leased(worker):
+            if row.id not in known:
+                flow = self._engine.flows_by_version()[(row.flow, row.flow_version)]
+                change = decide(
+                    flow, row, GivenBack(), now, facts=RunFacts(worker, now),
+                    commit_id=self._engine.new_commit_id(),
+                )  # fmt: skip
+                self._store.commit([change])
 
     def _act(self, row: JobRow, asked: Asked) -> int:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))

@@ -239,25 +239,14 @@ class Worker:
         return True
 
     async def _has_given_back_the_unknown(self) -> bool:
-        """Give back jobs of a claim whose answer was lost: this worker renews and would keep them."""
+        """Give back the jobs of a claim whose answer was lost; renewing, it would keep them."""
         known = set(self._running)
         try:
-            await self._in_thread(self._give_back_all_but, known)
+            await self._in_thread(self.upkeep.give_back_unknown, self.id, known)
         except StoreError as error:
             log.warning("leases could not be read", extra={"error": str(error)})
             return False
         return True
-
-    def _give_back_all_but(self, known: set[bytes]) -> None:
-        now = self.now()
-        for row in self.store.leased(self.id):
-            if row.id not in known:
-                flow = self._flows[(row.flow, row.flow_version)]
-                facts = RunFacts(self.id, now)
-                change = decide(
-                    flow, row, GivenBack(), now, facts=facts, commit_id=self.new_commit_id()
-                )
-                self.store.commit([change])
 
     def _until(self, next_at: Instant | None) -> float:
         """Answer how long nothing will be due, as far as this worker knows."""
