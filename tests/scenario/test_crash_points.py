@@ -36,8 +36,9 @@ WRITES = {
 READS = {
     "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "counts", "workers",
-    "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys", "scan_proofs",
-    "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close", "migrate",
+    "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
+    "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
+    "migrate",
 }  # fmt: skip
 
 
