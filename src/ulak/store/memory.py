@@ -91,7 +91,11 @@ class MemoryStore(MemoryReads):
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
         with self._transaction() as now:
             self._must_be_writable(changes)
-            return [self._commit(change, now) for change in changes]
+            # By id, as every store writes: what is answered does not depend on the caller's order.
+            ordered = sorted(changes, key=lambda change: change.row.id)
+            receipts = {change.row.id: self._commit(change, now) for change in ordered}
+            self._pass_on_freed()
+            return [receipts[change.row.id] for change in changes]
 
     def _must_be_writable(self, changes: Sequence[Change]) -> None:
         """Refuse the batch before its first write: what fails later would leave half of it."""
@@ -182,7 +186,6 @@ class MemoryStore(MemoryReads):
 
     def _give_back_lapsed(self, now: Instant) -> int:
         """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
-        unparked = 0
         for worker in [w for w in self._workers.values() if w.expires_at <= now]:
             for row in sorted(self._on_shelf("leased", worker.id)):
                 # The token moves, so that the vanished worker cannot write over its successor.
@@ -194,9 +197,9 @@ class MemoryStore(MemoryReads):
                 event = _event(lost, kinds.LAPSED, row, kinds.ENGINE, worker.id, now)
                 self._append_own(row.tenant, event)
                 if row.slot is not None:
-                    unparked += self._free_slot(row.slot, row.id)
+                    self._free_slot(row.slot, row.id)
             del self._workers[worker.id]
-        return unparked
+        return self._pass_on_freed()
 
     def _take(self, request: ClaimRequest, now: Instant) -> list[Claim]:
         claims: list[Claim] = []

@@ -36,6 +36,8 @@ class MemoryTables:
         self._progress: dict[bytes, Progress] = {}
         self._keys: dict[Key, DedupRow] = {}
         self._slots: defaultdict[str, dict[int, SlotRow]] = defaultdict(dict)
+        self._freed: Counter[str] = Counter()
+        """Slots that this batch has freed and not passed on yet, by limit."""
         self._workers: dict[str, WorkerRow] = {}
         self._messages: dict[tuple[bytes, int, int], OutboxRow] = {}
         self._proofs: defaultdict[str, list[ProofRow]] = defaultdict(list)
@@ -177,12 +179,24 @@ class MemoryTables:
         return True
 
     def _free_slot(self, limit: str, job_id: bytes) -> int:
-        """Free the slot that this job holds and pass it on; answer how many were unparked."""
+        """Free the slot that this job holds; answer how many were freed: one, or none."""
         for n, slot in self._slots.get(limit, {}).items():
             if slot.job_id == job_id:
                 self._slots[limit][n] = slot._replace(job_id=None)
-                return self._pass_on(limit, min(1, self._free_places(limit)))
+                self._freed[limit] += 1
+                return 1
         return 0
+
+    def _pass_on_freed(self) -> int:
+        """Let others into what a batch has freed, after all of it; answer how many were unparked.
+
+        Nobody is let in to a place that the same batch has taken.
+        """
+        freed = sorted(self._freed.items())
+        self._freed.clear()
+        return sum(
+            self._pass_on(limit, min(slots, self._free_places(limit))) for limit, slots in freed
+        )
 
     def _pass_on(self, limit: str, places: int) -> int:
         """Unpark so many jobs, the most urgent and then the oldest; they take the slot by claim."""

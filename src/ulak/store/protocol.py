@@ -221,6 +221,8 @@ class Store(Protocol):
         job holds it. A freed slot unparks the most urgent, oldest job parked on that limit.
         A change whose commit id is already in the trail is answered `Committed`: repeating is
         safe. At most one change per job, at most `LARGEST_BATCH` changes.
+        Whatever the order of the batch, its jobs are taken by id, and written before keys, keys
+        before slots, and the heads of chains last: two batches never wait in a circle.
 
         Raises:
             Refused: the data of some change cannot be stored, or the batch is none; nothing was
@@ -249,13 +251,6 @@ class Store(Protocol):
 
     def unregister(self, worker: str) -> None:
         """End a worker's lease at once: what it still holds can be rescued now."""
-
-    def leased(self, worker: str) -> list[JobRow]:
-        """Answer the jobs that a worker has leased, by id, whether or not it knows of them.
-
-        A worker that never heard the answer to its claim finds here what it has to give back;
-        nobody else would, for as long as it renews its lease.
-        """
 
     def request(self, request: Request) -> bool:
         """Ask something of a job; the same (kind, name) asked twice is one request.
@@ -355,6 +350,13 @@ class Store(Protocol):
 
     def workers(self) -> list[WorkerRow]:
         """Answer every registered worker, lapsed ones too."""
+
+    def leased(self, worker: str) -> list[JobRow]:
+        """Answer the jobs that a worker has leased, by id, whether or not it knows of them.
+
+        A worker that never heard the answer to its claim finds here what it has to give back;
+        nobody else would, for as long as it renews its lease.
+        """
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         """Answer what is asked of a job and not settled."""

@@ -15,6 +15,7 @@ from ulak.core.lifecycle import BUSY, READY
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sqlite import keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
+from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     JOB_COLUMNS,
     PACKED_IDS,
@@ -312,9 +313,11 @@ def give_back_lapsed(t: Transaction) -> int:
         t.made_due = True
     trail.append_own(t, written)
     t.db.executemany(FORGET_WORKER, workers)
-    # Slots after jobs, by limit: every write keeps one order of tables and rows.
-    held = sorted((row[_SLOT], row[0]) for row in lost if row[_SLOT] is not None)
-    return sum(keys.free_slot(t, limit, job_id) for limit, job_id in held)
+    rest = Rest(t)
+    for row in lost:
+        if row[_SLOT] is not None:
+            rest.free_slot(row[_SLOT], row[0])
+    return rest.write()
 
 
 def register(

@@ -3,6 +3,7 @@
 A batch is first written as a whole: one guarded update over all its rows, which must touch every
 one of them. Only then are events written, so that no line of a trail is ever without its move.
 If the update touched fewer, everything is taken back and the changes are walked one by one.
+Either way they are taken by id, and what they do to other tables is written after (`order.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH
-from ulak.store.sqlite import intake, keys, outbox, trail
+from ulak.store.sqlite import intake, outbox, trail
+from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     ABSENT,
     PACKED_IDS,
@@ -90,16 +92,25 @@ COUNT_REQUESTS = """
 def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     """Write the changes and answer one receipt each, in order."""
     _must_be_a_batch(changes)
-    plan = _plan(changes)
+    ordered = sorted(changes, key=_id)
+    plan = _plan(ordered)
     if plan is not None:
         try:
             if MOVE_LEASED.write(t.db, plan.groups) == len(changes):
-                return _follow(t, changes, plan)
+                _follow(t, ordered, plan)
+                return _receipts(t, changes)
         except sqlite3.IntegrityError:
             # A repeated change that kept its lease, or data that no table takes: look at each.
             pass
         t.start_over()
-    return [_commit_one(t, change) for change in changes]
+    rest = Rest(t)
+    receipts = {change.row.id: _commit_one(t, change, rest) for change in ordered}
+    intake.finish(t, rest)
+    return [receipts[change.row.id] for change in changes]
+
+
+def _id(change: Change) -> bytes:
+    return change[0][0]
 
 
 def _must_be_a_batch(changes: Sequence[Change]) -> None:
@@ -155,7 +166,7 @@ def _follow_each_other(change: Change, before: int) -> bool:
     return all(event.seq == n for n, event in enumerate(events, before + 1))
 
 
-def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> list[Receipt]:
+def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
     """Write what hangs on rows that have moved."""
     trail.append(t.db, [event for change in changes for event in change.events])
     for (origin, target), jobs in plan.moves.items():
@@ -164,12 +175,15 @@ def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> list[Rece
     results = [r for change in changes if not change.voids for r in change.results]
     if results:
         trail.keep(t.db, results)
+    rest = None
     for change in changes:
         if change.row.lane and change.row.leased_by is None:
             t.made_due = True
         if _has_more(change):
-            _write_more(t, change, change.row)
-    return _receipts(t, changes)
+            rest = rest or Rest(t)
+            _write_more(t, change, change.row, rest)
+    if rest is not None:
+        intake.finish(t, rest)
 
 
 def _has_more(change: Change) -> Any:
@@ -184,7 +198,7 @@ def _has_more(change: Change) -> Any:
     )
 
 
-def _write_more(t: Transaction, change: Change, row: JobRow) -> None:
+def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None:
     """Write what few changes have. The row's immutable columns are those that are stored."""
     for stage in change.voids:
         if stage == EVERY_STAGE:
@@ -200,15 +214,15 @@ def _write_more(t: Transaction, change: Change, row: JobRow) -> None:
     if change.messages:
         outbox.post(t, change.messages)
     if change.frees_slot is not None:
-        keys.free_slot(t, change.frees_slot, row.id)
+        rest.free_slot(change.frees_slot, row.id)
     if change.takes_slot is not None:
-        keys.take_slot(t, change.takes_slot, row.id)
+        rest.take_slot(change.takes_slot, row.id)
     if change.frees_key:
-        keys.free_key(t, row)
-    if change.takes_key and keys.holder_of(t, row) is None:
-        keys.take_key(t, row, None)
+        rest.free_key(row)
+    if change.takes_key and rest.holder_of(row) is None:
+        rest.take_key(row, None)
     for job in change.spawns:
-        intake.add_one(t, job)
+        intake.admit(t, rest, job)
 
 
 def _receipts(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
@@ -232,15 +246,15 @@ def settle(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) ->
     t.db.execute(COUNT_REQUESTS, (job_id,))
 
 
-def _commit_one(t: Transaction, change: Change) -> Receipt:
+def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
     """Write one change after reading the row that it changes."""
     old = intake.find_job(t.db, change.row.id)
     if not is_in_trail(t.db, change):
-        refusal = _guard(change, old) or _lack(t, change)
+        refusal = _guard(change, old) or _lack(change, rest)
         if refusal is not None:
             return refusal
         assert old is not None  # noqa: S101 - no guard lets an absent job pass
-        _write_one(t, change, old)
+        _write_one(t, change, old, rest)
     if old is not None and old.requests:
         return Committed(_requests_of(t, change.row.id))
     return COMMITTED
@@ -261,18 +275,18 @@ def _guard(change: Change, old: JobRow | None) -> Receipt | None:
     return None
 
 
-def _lack(t: Transaction, change: Change) -> Receipt | None:
+def _lack(change: Change, rest: Rest) -> Receipt | None:
     """Answer the refusal when the change needs what is not to be had."""
-    if change.takes_slot is not None and keys.free_places(t, change.takes_slot) <= 0:
+    if change.takes_slot is not None and rest.free_places(change.takes_slot) <= 0:
         return SlotTaken(change.takes_slot)
     if change.takes_key:
-        holder = keys.holder_of(t, change.row)
+        holder = rest.holder_of(change.row)
         if holder is not None and holder != change.row.id:
             return KeyTaken(holder)
     return None
 
 
-def _write_one(t: Transaction, change: Change, old: JobRow) -> None:
+def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     row = change.row
     before = old.seq
     if len(change.events) != row.seq - before or not _follow_each_other(change, before):
@@ -288,4 +302,4 @@ def _write_one(t: Transaction, change: Change, old: JobRow) -> None:
         t.made_due = True
     if change.results and not change.voids:
         trail.keep(t.db, change.results)
-    _write_more(t, change, old)
+    _write_more(t, change, old, rest)

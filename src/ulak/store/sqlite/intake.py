@@ -1,4 +1,8 @@
-"""New jobs: the row, the first event, the payload, the key."""
+"""New jobs: the row, the first event, the payload, the key.
+
+A batch is decided in the order of its caller, so that of two with one key the first is stored,
+and written in the order of every write.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob
 from ulak.store.protocol import Added
-from ulak.store.sqlite import keys, trail
+from ulak.store.sqlite import trail
+from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     ABSENT_TEXT,
     JOB_COLUMNS,
@@ -49,15 +54,25 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new and every key is free."""
-    try:
-        if _take_free_keys(t, jobs):
-            _insert(t, jobs)
+    # To look first costs a lone job little, and to write and take back a duplicate much.
+    if len(jobs) != 1 or jobs[0].row.dedup_key is None:
+        if _insert_all(t, jobs):
             return [Added(job.row, True) for job in jobs]
+        t.start_over()
+    rest = Rest(t)
+    added = [admit(t, rest, job) for job in jobs]
+    finish(t, rest)
+    return added
+
+
+def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
+    """Store all the jobs, or answer False: the transaction must be started over."""
+    try:
+        _insert(t, sorted(jobs, key=_id))
+        return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
         # An id that is stored already, or data that no table takes: one by one it is known which.
-        pass
-    t.start_over()
-    return [add_one(t, job) for job in jobs]
+        return False
 
 
 def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
@@ -66,6 +81,7 @@ def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
         for row, _, _, expires_at, _ in jobs
         if row.dedup_key is not None
     ]
+    keyed.sort()
     return not keyed or TAKE_FREE_KEYS.write(t.db, keyed) == len(keyed)
 
 
@@ -94,17 +110,30 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             t.prove(job.row.tenant, [job.event], [job.proof])
 
 
-def add_one(t: Transaction, job: NewJob) -> Added:
-    """Store one job, or answer the one that is there in its place."""
-    stored = find_job(t.db, job.row.id)
+def admit(t: Transaction, rest: Rest, job: NewJob) -> Added:
+    """Decide to store a job, or answer the one that is there in its place."""
+    stored = rest.find_new(job.row.id) or find_job(t.db, job.row.id)
     if stored is not None:
         return Added(stored, True)
-    holder = keys.holder_of(t, job.row)
-    if holder is not None and (first := find_job(t.db, holder)) is not None:
-        return Added(first, False)
-    keys.take_key(t, job.row, job.key_expires_at)
-    _insert(t, [job])
+    holder = rest.holder_of(job.row)
+    if holder is not None:
+        first = rest.find_new(holder) or find_job(t.db, holder)
+        if first is not None:
+            return Added(first, False)
+    rest.add(job)
     return Added(job.row, True)
+
+
+def finish(t: Transaction, rest: Rest) -> None:
+    """Write what a batch leaves besides the jobs that it moves."""
+    new = rest.new_jobs()
+    if new:
+        _insert(t, new)
+    rest.write()
+
+
+def _id(job: NewJob) -> bytes:
+    return job.row.id
 
 
 def find_job(db: sqlite3.Connection, job_id: bytes) -> JobRow | None:

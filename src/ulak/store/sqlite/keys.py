@@ -6,6 +6,9 @@ from ulak.clock import Instant
 from ulak.core.job import JobRow
 from ulak.store.sqlite.writer import Transaction
 
+Key = tuple[str, str, str]
+"""Tenant, flow and dedup key."""
+
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """
     INSERT INTO dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
@@ -21,6 +24,7 @@ TAKE_SLOT = """
         SELECT min(n) FROM slots WHERE limit_name = ?1 AND job_id IS NULL AND closed = 0
     )
 """
+HOLDS_SLOT = "SELECT count(*) FROM slots WHERE job_id = ? AND limit_name = ?"
 FREE_SLOT = "UPDATE slots SET job_id = NULL WHERE job_id = ? AND limit_name = ?"
 UNPARK = """
     UPDATE jobs SET parked_on = NULL WHERE id IN (
@@ -30,27 +34,28 @@ UNPARK = """
 """
 
 
-def holder_of(t: Transaction, row: JobRow) -> bytes | None:
-    """Answer the job that holds this job's dedup key now; an expired key is held by nobody."""
-    if row.dedup_key is None:
-        return None
-    held = t.db.execute(HOLDER, (row.tenant, row.flow, row.dedup_key)).fetchone()
+def key_of(row: JobRow) -> Key | None:
+    """Answer the dedup key of a job, if it has one."""
+    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
+
+def holder_of(t: Transaction, key: Key) -> bytes | None:
+    """Answer the job that holds this dedup key now; an expired key is held by nobody."""
+    held = t.db.execute(HOLDER, key).fetchone()
     if held is None or (held[1] is not None and held[1] <= t.now):
         return None
     job_id: bytes = held[0]
     return job_id
 
 
-def take_key(t: Transaction, row: JobRow, expires_at: Instant | None) -> None:
+def take_key(t: Transaction, key: Key, job_id: bytes, expires_at: Instant | None) -> None:
     """Take a key that nobody holds, or that has expired."""
-    if row.dedup_key is not None:
-        t.db.execute(TAKE_KEY, (row.tenant, row.flow, row.dedup_key, row.id, expires_at))
+    t.db.execute(TAKE_KEY, (*key, job_id, expires_at))
 
 
-def free_key(t: Transaction, row: JobRow) -> None:
+def free_key(t: Transaction, key: Key, job_id: bytes) -> None:
     """Give the key back, unless another job has taken it over since."""
-    if row.dedup_key is not None:
-        t.db.execute(FREE_KEY, (row.tenant, row.flow, row.dedup_key, row.id))
+    t.db.execute(FREE_KEY, (*key, job_id))
 
 
 def free_places(t: Transaction, limit: str) -> int:
@@ -66,11 +71,15 @@ def take_slot(t: Transaction, limit: str, job_id: bytes) -> bool:
     return True
 
 
+def holds_slot(t: Transaction, limit: str, job_id: bytes) -> int:
+    """Answer how many slots of this limit a job holds: one, or none."""
+    held: int = t.db.execute(HOLDS_SLOT, (job_id, limit)).fetchone()[0]
+    return held
+
+
 def free_slot(t: Transaction, limit: str, job_id: bytes) -> int:
-    """Free the slot that this job holds and pass it on; answer how many were unparked."""
-    if t.db.execute(FREE_SLOT, (job_id, limit)).rowcount == 0:
-        return 0
-    return pass_on(t, limit, min(1, free_places(t, limit)))
+    """Free the slot that this job holds; answer how many were freed: one, or none."""
+    return t.db.execute(FREE_SLOT, (job_id, limit)).rowcount
 
 
 def pass_on(t: Transaction, limit: str, places: int) -> int:

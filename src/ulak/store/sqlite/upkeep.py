@@ -114,12 +114,13 @@ def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -
 
 
 def report(t: Transaction, progress: Sequence[Progress]) -> None:
-    t.db.executemany(REPORT, progress)
+    by_job = sorted(progress, key=lambda latest: latest.job_id)
+    t.db.executemany(REPORT, by_job)
 
 
 def set_limits(t: Transaction, limits: Mapping[str, int]) -> None:
     """Open the first n slots of each limit and close the rest."""
-    for limit, places in limits.items():
+    for limit, places in sorted(limits.items()):
         t.db.executemany(OPEN_SLOT, [(limit, n) for n in range(1, places + 1)])
         t.db.execute(CLOSE_SLOTS, (limit, places))
 
@@ -142,10 +143,9 @@ def prune(t: Transaction, before: Instant, limit: int) -> int:
     ended = t.db.execute(ENDED, (before, t.now, limit)).fetchall()
     for row in ended:
         t.count(row[1:5], -1)
-    t.db.executemany(
-        FORGET_KEY, [(row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None]
-    )
     ids = pack(row[0] for row in ended)
     for statement in FORGET:
         t.db.execute(statement, (ids,))
+    held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
+    t.db.executemany(FORGET_KEY, held)
     return len(ended)

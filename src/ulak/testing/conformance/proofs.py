@@ -99,6 +99,22 @@ class TestProofs(Suite):
             own = [(row.id, seq) for row in proven if row.tenant == tenant for seq in (1, 2, 3)]
             assert sorted((p.job_id, p.seq) for p in _chain(desk.store, tenant)) == own
 
+    @pytest.mark.shows("E-47", "E-21")
+    def test_a_batch_is_chained_by_job_whatever_its_order(self, desk: Desk) -> None:
+        jobs = [desk.new(PROVEN, tenant=f"t{n % 2}") for n in range(20)]
+        mixed = jobs[::-2] + jobs[::2]
+        assert [a.row.id for a in desk.store.add(mixed)] == [job.row.id for job in mixed]
+        desk.hire("w")
+        rows = [claim.row for claim in desk.claim("w", 20, PROVEN)]
+        ends = [desk.end(row, flow=PROVEN) for row in rows]
+        ends[6] = ends[6]._replace(token=99)
+        receipts = desk.store.commit(ends[::-2] + ends[::2])
+        assert [n for n, r in enumerate(receipts) if r == LeaseLost()] == [13]
+        for tenant in ("t0", "t1"):
+            own = [row.id for row in rows if row.tenant == tenant]
+            moved = [job_id for job_id in own if job_id != rows[6].id]
+            assert [p.job_id for p in _chain(desk.store, tenant)] == own + moved
+
     @pytest.mark.shows("E-47")
     def test_the_chain_has_no_gap_when_eight_threads_write_it(self, desk: Desk) -> None:
         def work(n: int) -> None:
