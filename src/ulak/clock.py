@@ -59,6 +59,11 @@ def to_instant(moment: datetime) -> Instant:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+def rfc3339(moment: datetime, timespec: str = "microseconds") -> str:
+    """Write a time as every surface does: in UTC, 2026-01-31T12:00:00.000000Z."""
+    return moment.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
 def to_datetime(instant: Instant) -> datetime:
     """Turn an instant into an aware datetime in UTC."""
     return _EPOCH + timedelta(0, 0, instant)

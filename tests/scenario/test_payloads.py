@@ -123,3 +123,13 @@ def test_no_text_about_a_payload_that_does_not_fit_quotes_it(
         said = f"{refused.value} {harness.why(job.id)} {harness.trail(job.id)}"
         assert "hush" not in said
         assert ("colour" if wrong["number"] == 1 else "number") in said
+
+
+@pytest.mark.shows("E-15")
+def test_a_payload_whose_flow_is_not_declared_is_hidden_whole(tmp_path: Path) -> None:
+    flow = paying(Card, secret={"iban"})
+    with Harness(flow, path=tmp_path / "jobs.db") as harness:
+        job = harness.submit(flow, PLAIN)
+    with Harness(path=tmp_path / "jobs.db") as stranger:
+        assert stranger.engine.payload(job.id) == {"holder": "***", "iban": "***"}
+        assert stranger.engine.payload(job.id, reveal=True) == PLAIN

@@ -12,9 +12,8 @@ import ulak
 from ulak import settings
 from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.cli.target import AppOption, in_force, load
-from ulak.clock import to_datetime
+from ulak.clock import rfc3339, to_datetime
 from ulak.core.lifecycle import CLAIMABLE, FINAL
-from ulak.engine.documents import rfc3339
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.settings import Settings

@@ -24,9 +24,9 @@ from ulak.cli.output import (
 )
 from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.target import AppOption, reading
-from ulak.clock import to_datetime
+from ulak.clock import rfc3339, to_datetime
 from ulak.core.lifecycle import CLAIMABLE, ROLES
-from ulak.engine.documents import event_document, job_document, rfc3339
+from ulak.engine.documents import event_document, job_document
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent
 from ulak.errors import BadInput, ResultNotReady, TransitionNotAllowed

@@ -8,9 +8,8 @@ import typer
 
 from ulak.cli.output import JsonOption, note, print_json, print_table, some, when
 from ulak.cli.target import AppOption, reading
-from ulak.clock import to_datetime
+from ulak.clock import rfc3339, to_datetime
 from ulak.core.job import Message
-from ulak.engine.documents import rfc3339
 from ulak.errors import BadInput
 from ulak.ids import to_text
 

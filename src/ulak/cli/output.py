@@ -6,13 +6,15 @@ import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from ulak.clock import rfc3339
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -103,7 +105,7 @@ def when(moment: datetime | None) -> str:
     """Write a time for people: RFC 3339 in UTC, to the second; '-' for none."""
     if moment is None:
         return "-"
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return rfc3339(moment, "seconds")
 
 
 def pretty(value: Any) -> str:
@@ -137,5 +139,5 @@ def _escape(character: str) -> str:
 def _plain(value: Any) -> Any:
     """Write what JSON does not know: times as RFC 3339, everything else as its text."""
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return rfc3339(value, "auto")
     return sorted(value) if isinstance(value, frozenset | set) else str(value)

@@ -10,8 +10,7 @@ import typer
 from ulak.cli import spans
 from ulak.cli.output import JsonOption, print_json, some, when
 from ulak.cli.target import AppOption, in_force, load, reading
-from ulak.clock import micros, to_datetime
-from ulak.engine.documents import rfc3339
+from ulak.clock import micros, rfc3339, to_datetime
 
 # Between two batches others may write; a batch of the default size takes about as long.
 PAUSE_S = 0.05

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ulak.clock import Instant, to_datetime
+from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
 from ulak.core.arrival import INDIRECT, enter
@@ -126,7 +126,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
         raise _no(job, f"it failed for good ({job.code}); submit a new job instead")
     if job.expires_at is not None and job.expires_at <= draft.now:
         raise _no(
-            job, f"its time ran out at {to_datetime(job.expires_at).isoformat()}; submit a new job",
+            job, f"its time ran out at {rfc3339(to_datetime(job.expires_at))}; submit a new job",
             code=kinds.TOO_LATE,
         )  # fmt: skip
     after_us = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from ulak.clock import rfc3339
 from ulak.engine.view import Job, TrailEvent
 
 
@@ -19,11 +20,6 @@ def job_document(job: Job) -> dict[str, Any]:
 def event_document(event: TrailEvent) -> dict[str, Any]:
     """Show one line of a trail."""
     return _with_times(asdict(event))
-
-
-def rfc3339(moment: datetime) -> str:
-    """Write a time in UTC to the microsecond: 2026-01-31T12:00:00.000000Z."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _with_times(document: dict[str, Any]) -> dict[str, Any]:

@@ -52,16 +52,22 @@ class Reads:
         return [event_view(e) for e in self.store.trail(row.id, after=after, limit=limit)]
 
     def payload(self, job_id: str, *, reveal: bool = False) -> Any:
-        """Answer a job's payload as plain data; secret fields are hidden unless revealed."""
+        """Answer a job's payload as plain data; secret fields are hidden unless revealed.
+
+        Of a flow that this program does not declare nobody knows which fields are secret: all
+        of them are hidden.
+        """
         row = self._row(job_id)
         stored = self.store.find_payload(row.id)
         if stored is None:
             raise JobNotFound(job_id)
         plain = codec.decode(stored.data)
         flow = self._flows.get((row.flow, row.flow_version))
-        if flow is None or reveal or not isinstance(plain, dict):
+        if reveal or (flow is not None and not isinstance(plain, dict)):
             return plain
-        return {k: HIDDEN if k in flow.secret else v for k, v in plain.items()}
+        if not isinstance(plain, dict):
+            return HIDDEN
+        return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
 
     def result(self, job_id: str) -> Any:
         """Answer what the last stage that returned something has returned, as plain data.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak.clock import Instant, to_datetime
+from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core.flow import Gate, names
 from ulak.core.job import Event, JobRow
@@ -331,7 +331,7 @@ def _date(instant: Instant | None) -> Any:
 
 
 def _text(instant: Instant) -> str:
-    return to_datetime(instant).isoformat(timespec="seconds")
+    return rfc3339(to_datetime(instant), "seconds")
 
 
 def _list(items: Any) -> str:
