@@ -54,8 +54,8 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new and every key is free."""
-    # To look first costs a lone job little, and to write and take back a duplicate much.
-    if len(jobs) != 1 or jobs[0].row.dedup_key is None:
+    # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
+    if len(jobs) != 1 or Rest(t).holder_of(jobs[0].row) is None:
         if _insert_all(t, jobs):
             return [Added(job.row, True) for job in jobs]
         t.start_over()
