@@ -43,6 +43,7 @@ def submit_figure() -> Figure:
 def _submit_rate(path: Path) -> float:
     flow = flow_of("async", 1)
     with ulak.connect(f"sqlite:///{path}", flows=[flow]) as engine:
+        engine.submit(flow, PAYLOAD)  # the first one compiles its statements, here and below
         started = time.perf_counter()
         for _ in range(SUBMITS):
             engine.submit(flow, PAYLOAD)
@@ -57,15 +58,20 @@ def _bare_rate(path: Path, jobs: list[Writes]) -> float:
         db.execute("PRAGMA journal_mode = WAL").fetchone()
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+        _write(db, jobs[0])
         started = time.perf_counter()
-        for writes in jobs:
-            db.execute("BEGIN IMMEDIATE")
-            for statement, row in writes:
-                db.execute(statement, row)
-            db.execute("COMMIT")
-        return len(jobs) / (time.perf_counter() - started)
+        for writes in jobs[1:]:
+            _write(db, writes)
+        return (len(jobs) - 1) / (time.perf_counter() - started)
     finally:
         db.close()
+
+
+def _write(db: sqlite3.Connection, writes: Writes) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for statement, row in writes:
+        db.execute(statement, row)
+    db.execute("COMMIT")
 
 
 def _rows_of_submits(path: Path) -> list[Writes]:

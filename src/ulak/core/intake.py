@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
@@ -19,11 +18,9 @@ NORMAL = 1
 LONGEST_KEY = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """What a caller says about a job besides its payload."""
 
-    _: KW_ONLY
     tenant: str = ""
     submitter: str = ""
     priority: int = NORMAL
@@ -104,7 +101,9 @@ def _check(submission: Submission) -> None:
     if submission.expires is not None and submission.expires <= timedelta(0):
         raise BadInput(f"expires={submission.expires}: the job would have no time at all")
     for name in ("tenant", "submitter", "dedup_key"):
-        text = getattr(submission, name) or ""
+        text = getattr(submission, name)
+        if not text:
+            continue
         if "\x00" in text or not _is_utf8(text):
             raise BadInput(f"{name} {text!r} holds a character that no store can keep")
         if len(text) > LONGEST_KEY:

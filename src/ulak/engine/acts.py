@@ -16,7 +16,7 @@ from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Decide, Release, Retry, Signal
 from ulak.engine.reads import Reads
 from ulak.engine.results import write_decision
-from ulak.engine.view import Job, job_view
+from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
 from ulak.errors import KeyTaken as KeyTakenError
 from ulak.ids import to_text
@@ -161,11 +161,11 @@ class Acts(Reads):
             flow, row, asked, self.store.clock.now(), commit_id=os.urandom(16), roles=roles
         )
         if change is None:
-            return job_view(row)
+            return Job(row)
         receipt = self.store.commit([change])[0]
         if isinstance(receipt, Committed):
             self._ring()
-            return job_view(change.row)
+            return Job(change.row)
         if isinstance(receipt, KeyTaken):
             holder = to_text(receipt.holder)
             raise KeyTakenError(
@@ -192,7 +192,7 @@ class Acts(Reads):
                 receipt = None if change is None else self.store.commit([change])[0]
                 if change is not None and isinstance(receipt, Committed):
                     self._ring()
-                    return job_view(change.row)
+                    return Job(change.row)
             else:
                 if row.role in FINAL:
                     raise TransitionNotAllowed(
@@ -210,11 +210,11 @@ class Acts(Reads):
                 fresh = self._row(to_text(row.id))
                 if fresh.role in FINAL:
                     if self._was_answered(row, asked):
-                        return job_view(fresh)
+                        return Job(fresh)
                     # Its stage was faster: nobody will ever answer this request.
                     self.store.dismiss(row.id, [(kind, name)])
                 elif leased or (isinstance(asked, Signal) and fresh.role != WAITING):
-                    return job_view(fresh, cancel_requested=kind == "cancel")
+                    return Job(fresh, cancel_requested=kind == "cancel")
             row = self._row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
 

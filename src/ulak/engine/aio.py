@@ -16,7 +16,7 @@ from ulak.engine.function import Call
 from ulak.engine.intake import refuse_connection
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.verify import Finding
-from ulak.engine.view import Job, TrailEvent, job_view
+from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
 from ulak.store.protocol import LARGEST_BATCH, Added, CountRow, JobFilter
 
@@ -70,7 +70,7 @@ class AsyncEngine:
             expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
         added = (await self._offer([new]))[0]
-        return job_view(added.row, created=added.created)
+        return Job(added.row, created=added.created)
 
     async def submit_many(
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
@@ -79,7 +79,7 @@ class AsyncEngine:
         new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
         parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
         added = [a for part in parts for a in await self._offer(part)]
-        return [job_view(a.row, created=a.created) for a in added]
+        return [Job(a.row, created=a.created) for a in added]
 
     async def _offer(self, jobs: list[NewJob]) -> list[Added]:
         engine = self._engine

@@ -9,12 +9,33 @@ from typing import Any
 from ulak.clock import rfc3339
 from ulak.engine.view import Job, TrailEvent
 
+JOB_FIELDS = (
+    "id",
+    "flow",
+    "version",
+    "state",
+    "role",
+    "tenant",
+    "submitter",
+    "priority",
+    "round",
+    "attempt",
+    "lapses",
+    "code",
+    "created_at",
+    "changed_at",
+    "not_before",
+    "expires_at",
+    "leased_by",
+    "parked_on",
+    "cancel_requested",
+    "is_final",
+)
+
 
 def job_document(job: Job) -> dict[str, Any]:
     """Show a job; what a submit alone knows is left out."""
-    document = asdict(job)
-    del document["created"]
-    return {**_with_times(document), "is_final": job.is_final}
+    return _with_times({name: getattr(job, name) for name in JOB_FIELDS})
 
 
 def event_document(event: TrailEvent) -> dict[str, Any]:

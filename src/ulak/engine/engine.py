@@ -21,7 +21,7 @@ from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, refuse_connection
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.verify import Finding, verify
-from ulak.engine.view import Job, job_view
+from ulak.engine.view import Job
 from ulak.engine.why import Why, why
 from ulak.errors import (
     BadInput,
@@ -259,7 +259,7 @@ class Engine(Acts):
             added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
         except TimeoutError:
             raise self.unknown_outcome(new) from None
-        return job_view(added.row, created=added.created)
+        return Job(added.row, created=added.created)
 
     def submit_many(
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
@@ -274,7 +274,7 @@ class Engine(Acts):
                 added += self.intake.offer_and_wait(part, self.submit_timeout_s)
             except TimeoutError:
                 raise self.unknown_outcome(part[0]) from None
-        return [job_view(a.row, created=a.created) for a in added]
+        return [Job(a.row, created=a.created) for a in added]
 
     def prepare(
         self,

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow
-from ulak.engine.view import Job, TrailEvent, event_view, job_view
+from ulak.engine.view import Job, TrailEvent, event_view
 from ulak.errors import JobNotFound, ResultNotReady, TransitionNotAllowed
 from ulak.ids import from_text, to_text
 from ulak.store import codec
@@ -37,14 +37,14 @@ class Reads:
         asked = row.requests > 0 and any(
             r.kind == "cancel" for r in self.store.pending_requests(row.id)
         )
-        return job_view(row, cancel_requested=asked)
+        return Job(row, cancel_requested=asked)
 
     def jobs(
         self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
     ) -> list[Job]:
         """Answer jobs, newest first; `after` is the id of the last one of the page before."""
         cursor = None if after is None else from_text(after)
-        return [job_view(r) for r in self.open().store.list_jobs(where, after=cursor, limit=limit)]
+        return [Job(r) for r in self.open().store.list_jobs(where, after=cursor, limit=limit)]
 
     def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
         """Answer what happened to a job, in order."""

@@ -14,38 +14,129 @@ from ulak.ids import to_text
 from ulak.store import codec
 
 
-@dataclass(frozen=True, slots=True)
 class Job:
     """A job as it stood when it was read. Reading again may answer something newer."""
 
-    id: str
-    flow: str
-    version: int
-    """The version of the flow that this job follows to its end."""
-    state: str
-    role: str
-    tenant: str
-    submitter: str
-    priority: int
-    round: int
-    attempt: int
-    lapses: int
-    code: str | None
-    """Why it is held, failed or being undone."""
-    created_at: datetime
-    changed_at: datetime
-    not_before: datetime
-    expires_at: datetime | None
-    leased_by: str | None
-    parked_on: str | None
-    cancel_requested: bool
-    created: bool = True
-    """False when a submit found that this job already existed."""
+    # A view, not a copy: a submit answers one each time, and few callers read more than its id.
+    __slots__ = ("_row", "cancel_requested", "created")
+
+    def __init__(
+        self, row: JobRow, *, created: bool = True, cancel_requested: bool = False
+    ) -> None:
+        self._row = row
+        self.created = created
+        """False when a submit found that this job already existed."""
+        self.cancel_requested = cancel_requested
+        """A cancel waits until the worker that runs it has stopped."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return to_text(self._row.id)
+
+    @property
+    def flow(self) -> str:
+        """The name of its flow."""
+        return self._row.flow
+
+    @property
+    def version(self) -> int:
+        """The version of the flow that this job follows to its end."""
+        return self._row.flow_version
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in the flow's own words."""
+        return self._row.state
+
+    @property
+    def role(self) -> str:
+        """What the engine may do with it there."""
+        return self._row.role
+
+    @property
+    def tenant(self) -> str:
+        """Whose job it is, '' when nobody said."""
+        return self._row.tenant
+
+    @property
+    def submitter(self) -> str:
+        """Who submitted it, '' when nobody said."""
+        return self._row.submitter
+
+    @property
+    def priority(self) -> int:
+        """0 is the most urgent of 0..3."""
+        return self._row.priority
+
+    @property
+    def round(self) -> int:
+        """1, and one more with every retry by an operator."""
+        return self._row.round
+
+    @property
+    def attempt(self) -> int:
+        """Failed attempts at this stage."""
+        return self._row.attempt
+
+    @property
+    def lapses(self) -> int:
+        """Workers that vanished while they ran this stage."""
+        return self._row.lapses
+
+    @property
+    def code(self) -> str | None:
+        """Why it is held, failed or being undone."""
+        return self._row.code
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was accepted."""
+        return to_datetime(self._row.created_at)
+
+    @property
+    def changed_at(self) -> datetime:
+        """When it last changed its state."""
+        return to_datetime(self._row.changed_at)
+
+    @property
+    def not_before(self) -> datetime:
+        """No worker begins before this."""
+        return to_datetime(self._row.not_before)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it ends as expired, if ever."""
+        return _moment(self._row.expires_at)
+
+    @property
+    def leased_by(self) -> str | None:
+        """The worker that runs it now."""
+        return self._row.leased_by
+
+    @property
+    def parked_on(self) -> str | None:
+        """The limit of which it waits for a slot."""
+        return self._row.parked_on
 
     @property
     def is_final(self) -> bool:
         """Whether no worker will act on it any more."""
-        return self.role in FINAL
+        return self._row.role in FINAL
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Job):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self._facts())
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.flow} in {self.state!r} ({self.role})>"
+
+    def _facts(self) -> tuple[object, ...]:
+        return (self._row, self.created, self.cancel_requested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +177,6 @@ def message_view(message: StoredMessage) -> Message:
     return Message(
         id=f"{job_id}/{message.seq}/{message.n}", job_id=job_id, topic=message.topic,
         key=message.key, data=codec.decode(message.data), at=to_datetime(message.at),
-    )  # fmt: skip
-
-
-def job_view(row: JobRow, *, created: bool = True, cancel_requested: bool = False) -> Job:
-    """Show a stored row."""
-    # By position: submit answers one of these each time, and naming the fields takes twice as long.
-    return Job(
-        to_text(row.id), row.flow, row.flow_version, row.state, row.role, row.tenant,
-        row.submitter, row.priority, row.round, row.attempt, row.lapses, row.code,
-        to_datetime(row.created_at), to_datetime(row.changed_at), to_datetime(row.not_before),
-        None if row.expires_at is None else to_datetime(row.expires_at), row.leased_by,
-        row.parked_on, cancel_requested, created,
     )  # fmt: skip
 
 

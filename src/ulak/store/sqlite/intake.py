@@ -55,7 +55,8 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new and every key is free."""
     # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
-    if len(jobs) != 1 or Rest(t).holder_of(jobs[0].row) is None:
+    lone = jobs[0].row if len(jobs) == 1 else None
+    if lone is None or lone.dedup_key is None or Rest(t).holder_of(lone) is None:
         if _insert_all(t, jobs):
             return [Added(job.row, True) for job in jobs]
         t.start_over()
