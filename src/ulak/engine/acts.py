@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any
@@ -19,7 +18,7 @@ from ulak.engine.results import write_decision
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
 from ulak.errors import KeyTaken as KeyTakenError
-from ulak.ids import to_text
+from ulak.ids import CommitIds, to_text
 from ulak.store import codec
 
 ATTEMPTS_AT_AN_ACT = 5
@@ -27,6 +26,8 @@ ATTEMPTS_AT_AN_ACT = 5
 
 class Acts(Reads):
     """Acts on jobs by guarded changes: at once when nobody has leased them, else by a request."""
+
+    new_commit_id: CommitIds
 
     @abstractmethod
     def _ring(self) -> None:
@@ -158,7 +159,7 @@ class Acts(Reads):
                 state=row.state,
             )
         change = answer(
-            flow, row, asked, self.store.clock.now(), commit_id=os.urandom(16), roles=roles
+            flow, row, asked, self.store.clock.now(), commit_id=self.new_commit_id(), roles=roles
         )
         if change is None:
             return Job(row)
@@ -186,9 +187,8 @@ class Acts(Reads):
         """Act at once when nobody has leased the job, else leave a request for its worker."""
         for _ in range(ATTEMPTS_AT_AN_ACT):
             now = self.store.clock.now()
-            waits = isinstance(asked, Cancel) or (row.role == WAITING and row.awaits == asked.name)
-            if row.leased_by is None and waits:
-                change = answer(self._flow_of(row), row, asked, now, commit_id=os.urandom(16))
+            if row.leased_by is None and _can_act(row, asked):
+                change = answer(self._flow_of(row), row, asked, now, commit_id=self.new_commit_id())
                 receipt = None if change is None else self.store.commit([change])[0]
                 if change is not None and isinstance(receipt, Committed):
                     self._ring()
@@ -213,7 +213,7 @@ class Acts(Reads):
                         return Job(fresh)
                     # Its stage was faster: nobody will ever answer this request.
                     self.store.dismiss(row.id, [(kind, name)])
-                elif leased or (isinstance(asked, Signal) and fresh.role != WAITING):
+                elif leased or not _can_act(fresh, asked):
                     return Job(fresh, cancel_requested=kind == "cancel")
             row = self._row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
@@ -224,3 +224,8 @@ class Acts(Reads):
         if isinstance(asked, Signal):
             return any(e.kind == kinds.SIGNALLED and e.code == asked.name for e in later)
         return any(e.kind == kinds.CANCELLED for e in later)
+
+
+def _can_act(row: JobRow, asked: Cancel | Signal) -> bool:
+    """Whether a job that nobody has leased can take this now; a signal may come too early."""
+    return isinstance(asked, Cancel) or (row.role == WAITING and row.awaits == asked.name)

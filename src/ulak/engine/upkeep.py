@@ -6,9 +6,9 @@ Every act is a guarded change, so two workers keeping up at once are merely wast
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
+from ulak.clock import Instant
 from ulak.core.acts import answer
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide
@@ -34,23 +34,39 @@ class Upkeep:
         self._engine = engine
         self._store = engine.store
         self._passes = 0
+        self._dates_after: tuple[Instant, bytes] = (0, b"")
+        self._asked_after = b""
 
     def tick(self) -> int:
         """Do what is to be done now; answer how many jobs were moved."""
         moved = 0
-        for row in self._store.due(A_PASS):
-            moved += self._act(row, Elapsed())
+        moved += self._see_to_dates()
         for row in self._store.overdue_leased(A_PASS):
             self._store.request(
                 Request(row.id, "expire", "", "ulak", None, None, self._store.clock.now())
             )
-        for row, requests in self._store.asked(A_PASS):
-            moved += self.attend(row, requests)
+        moved += self._see_to_requests()
         moved += self._store.unpark(A_PASS)
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
             self._store.fold_counts()
         return moved
+
+    def _see_to_dates(self) -> int:
+        """Act on a page of dates; the next pass takes the next page.
+
+        Jobs that this program cannot act on, of a flow it does not declare, hide nobody so.
+        """
+        rows = self._store.due(A_PASS, after=self._dates_after)
+        is_last = len(rows) < A_PASS
+        self._dates_after = (0, b"") if is_last else (rows[-1].wake_at or 0, rows[-1].id)
+        return sum(self._act(row, Elapsed()) for row in rows)
+
+    def _see_to_requests(self) -> int:
+        """Settle a page of requests; jobs that do not await their signal yet are passed over."""
+        found = self._store.asked(A_PASS, after=self._asked_after)
+        self._asked_after = b"" if len(found) < A_PASS else found[-1][0].id
+        return sum(self.attend(row, requests) for row, requests in found)
 
     def attend(self, row: JobRow, requests: list[Request]) -> int:
         """Settle what was asked of a job that is not leased any more; answer whether it moved."""
@@ -61,8 +77,13 @@ class Upkeep:
             return 0
         for request in requests:
             asked = _as_act(row, request)
-            if asked is not None:
+            if asked is None:
+                continue
+            try:
                 return self._act(row, asked)
+            except TransitionNotAllowed as error:
+                log.info("a request is refused", extra={"reason": str(error)})
+                self._store.dismiss(row.id, [(request.kind, request.name)])
         return 0
 
     def give_back_unknown(self, worker: str, known: set[bytes]) -> None:
@@ -81,11 +102,8 @@ class Upkeep:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
         if flow is None:
             return 0
-        try:
-            change = answer(flow, row, asked, self._store.clock.now(), commit_id=os.urandom(16))
-        except TransitionNotAllowed as error:
-            log.info("a request came too late", extra={"reason": str(error)})
-            return 0
+        now, commit_id = self._store.clock.now(), self._engine.new_commit_id()
+        change = answer(flow, row, asked, now, commit_id=commit_id)
         if change is None:
             return 0
         return int(isinstance(self._store.commit([change])[0], Committed))

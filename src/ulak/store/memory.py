@@ -293,9 +293,10 @@ class MemoryStore(MemoryReads):
 
     # --- upkeep -----------------------------------------------------------------
 
-    def due(self, limit: int) -> list[JobRow]:
+    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
         with self._transaction() as now:
-            return [row for row in self._waking(now) if row.leased_by is None][:limit]
+            free = [row for row in self._waking(now) if row.leased_by is None]
+            return [row for row in free if (row.wake_at or 0, row.id) > after][:limit]
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
         with self._transaction() as now:
@@ -309,9 +310,9 @@ class MemoryStore(MemoryReads):
     def _is_asked(self, job_id: bytes, kind: str) -> bool:
         return any(asked == kind for asked, _ in self._requests[job_id])
 
-    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
+    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
         with self._transaction():
-            asked = sorted(job_id for job_id, requests in self._requests.items() if requests)
+            asked = sorted(i for i, requests in self._requests.items() if requests and i > after)
             free = [job_id for job_id in asked if self._jobs[job_id].leased_by is None][:limit]
             return [(self._jobs[i], self._asked_of(i)) for i in free]
 

@@ -273,14 +273,17 @@ class Store(Protocol):
 
     # --- upkeep -----------------------------------------------------------------
 
-    def due(self, limit: int) -> list[JobRow]:
-        """Answer jobs whose `wake_at` has come and that nobody has leased, the oldest first."""
+    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
+        """Answer jobs whose `wake_at` has come and that nobody has leased, the oldest first.
+
+        `after` is the (wake_at, id) of the last job of the page before.
+        """
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
         """Answer leased jobs whose `wake_at` has come and for which no expiry is requested."""
 
-    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
-        """Answer unleased jobs that have requests."""
+    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
+        """Answer unleased jobs that have requests, by id, above `after`."""
 
     def unpark(self, limit: int) -> int:
         """Unpark jobs whose limit has a free slot that no commit has passed on."""

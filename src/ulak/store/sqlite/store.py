@@ -186,14 +186,14 @@ class SqliteStore:
 
     # --- upkeep -----------------------------------------------------------------
 
-    def due(self, limit: int) -> list[JobRow]:
-        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit))
+    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
+        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit, after))
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
         return self._read(lambda db: upkeep.overdue_leased(db, self.clock.now(), limit))
 
-    def asked(self, limit: int) -> list[tuple[JobRow, list[Request]]]:
-        return self._read(lambda db: upkeep.asked(db, limit))
+    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
+        return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
         return self._writer.run("unpark", lambda t: upkeep.unpark(t, limit))

@@ -15,14 +15,17 @@ from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, 
 from ulak.store.sqlite.writer import Transaction
 
 _WAKING = f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking WHERE wake_at <= ?"
-DUE = f"{_WAKING} AND leased_by IS NULL ORDER BY wake_at, id LIMIT ?"
+DUE = f"""{_WAKING} AND leased_by IS NULL AND (wake_at, id) > (?, ?)
+    ORDER BY wake_at, id LIMIT ?
+"""
 OVERDUE_LEASED = f"""{_WAKING} AND leased_by IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM requests WHERE job_id = jobs.id AND kind = 'expire')
     ORDER BY wake_at, id LIMIT ?
 """
 ASKED = f"""
     SELECT {JOB_COLUMNS} FROM jobs
-    WHERE id IN (SELECT job_id FROM requests) AND leased_by IS NULL ORDER BY id LIMIT ?
+    WHERE id IN (SELECT job_id FROM requests WHERE job_id > ?) AND leased_by IS NULL
+    ORDER BY id LIMIT ?
 """
 
 ASK = """
@@ -83,16 +86,18 @@ FORGET = [
 ]
 
 
-def due(db: sqlite3.Connection, now: Instant, limit: int) -> list[JobRow]:
-    return list(map(as_job, db.execute(DUE, (now, limit)).fetchall()))
+def due(
+    db: sqlite3.Connection, now: Instant, limit: int, after: tuple[Instant, bytes]
+) -> list[JobRow]:
+    return list(map(as_job, db.execute(DUE, (now, *after, limit)).fetchall()))
 
 
 def overdue_leased(db: sqlite3.Connection, now: Instant, limit: int) -> list[JobRow]:
     return list(map(as_job, db.execute(OVERDUE_LEASED, (now, limit)).fetchall()))
 
 
-def asked(db: sqlite3.Connection, limit: int) -> list[tuple[JobRow, list[Request]]]:
-    rows = map(as_job, db.execute(ASKED, (limit,)).fetchall())
+def asked(db: sqlite3.Connection, limit: int, after: bytes) -> list[tuple[JobRow, list[Request]]]:
+    rows = map(as_job, db.execute(ASKED, (after, limit)).fetchall())
     return [
         (row, list(map(as_request, db.execute(REQUESTS_OF, (row.id,)).fetchall()))) for row in rows
     ]

@@ -113,6 +113,7 @@ class TestRequests(Suite):
         ((row, asked),) = desk.store.asked(10)
         assert row == free._replace(requests=1)
         assert asked == desk.store.pending_requests(free.id)
+        assert desk.store.asked(10, after=free.id) == []
         signal = Signal("ada", name="paid", data=asked[0].data)
         (paid,) = desk.write(desk.act(row, signal, flow=WAITS))
         assert (paid.state, paid.requests) == ("paid", 0)

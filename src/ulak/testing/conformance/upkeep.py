@@ -31,6 +31,8 @@ class TestUpkeep(Suite):
         desk.turn(minutes=10)
         assert desk.store.due(10) == [late, later]
         assert desk.store.due(1) == [late]
+        assert desk.store.due(10, after=(late.wake_at or 0, late.id)) == [later]
+        assert desk.store.due(10, after=(later.wake_at or 0, later.id)) == []
         desk.write(desk.act(late, Elapsed(), flow=WAITS))
         assert desk.store.due(10) == [later]
 

@@ -57,7 +57,7 @@ def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (upkeep.DUE, "jobs_waking (wake_at<?)"),
+        (upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
         (upkeep.OVERDUE_LEASED, "jobs_waking (wake_at<?)"),
         (upkeep.ENDED, "jobs_ended (changed_at<?)"),
         (outbox.TAKE, "outbox_heads (not_before<?)"),
