@@ -173,16 +173,22 @@ class Watch:
             self._key(row, key)
 
     def _key(self, row: JobRow, key: Key) -> None:
-        holders = [i for i in self._by_key[key] if self._holds(i)]
+        holders = [i for i in self._by_key[key] if self._holds(self._seen_row(i))]
+        if len(holders) > 1:
+            # What was last seen may be older than a commit that freed the key and took it for a
+            # job that it spawned, or than a prune whose answer was lost.
+            holders = [i for i in holders if self._holds(self.store.find_job(i))]
         if len(holders) > 1:
             names = ", ".join(to_text(i) for i in holders)
             self.accuse(row, f"its dedup key {key[2]!r} is held by {len(holders)} jobs: {names}")
         elif holders and self.store.find_key(*key) != holders[0]:
             self.accuse(row, f"its dedup key {key[2]!r} was freed before it ended")
 
-    def _holds(self, job_id: bytes) -> bool:
+    def _seen_row(self, job_id: bytes) -> JobRow | None:
         seen = self.seen.get(job_id)
-        row = None if seen is None else seen.row
+        return None if seen is None else seen.row
+
+    def _holds(self, row: JobRow | None) -> bool:
         return row is not None and not (row.role in FINAL and frees_key(self.flows[row.flow], row))
 
     def forget(self, job_id: bytes) -> None:
