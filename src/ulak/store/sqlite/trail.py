@@ -40,6 +40,10 @@ INSERT_EVENTS = Spread(
         },
     ),
 )
+INSERT_EVENT = (
+    f"INSERT INTO events ({', '.join(Event._fields)}) "
+    f"VALUES ({', '.join('?' * len(Event._fields))})"
+)
 WRITE_RESULTS = Batch(
     "INSERT INTO results (job_id, round, stage, name, data) VALUES",
     "(?, ?, ?, ?, ?)",
@@ -60,6 +64,11 @@ def append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
         )  # fmt: skip
         groups.setdefault(_shared(event), []).append(line)
     INSERT_EVENTS.write(db, groups)
+
+
+def append_one(db: sqlite3.Connection, event: Event) -> None:
+    """Write the only event of a transaction."""
+    db.execute(INSERT_EVENT, tuple(event))
 
 
 def append_own(t: Transaction, written: Sequence[tuple[str, Event]]) -> None:
