@@ -77,8 +77,8 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
             wrong.append(f"[tool.ulak] {name} in {path} is no setting; there are {known}")
     for name in _READERS:
         # An empty variable is how shells and compose files say "not set".
-        if value := environ.get(PREFIX + name.upper(), ""):
-            take(name, value, PREFIX + name.upper())
+        if value := environ.get(variable(name), ""):
+            take(name, value, variable(name))
     if wrong:
         raise BadInput("; ".join(wrong))
     return Settings(**found, sources=sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
@@ -250,10 +251,11 @@ def decide(
 ) -> None:
     """Answer the gate that a job waits at."""
     said = _json(data)
-    with reading(app) as engine:
-        before = engine.get(job)
-        moved = engine.decide(job, choice, actor=actor, note=note, data=said, roles=role)
-    _print_act(before, moved, as_json)
+
+    def answer(engine: Engine) -> Job:
+        return engine.decide(job, choice, actor=actor, note=note, data=said, roles=role)
+
+    _act(app, job, answer, as_json)
 
 
 @group.command("release")
@@ -262,10 +264,7 @@ def release(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Let a held job go on."""
-    with reading(app) as engine:
-        before = engine.get(job)
-        moved = engine.release(job, actor=actor, note=note)
-    _print_act(before, moved, as_json)
+    _act(app, job, lambda engine: engine.release(job, actor=actor, note=note), as_json)
 
 
 @group.command("retry")
@@ -274,10 +273,7 @@ def retry(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Run a failed job again, in a new round."""
-    with reading(app) as engine:
-        before = engine.get(job)
-        moved = engine.retry(job, actor=actor, note=note)
-    _print_act(before, moved, as_json)
+    _act(app, job, lambda engine: engine.retry(job, actor=actor, note=note), as_json)
 
 
 @group.command("cancel")
@@ -286,10 +282,7 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """End a job: at once, or as soon as its stage has stopped."""
-    with reading(app) as engine:
-        before = engine.get(job)
-        moved = engine.cancel(job, actor=actor, note=note)
-    _print_act(before, moved, as_json)
+    _act(app, job, lambda engine: engine.cancel(job, actor=actor, note=note), as_json)
 
 
 def _json(text: str | None) -> Any:
@@ -301,9 +294,13 @@ def _json(text: str | None) -> Any:
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--data") from None
 
 
-def _print_act(before: Job, job: Job, as_json: bool) -> None:
+def _act(app: str | None, job: str, act: Callable[[Engine], Job], as_json: bool) -> None:
+    """Act on a job and show from where to where that has moved it."""
+    with reading(app) as engine:
+        before = engine.get(job)
+        moved = act(engine)
     if as_json:
-        print_json(job_document(job))
+        print_json(job_document(moved))
         return
-    asked = ", cancel requested of its worker" if job.cancel_requested else ""
-    print_facts([(job.id, f"{before.state} > {job.state} ({job.role}){asked}")])
+    asked = ", cancel requested of its worker" if moved.cancel_requested else ""
+    print_facts([(moved.id, f"{before.state} > {moved.state} ({moved.role}){asked}")])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 
-from ulak.clock import Instant
 from ulak.core.job import Message, NewJob
 
 
@@ -168,13 +167,3 @@ class Elapsed(Act):
 
 
 Asked = Decide | Release | Retry | Cancel | Signal | Elapsed
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The facts of the run that a worker's change must carry into the trail."""
-
-    worker: str
-    started_at: Instant
-    keep: bool = False
-    """The worker asks to keep the lease for the next stage."""

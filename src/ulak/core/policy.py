@@ -55,9 +55,6 @@ class Backoff:
         return int(base * (1 + self.jitter * draw))
 
 
-NO_RETRY: Final = Backoff(0)
-
-
 def as_backoff(value: int | Backoff) -> Backoff:
     """Read `retry=3` as `Backoff(3)`."""
     return Backoff(value) if isinstance(value, int) else value

@@ -1,8 +1,8 @@
 """The short way for the commonest end of a run: the stage returned, and the job moves straight on.
 
-`decide` says the same at three times the length; nothing is allowed here that it would not allow
-(tests/unit/core/test_straight.py compares them). A no-op job spends a sixth of its time deciding
-without this (`python -m bench.profile`).
+`decide` would say the same, by way of a draft; nothing is allowed here that it would not allow
+(tests/unit/core/test_straight.py compares them). Measured on CPython 3.11: 6 us instead of 11, of
+the 75 that a no-op job took then.
 """
 
 from __future__ import annotations

@@ -56,10 +56,6 @@ class Table:
     straight: Mapping[str, Place]
     """Where a stage that returns nothing leads, if that is all there is to such a move."""
 
-    def exits(self, state: str) -> tuple[str, ...]:
-        """Answer every state that may follow, in a stable order."""
-        return tuple(sorted(to for origin, to in self.legal if origin == state))
-
 
 def build(flow: Flow[Any]) -> Table:
     """Check a flow and resolve it.

@@ -54,8 +54,6 @@ class Committer:
         self._given_up = False
         self._thread = threading.Thread(target=self._serve, name="ulak-committer", daemon=True)
         self._seeded = random.Random(0)  # noqa: S311 - spreads reconnects, decides nothing
-        self.batches = 0
-        self.changes = 0
 
     def start(self) -> None:
         """Begin to commit."""
@@ -96,8 +94,6 @@ class Committer:
                     if not self._waiting and self._closed:
                         return
                 continue
-            self.batches += 1
-            self.changes += len(batch)
             self._deliver(self._commit(batch))
 
     def _take(self) -> list[Entry]:

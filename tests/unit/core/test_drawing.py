@@ -62,7 +62,10 @@ def test_every_declared_move_is_drawn_once() -> None:
     assert len(arrows) == sum(len(ways) for ways in flow.lifecycle.moves.values())
 
 
-def test_exits_are_every_state_that_may_follow() -> None:
-    assert two_steps().table.exits("a") == ("b", "cancelled", "expired", "failed", "held")
-    assert two_steps().table.exits("failed") == ("a", "b")
-    assert two_steps().table.exits("done") == ()
+def test_every_unfinished_state_may_move_to_the_ends_and_a_failed_job_back() -> None:
+    def after(state: str) -> set[str]:
+        return {to for origin, to in two_steps().table.legal if origin == state}
+
+    assert after("a") == {"b", "cancelled", "expired", "failed", "held"}
+    assert after("failed") == {"a", "b"}
+    assert after("done") == set()

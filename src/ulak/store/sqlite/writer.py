@@ -35,7 +35,8 @@ APPEND_DELTA = (
 )
 
 
-# A look costs two system calls, and eight transactions lengthen the WAL by 32 MiB at most.
+# A look costs two system calls. Eight of the largest batches (4 MiB and their indexes) may pass
+# before the WAL is brought home; it is then some tens of MiB longer than it need be.
 LOOK_AT_WAL_EVERY = 8
 
 
