@@ -74,7 +74,8 @@ def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Chang
     gate = place.gate
     if gate is None:
         asking = [g.state for g in draft.flow.declared.gates]
-        raise _no(job, f"no decision is asked here; gates are in {names(asking)}")
+        where = f"gates are in {names(asking)}" if asking else "this flow has no gates"
+        raise _no(job, f"no decision is asked here; {where}")
     if asked.choice not in gate.choices:
         raise _no(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
     _must_be_allowed(job, gate, asked, roles)

@@ -93,6 +93,8 @@ def test_a_choice_or_a_state_that_is_not_asked_is_refused_by_name() -> None:
     job.decide("approve")
     with pytest.raises(TransitionNotAllowed, match='gates are in "review"'):
         job.decide("approve")
+    with pytest.raises(TransitionNotAllowed, match="this flow has no gates"):
+        Machine(two_steps()).decide("approve")
 
 
 @pytest.mark.shows("E-11", "E-12")
