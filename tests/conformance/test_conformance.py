@@ -12,6 +12,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestProofs,
     TestReading,
     TestRequests,
+    TestSchedules,
     TestSlots,
     TestUpkeep,
 )

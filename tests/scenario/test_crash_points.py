@@ -16,7 +16,7 @@ from ulak.clock import SECOND
 from ulak.core.job import Message, Request
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
-from ulak.store.protocol import Progress, Store
+from ulak.store.protocol import Progress, ScheduleRow, Store, Tick
 from ulak.testing import Harness, ManualClock, faults
 
 LEASE = timedelta(minutes=5)
@@ -32,13 +32,15 @@ WRITES = {
     "unregister": "unregister", "request": "request", "dismiss": "dismiss", "report": "report",
     "set_limits": "limits", "unpark": "unpark", "fold_counts": "fold", "prune": "prune",
     "take_messages": "take", "settle_messages": "settle", "revive_message": "revive",
+    "keep_schedules": "schedules", "tick": "tick", "pause_schedule": "schedule-pause",
+    "resume_schedule": "schedule-pause",
 }  # fmt: skip
 READS = {
     "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "counts", "workers",
     "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
-    "migrate",
+    "migrate", "due_schedules", "schedules", "ticks",
 }  # fmt: skip
 
 
@@ -110,6 +112,11 @@ def work(path: str) -> None:
     store.settle_messages([], [(lost, 0, True)])
     store.revive_message(lost)
     store.prune(before=0, limit=10)
+    nightly = ScheduleRow("nightly", "order", 1, "", 1, None, b"1", "0 3 * * *", "UTC", "none", 0)
+    store.keep_schedules([nightly])
+    store.tick([Tick(nightly, (), SECOND)])
+    store.pause_schedule("nightly", actor="ada", note="")
+    store.resume_schedule("nightly", next_at=SECOND, actor="ada", note="")
     say("ended", "all")
     harness.close()
 

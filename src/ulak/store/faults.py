@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 KINDS: Final = (
     "commit", "add", "claim", "renew", "register", "unregister", "request", "dismiss", "report",
     "limits", "unpark", "fold", "prune", "take", "settle", "revive",
+    "schedules", "tick", "schedule-pause",
 )  # fmt: skip
 """Every kind of write transaction that a store has."""
 

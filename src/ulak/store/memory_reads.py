@@ -161,6 +161,7 @@ class MemoryReads(MemoryTables):
                 "messages": {m[0] for m in self._messages},
                 "dedup key": {key.job_id for key in self._keys.values()},
                 "slot": {slot.job_id for slot in self.slots() if slot.job_id is not None},
+                "tick": {tick.job_id for tick in self._ticks.values()},
             }
             return [
                 f"{table} of job {to_text(job_id)}: there is no such job"

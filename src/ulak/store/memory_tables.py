@@ -12,7 +12,16 @@ from ulak.clock import Clock, Instant
 from ulak.core.change import Change
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
-from ulak.store.protocol import DedupRow, OutboxRow, Progress, ProofRow, SlotRow, WorkerRow
+from ulak.store.protocol import (
+    DedupRow,
+    OutboxRow,
+    Progress,
+    ProofRow,
+    ScheduleRow,
+    SlotRow,
+    TickRow,
+    WorkerRow,
+)
 
 FIRST_HASH = bytes(32)
 
@@ -46,6 +55,8 @@ class MemoryTables:
         self._links: list[tuple[str, bytes, int, bytes]] = []
         """What this transaction proves: tenant, job, number of the event, body."""
         self._counts: Counter[tuple[str, int, str, str]] = Counter()
+        self._schedules: dict[str, ScheduleRow] = {}
+        self._ticks: dict[tuple[str, Instant], TickRow] = {}
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:
@@ -92,6 +103,7 @@ class MemoryTables:
             self._progress.pop(job_id, None)
         self._keys = {k: key for k, key in self._keys.items() if key.job_id not in job_ids}
         self._messages = {m: row for m, row in self._messages.items() if m[0] not in job_ids}
+        self._ticks = {t: tick for t, tick in self._ticks.items() if tick.job_id not in job_ids}
 
     # --- what hangs on a job ----------------------------------------------------
 

@@ -71,6 +71,7 @@ OWNED = {
     "messages": "outbox",
     "dedup key": "dedup",
     "slot": "slots",
+    "tick": "ticks",
 }
 """What hangs on a job, and the table it is in."""
 

@@ -24,10 +24,13 @@ from ulak.store.protocol import (
     Progress,
     ProofRow,
     Renewal,
+    ScheduleRow,
     SlotRow,
+    Tick,
+    TickRow,
     WorkerRow,
 )
-from ulak.store.sqlite import claims, commits, intake, migrations, outbox, reads, upkeep
+from ulak.store.sqlite import claims, commits, intake, migrations, outbox, reads, schedules, upkeep
 from ulak.store.sqlite.writer import Readers, Writer
 
 T = TypeVar("T")
@@ -203,6 +206,33 @@ class SqliteStore:
 
     def prune(self, *, before: Instant, limit: int) -> int:
         return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit))
+
+    # --- schedules --------------------------------------------------------------
+
+    def keep_schedules(self, rows: Sequence[ScheduleRow]) -> None:
+        self._writer.run("schedules", lambda t: schedules.keep(t, rows))
+
+    def due_schedules(
+        self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
+    ) -> list[ScheduleRow]:
+        return self._read(lambda db: schedules.due(db, by, limit, after))
+
+    def tick(self, ticks: Sequence[Tick]) -> list[bool]:
+        return self._writer.run("tick", lambda t: schedules.tick(t, ticks))
+
+    def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
+        return self._writer.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
+
+    def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
+        return self._writer.run("schedule-pause", lambda t: schedules.resume(t, name, next_at))
+
+    def schedules(self) -> list[ScheduleRow]:
+        return self._read(schedules.every)
+
+    def ticks(
+        self, schedule: str, *, before: Instant | None = None, limit: int = 100
+    ) -> list[TickRow]:
+        return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
 
     # --- outbox -----------------------------------------------------------------
 

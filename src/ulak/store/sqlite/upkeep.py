@@ -82,6 +82,7 @@ FORGET = [
         ("requests", "job_id"),
         ("progress", "job_id"),
         ("outbox", "job_id"),
+        ("ticks", "job_id"),
     )
 ]
 

@@ -35,6 +35,7 @@ from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
 from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
+from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
 from ulak.testing.conformance.upkeep import TestUpkeep
 
@@ -53,6 +54,7 @@ __all__ = [
     "TestProofs",
     "TestReading",
     "TestRequests",
+    "TestSchedules",
     "TestSlots",
     "TestUpkeep",
 ]

@@ -38,7 +38,7 @@ class TestProcesses(Suite):
     ) -> None:
         for _ in range(4):
             desk.submit_many(250)
-        claimed = [job_id for ids in _in_children(_claim, reopen) for job_id in ids]
+        claimed = [job_id for ids in in_children(_claim, reopen) for job_id in ids]
         assert len(claimed) == 1000
         assert len(set(claimed)) == 1000
         assert {row.token for row in desk.jobs()} == {1}
@@ -49,7 +49,7 @@ class TestProcesses(Suite):
     ) -> None:
         desk.store.set_limits({TIGHT_LIMIT: PLACES})
         desk.submit_many(100, TIGHT)
-        most = max(_in_children(_run_limited, reopen))
+        most = max(in_children(_run_limited, reopen))
         assert 1 <= most <= PLACES
         assert {row.state for row in desk.jobs()} == {"done"}
         assert all(slot.job_id is None for slot in desk.store.slots())
@@ -58,7 +58,7 @@ class TestProcesses(Suite):
     def test_four_processes_that_submit_the_same_keys_make_each_job_once(
         self, desk: Desk, reopen: Reopen
     ) -> None:
-        answers = [added for page in _in_children(_submit, reopen) for added in page]
+        answers = [added for page in in_children(_submit, reopen) for added in page]
         assert sum(added.created for added in answers) == len(KEYS)
         assert {added.row.id for added in answers} == {row.id for row in desk.jobs()}
         assert len(desk.jobs()) == len(KEYS)
@@ -67,12 +67,12 @@ class TestProcesses(Suite):
         desk.submit()
         desk.store.changed_elsewhere()
         assert not desk.store.changed_elsewhere()
-        _in_children(_submit, reopen, 1)
+        in_children(_submit, reopen, 1)
         assert desk.store.changed_elsewhere()
         assert not desk.store.changed_elsewhere()
 
 
-def _in_children(
+def in_children(
     work: Callable[[Desk, str], T], reopen: Reopen, children: int = CHILDREN
 ) -> list[T]:
     """Do the work in several processes at once, each with a name of its own."""

@@ -8,7 +8,7 @@ import pytest
 
 from ulak.core.job import Event, JobRow, Request, Result
 from ulak.errors import StoreError
-from ulak.store.protocol import Progress, WorkerRow
+from ulak.store.protocol import Progress, ScheduleRow, TickRow, WorkerRow
 from ulak.store.sqlite import SqliteStore, migrations
 
 
@@ -27,7 +27,8 @@ def test_a_newer_file_is_refused_with_both_versions(path: Path) -> None:
     made.open()
     made.close()
     set_version(path, 99)
-    with pytest.raises(StoreError, match=r"jobs\.db is at schema 99, .* knows 1.*`ulak migrate`"):
+    knows = f"knows {migrations.NEWEST}"
+    with pytest.raises(StoreError, match=rf"jobs\.db is at schema 99, .* {knows}.*`ulak migrate`"):
         SqliteStore(path).open()
 
 
@@ -37,8 +38,10 @@ def test_an_older_file_is_refused_with_both_versions(
     made = SqliteStore(path)
     made.open()
     made.close()
-    monkeypatch.setattr(migrations, "NEWEST", 2)
-    with pytest.raises(StoreError, match=r"at schema 1, this ulak needs 2; run `ulak migrate`"):
+    now, later = migrations.NEWEST, migrations.NEWEST + 1
+    monkeypatch.setattr(migrations, "NEWEST", later)
+    cure = f"at schema {now}, this ulak needs {later}; run `ulak migrate`"
+    with pytest.raises(StoreError, match=cure):
         SqliteStore(path).open()
 
 
@@ -46,16 +49,38 @@ def test_migrating_runs_the_files_that_are_missing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SqliteStore(path)
-    assert made.migrate() == (0, 1)
-    assert made.migrate() == (1, 1)
+    now, later = migrations.NEWEST, migrations.NEWEST + 1
+    assert made.migrate() == (0, now)
+    assert made.migrate() == (now, now)
     known = migrations.statements
-    monkeypatch.setattr(migrations, "NEWEST", 2)
+    monkeypatch.setattr(migrations, "NEWEST", later)
     monkeypatch.setattr(
         migrations,
         "statements",
-        lambda version: ["CREATE TABLE later (n INTEGER)"] if version == 2 else known(version),
+        lambda version: ["CREATE TABLE later (n INTEGER)"] if version == later else known(version),
     )
-    assert made.migrate() == (1, 2)
+    assert made.migrate() == (now, later)
+
+
+def test_a_file_of_the_first_release_is_brought_to_this_one(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in migrations.statements(1):
+        db.execute(statement)
+    db.execute("PRAGMA user_version = 1")
+    before = _tables(db)
+    made = SqliteStore(path)
+    assert made.migrate() == (1, migrations.NEWEST)
+    made.open()
+    made.close()
+    new = sqlite3.connect(":memory:", isolation_level=None)
+    migrations.upgrade(new)
+    assert before < _tables(db) == _tables(new)
+    db.close()
+    new.close()
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
@@ -63,14 +88,15 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
 ) -> None:
     made = SqliteStore(path)
     made.migrate()
-    monkeypatch.setattr(migrations, "NEWEST", 2)
+    now = migrations.NEWEST
+    monkeypatch.setattr(migrations, "NEWEST", now + 1)
     monkeypatch.setattr(
         migrations, "statements", lambda _: ["CREATE TABLE later (n INTEGER)", "CREATE nonsense"]
     )
     with pytest.raises(StoreError, match="syntax error"):
         made.migrate()
     db = sqlite3.connect(path)
-    assert migrations.version_of(db) == 1
+    assert migrations.version_of(db) == now
     assert db.execute("SELECT 1 FROM sqlite_master WHERE name = 'later'").fetchone() is None
     db.close()
 
@@ -80,7 +106,7 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
     db.execute("CREATE TABLE theirs (n INTEGER)")
     db.commit()
     db.close()
-    with pytest.raises(StoreError, match="at schema 0, this ulak needs 1"):
+    with pytest.raises(StoreError, match=f"at schema 0, this ulak needs {migrations.NEWEST}"):
         SqliteStore(path).open()
 
 
@@ -99,6 +125,8 @@ def test_every_schema_file_up_to_the_newest_is_there() -> None:
         ("requests", Request),
         ("progress", Progress),
         ("workers", WorkerRow),
+        ("schedules", ScheduleRow),
+        ("ticks", TickRow),
     ],
 )
 def test_a_table_has_the_columns_of_its_record_in_their_order(

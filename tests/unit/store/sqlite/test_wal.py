@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ulak.store.sqlite import SqliteStore
+from ulak.store.sqlite import SqliteStore, migrations
 from ulak.store.sqlite.store import has_wal_reset_bug
 
 LIMIT = 256 * 1024
@@ -102,6 +102,6 @@ def test_what_doctor_shows_names_the_version_and_the_wal(store: SqliteStore) -> 
     assert about["sqlite"] == sqlite3.sqlite_version
     assert about["wal_reset_bug"] is has_wal_reset_bug(sqlite3.sqlite_version_info)
     assert about["synchronous"] == "FULL"
-    assert about["schema"] == 1
+    assert about["schema"] == migrations.NEWEST
     assert about["wal_bytes"] == store.wal_size() > 0
     assert store._writer.db.execute("PRAGMA synchronous").fetchone() == (2,)
