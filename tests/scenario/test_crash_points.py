@@ -14,6 +14,7 @@ import pytest
 from ulak import Dedup, Flow, Goto, Lifecycle, Limit, Until, WorkerSettings
 from ulak.clock import SECOND
 from ulak.core.job import Message, Request
+from ulak.core.policy import RateTerms
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
 from ulak.store.protocol import Progress, ScheduleRow, Store, Tick
@@ -30,8 +31,10 @@ ORDERS = (BROKEN, DOUBTFUL, *WHOLE)
 WRITES = {
     "add": "add", "commit": "commit", "claim": "claim", "register": "register", "renew": "renew",
     "unregister": "unregister", "request": "request", "dismiss": "dismiss", "report": "report",
-    "set_limits": "limits", "unpark": "unpark", "fold_counts": "fold", "prune": "prune",
-    "take_messages": "take", "settle_messages": "settle", "revive_message": "revive",
+    "unpark": "unpark", "fold_counts": "fold", "prune": "prune", "take_messages": "take",
+    "settle_messages": "settle", "revive_message": "revive", "declare": "declare",
+    "change_limit": "limit", "change_rate": "rate", "pause": "pause", "resume": "resume",
+    "weigh": "weigh", "sweep": "sweep",
     "keep_schedules": "schedules", "tick": "tick", "pause_schedule": "schedule-pause",
     "resume_schedule": "schedule-pause",
 }  # fmt: skip
@@ -40,7 +43,8 @@ READS = {
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "counts", "workers",
     "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
-    "migrate", "due_schedules", "schedules", "ticks",
+    "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
+    "due_schedules", "schedules", "ticks",
 }  # fmt: skip
 
 
@@ -105,6 +109,7 @@ def work(path: str) -> None:
     store.register("other", lease_us=SECOND, lanes=("order",), about="other")
     store.renew("other", lease_us=SECOND)
     store.unregister("other")
+    steer(store)
     harness.run_until_idle()
     for job_id in ids:
         say(engine.get(job_id).state, job_id)
@@ -119,6 +124,17 @@ def work(path: str) -> None:
     store.resume_schedule("nightly", next_at=SECOND, actor="ada", note="")
     say("ended", "all")
     harness.close()
+
+
+def steer(store: Store) -> None:
+    """What operators change meanwhile, each act taken back: nothing but the audit is left of it."""
+    store.change_limit("order/paid", 2, actor="ada", note="")
+    store.change_limit("order/paid", None, actor="ada", note="")
+    store.change_rate("order/new", RateTerms(5, SECOND, 5), actor="ada", note="")
+    store.pause("queue", "other", until=None, actor="ada", note="")
+    store.resume("queue", "other", actor="ada", note="")
+    store.weigh("acme", 2, actor="ada", note="")
+    store.sweep(10)
 
 
 def say(word: str, what: str) -> None:

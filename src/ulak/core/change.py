@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ulak.clock import Instant
 from ulak.core.job import Event, JobRow, Message, NewJob, Request, Result
 from ulak.core.lifecycle import Role
 
@@ -41,6 +42,8 @@ class Change(NamedTuple):
     """The state left, for the counters; None when state and role stay."""
     role_from: Role | None = None
     """The role left with it: a job may begin its undos in the state where it stands."""
+    pauses: tuple[tuple[str, Instant], ...] = ()
+    """(key, until) of the keys that are paused with it; a longer pause stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ def decide(
         and draft.row.role in CLAIMABLE
         and draft.row.not_before <= now
         and draft.row.role != UNDOING
+        and draft.row.rate is None  # every run is paid for, and only a claim can pay
         and not isinstance(outcome, GivenBack)
         and facts.may_keep(draft.table.places[draft.row.state])
     )

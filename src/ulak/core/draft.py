@@ -9,6 +9,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.flow import Flow
 from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Message, NewJob, Result
+from ulak.core.keys import needs_of
 from ulak.core.lifecycle import DONE, FINAL, UNDOING, WAITING
 from ulak.core.outcome import Left
 from ulak.core.policy import Until
@@ -35,6 +36,7 @@ class Draft:
         "messages",
         "now",
         "origin",
+        "pauses",
         "results",
         "row",
         "spawns",
@@ -70,6 +72,7 @@ class Draft:
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
         self.answers: tuple[tuple[str, str], ...] = ()
+        self.pauses: tuple[tuple[str, Instant], ...] = ()
 
     def leave(self, left: Left) -> None:
         """Write what a run leaves with the first event of this change."""
@@ -94,13 +97,16 @@ class Draft:
         elif place.deadline_us is not None:
             deadline = now + place.deadline_us
         wake = deadline if place.is_final else _earlier(deadline, row.expires_at)
+        lane, slot, rate, cost = place.lane, place.slot, place.rate, place.cost
+        if place.is_particular:
+            lane, slot, rate, cost = needs_of(place, row.tenant, row.keys)
         # Written out in the order of JobRow: this is done for every move, and naming eighteen
         # fields to `_replace` takes four times as long.
         self.row = JobRow._make((
             *row[:FIRST_MUTABLE],
             place.state, place.role, row.version, row.seq, row.round,
             0, 0, now, None, 0, None,  # attempt, lapses, changed_at, code, permanent, resume
-            started, row.undo_to, row.has_results, place.lane, now + after_us, place.slot,
+            started, row.undo_to, row.has_results, lane, now + after_us, slot, rate, cost,
             None, place.awaits, deadline, wake,  # parked_on, awaits, deadline_at, wake_at
             row.leased_by, row.leased_at, row.token, 0, 0, row.requests,  # stood, lapsed
         ))  # fmt: skip
@@ -183,6 +189,7 @@ class Draft:
             tuple(proof_body(e) for e in self.events) if self.flow.proofs else (),
             origin.state if moved else None,
             origin.role if moved else None,
+            self.pauses,
         )
 
     def _frees_key(self, row: JobRow) -> bool:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff, Dedup, Limit, Submitter, as_backoff
+from ulak.core.policy import Backoff, Dedup, Limit, Rate, Submitter, as_backoff
 from ulak.errors import FlowError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Stage(Generic[P, R_co]):
         retry: Backoff | None,
         timeout: timedelta,
         limit: Limit | None,
+        rate: Rate | None,
         isolate: str | None,
         queue: str | None,
     ) -> None:
@@ -57,6 +58,7 @@ class Stage(Generic[P, R_co]):
         self.retry = retry
         self.timeout = timeout
         self.limit = limit
+        self.rate = rate
         self.isolate = isolate
         self.queue = queue
         self.undo_function: Callable[[Run[P]], object] | None = None
@@ -172,6 +174,7 @@ class FlowOptions(TypedDict, total=False):
     schema: int
     upgrade: Callable[[int, Any], Any] | None
     unguessable_ids: bool
+    fair: bool
 
 
 class Flow(Generic[P]):
@@ -203,6 +206,7 @@ class Flow(Generic[P]):
         schema: The version of the payload's shape, stored with it.
         upgrade: Turns the plain data of an older schema into today's.
         unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.
+        fair: Take jobs from its tenants in turn, so that a crowd of one's keeps no other waiting.
     """
 
     @overload
@@ -243,6 +247,7 @@ class Flow(Generic[P]):
         schema: int = 1,
         upgrade: Callable[[int, Any], Any] | None = None,
         unguessable_ids: bool = False,
+        fair: bool = False,
     ) -> None:
         self.name = name
         self.lifecycle = lifecycle
@@ -266,6 +271,7 @@ class Flow(Generic[P]):
         self.schema = schema
         self.upgrade = upgrade
         self.unguessable_ids = unguessable_ids
+        self.fair = fair
         self.declared = Declared()
         self._table: Table | None = None
 
@@ -302,6 +308,7 @@ class Flow(Generic[P]):
         retry: int | Backoff | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
         limit: Limit | None = None,
+        rate: Rate | None = None,
         isolate: Literal["process"] | None = None,
         queue: str | None = None,
     ) -> StageDecorator[P]:
@@ -317,6 +324,7 @@ class Flow(Generic[P]):
             retry: Replaces the flow's `retry`.
             timeout: An async stage is cancelled and a process killed then; a thread is asked.
             limit: How many runs there may be at once over all workers.
+            rate: How many runs there may be in a span of time over all workers.
             isolate: "process" runs it in a child of its own, whose death touches this job only.
             queue: Replaces the flow's queue.
         """
@@ -330,6 +338,7 @@ class Flow(Generic[P]):
                 "retry": None if retry is None else as_backoff(retry),
                 "timeout": timeout,
                 "limit": limit,
+                "rate": rate,
                 "isolate": isolate,
                 "queue": queue,
             },

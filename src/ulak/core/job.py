@@ -33,6 +33,8 @@ class JobRow(NamedTuple):
     expires_at: Instant | None
     """When the job itself runs out of time, whatever state it is in."""
     scheduled_for: Instant | None
+    keys: str | None
+    """As JSON, the keys and costs that its payload gave for stages with a keyed limit or rate."""
 
     state: str
     role: Role
@@ -64,8 +66,12 @@ class JobRow(NamedTuple):
     not_before: Instant
     slot: str | None
     """The limit of which this stage needs a slot."""
+    rate: str | None
+    """The bucket from which every run of this stage is paid."""
+    cost: int
+    """How many tokens a run takes from it; 0 without a rate."""
     parked_on: str | None
-    """The limit it waits for, outside the claim index."""
+    """What it waits for outside the claim index: a limit, `/rate/...` or `/key/...`."""
     awaits: str | None
     """The signal that a waiting job waits for."""
     deadline_at: Instant | None
@@ -167,6 +173,34 @@ class NewJob(NamedTuple):
     proof: bytes | None = None
 
 
-def lane_of(queue: str, pool: str, flow: str, version: int) -> str:
-    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each."""
-    return f"{queue}/{pool}/{flow}@{version}"
+EVERY_TENANT = "/*"
+"""How a family of lanes ends: a lane of a fair flow for each of its tenants."""
+
+
+def lane_of(queue: str, pool: str, flow: str, version: int, *, fair: bool = False) -> str:
+    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
+
+    The jobs of a fair flow stand in a lane for each tenant; what is named then is their family.
+    """
+    return f"{queue}/{pool}/{flow}@{version}{EVERY_TENANT if fair else ''}"
+
+
+def lane_for(lane: str, tenant: str) -> str:
+    """Answer the lane of a tenant's jobs: that of its own in a family, else the lane itself."""
+    return lane[:-1] + tenant if lane.endswith(EVERY_TENANT) else lane
+
+
+def family_of(lane: str) -> str:
+    """Answer the lane that a worker asks for to get the jobs of this one."""
+    parts = lane.split("/", 3)
+    return lane if len(parts) < 4 else "/".join(parts[:3]) + EVERY_TENANT
+
+
+def queue_of(lane: str) -> str:
+    """Name the queue of a lane."""
+    return lane.partition("/")[0]
+
+
+def flow_of(lane: str) -> str:
+    """Name the flow of a lane."""
+    return lane.split("/", 3)[2].rpartition("@")[0]

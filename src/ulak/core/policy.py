@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from ulak.clock import micros
@@ -62,9 +62,60 @@ def as_backoff(value: int | Backoff) -> Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `n` runs of a stage at once, over every worker of the store."""
+    """At most `n` runs of a stage at once, over every worker of the store.
+
+    Args:
+        n: How many.
+        key: Makes a text from the payload; then there are `n` for each of these texts.
+    """
 
     n: int
+    _: KW_ONLY
+    key: Callable[[Any], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `n` runs of a stage in every `per`, over every worker of the store.
+
+    A bucket holds up to `burst` tokens and fills at that pace; every run takes its `cost` from
+    it, a retry and a rescue too, because the outside sees a call each time.
+
+    Args:
+        n: How many tokens come in every `per`.
+        per: The span.
+        burst: How many tokens the bucket holds, by default `n`.
+        key: Makes a text from the payload; then there is a bucket for each of these texts.
+        cost: The tokens of a run, or what makes their number from the payload.
+    """
+
+    n: int
+    _: KW_ONLY
+    per: timedelta
+    burst: int | None = None
+    key: Callable[[Any], str] | None = None
+    cost: int | Callable[[Any], int] = 1
+
+    def terms(self) -> RateTerms:
+        """Answer the rate as a store keeps it."""
+        burst = self.n if self.burst is None else self.burst
+        return RateTerms(self.n, micros(self.per), burst)
+
+
+class LimitTerms(NamedTuple):
+    """A limit as a store keeps it."""
+
+    n: int
+    keyed: bool = False
+    """There are so many for each key."""
+
+
+class RateTerms(NamedTuple):
+    """A rate as a store keeps it: `n` tokens come in `per_us`, at most `burst` are kept."""
+
+    n: int
+    per_us: int
+    burst: int
 
 
 class Until(Enum):

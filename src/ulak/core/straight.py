@@ -43,7 +43,7 @@ def move_straight(
         target.state, target.role, job.version + 1, seq, job.round,
         0, 0, now, None, 0, None,  # attempt, lapses, changed_at, code, permanent, resume
         job.started, job.undo_to, job.has_results, target.lane, now,
-        None, None, None, None,  # slot, parked_on, awaits, deadline_at
+        None, None, 0, None, None, None,  # slot, rate, cost, parked_on, awaits, deadline_at
         job.expires_at if is_ready else None,  # wake_at
         job.leased_by if keep else None, now if keep else job.leased_at,
         job.token if keep else job.token + 1,

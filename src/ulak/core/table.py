@@ -11,7 +11,7 @@ from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
 from ulak.core.job import lane_of
 from ulak.core.lifecycle import BUSY, DONE, FAILED, FINAL, HELD, READY, WAITING, Role, Same
-from ulak.core.policy import Backoff
+from ulak.core.policy import Backoff, LimitTerms, RateTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,16 @@ class Place:
     """The busy state that the claim of this stage enters; None in that state itself."""
     lane: str = ""
     slot: str | None = None
+    """The limit of the stage."""
+    rate: str | None = None
+    """The bucket of the stage."""
+    cost: int = 0
+    """The tokens of a run, if they are the same for every payload."""
+    keys_slot: bool = False
+    keys_rate: bool = False
+    """Whether there is a limit, or a bucket, for each key."""
+    is_particular: bool = False
+    """Lane, slot, rate or cost are not the same for every job: `needs_of` answers them."""
     retry: Backoff | None = None
     timeout_us: int = 0
     has_undo: bool = False
@@ -48,8 +58,12 @@ class Table:
     undo_lanes: Mapping[str, str]
     """For each stage with an undo, the lane in which that undo is claimed."""
     retry_to: str | Same
-    slots: Mapping[str, int]
+    limits: Mapping[str, LimitTerms]
     """Every limit of the flow and how many slots it has."""
+    rates: Mapping[str, RateTerms]
+    """Every rate of the flow."""
+    keyed: bool
+    """Whether the payload of a job decides what its stages need."""
     entries: Mapping[str, str]
     """The busy state that a claim enters, for each state that has one."""
     lanes: frozenset[str]
@@ -67,7 +81,9 @@ def build(flow: Flow[Any]) -> Table:
     roles = checks.roles_of(flow)
     places = {state: _place(flow, state, role) for state, role in roles.items()}
     undo_lanes = {
-        stage.state: lane_of(flow.queue, pool_of(stage.undo_function), flow.name, flow.version)
+        stage.state: lane_of(
+            flow.queue, pool_of(stage.undo_function), flow.name, flow.version, fair=flow.fair
+        )
         for stage in flow.declared.stages
         if stage.undo_function is not None
     }
@@ -80,11 +96,20 @@ def build(flow: Flow[Any]) -> Table:
         legal=_legal(flow, roles, retry_to),
         undo_lanes=undo_lanes,
         retry_to=retry_to,
-        slots={
-            slot_name(flow, stage): stage.limit.n
+        limits={
+            slot_name(flow, stage): LimitTerms(stage.limit.n, stage.limit.key is not None)
             for stage in flow.declared.stages
             if stage.limit is not None
         },
+        rates={
+            slot_name(flow, stage): stage.rate.terms()
+            for stage in flow.declared.stages
+            if stage.rate is not None
+        },
+        keyed=any(
+            place.keys_slot or place.keys_rate or (place.rate is not None and not place.cost)
+            for place in places.values()
+        ),
         entries={s.state: s.during for s in flow.declared.stages if s.during is not None},
         straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
@@ -93,7 +118,7 @@ def build(flow: Flow[Any]) -> Table:
 
 def _straight(flow: Flow[Any], places: Mapping[str, Place]) -> dict[str, Place]:
     """Find the moves that free nothing, take nothing, wait for nothing and owe nothing."""
-    if flow.proofs:
+    if flow.proofs or flow.fair:
         return {}
     if any(stage.undo_function is not None for stage in flow.declared.stages):
         return {}
@@ -106,12 +131,12 @@ def _straight(flow: Flow[Any], places: Mapping[str, Place]) -> dict[str, Place]:
         state: to
         for state, to in ways.items()
         if to.role in (READY, DONE)
-        and (to.slot, to.during, to.wait, to.deadline_us) == (None, None, None, None)
+        and (to.slot, to.rate, to.during, to.wait, to.deadline_us) == (None,) * 5
     }
 
 
 def slot_name(flow: Flow[Any], stage: Stage[Any, Any]) -> str:
-    """Name the limit of a stage, as the table of slots holds it."""
+    """Name the limit or the rate of a stage, as every table holds it; keys come after a slash."""
     return f"{flow.name}/{stage.state}"
 
 
@@ -136,6 +161,10 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     origin = stage.during or stage.state
     ways = tuple(moves.get(origin, ()))
     onward = [s for s in ways if s not in checks.ends_of(flow)] or list(ways)
+    limit, rate = stage.limit, stage.rate
+    keys_slot = limit is not None and limit.key is not None
+    keys_rate = rate is not None and rate.key is not None
+    fixed_cost = rate is None or isinstance(rate.cost, int)
     return Place(
         state,
         role,
@@ -143,8 +172,15 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         to=stage.to or (onward[0] if len(onward) == 1 else None),
         ways=ways,
         during=stage.during if state == stage.state else None,
-        lane=lane_of(stage.queue or flow.queue, stage.pool, flow.name, flow.version),
-        slot=None if stage.limit is None else slot_name(flow, stage),
+        lane=lane_of(
+            stage.queue or flow.queue, stage.pool, flow.name, flow.version, fair=flow.fair
+        ),
+        slot=None if limit is None else slot_name(flow, stage),
+        rate=None if rate is None else slot_name(flow, stage),
+        cost=rate.cost if rate is not None and isinstance(rate.cost, int) else 0,
+        keys_slot=keys_slot,
+        keys_rate=keys_rate,
+        is_particular=flow.fair or keys_slot or keys_rate or not fixed_cost,
         retry=stage.retry or flow.retry,
         timeout_us=micros(stage.timeout),
         has_undo=stage.undo_function is not None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ulak.core import event as kinds
 from ulak.core.draft import Draft, clean
+from ulak.core.job import lane_for
 from ulak.core.lifecycle import CANCELLED, EXPIRED, FINAL, HELD, UNDOING
 from ulak.core.outcome import NOTHING, Left, Raised
 
@@ -63,7 +64,7 @@ def finished(draft: Draft, left: Left = NOTHING) -> None:
     draft.voids += (stage,)
     if owed:
         draft.row = row._replace(
-            started=" ".join(owed), lane=draft.table.undo_lanes[owed[-1]], attempt=0, lapses=0,
+            started=" ".join(owed), lane=_lane(draft, owed[-1]), attempt=0, lapses=0,
             not_before=draft.now, lapsed=0, stood=0,
         )  # fmt: skip
         draft.note(kinds.UNDONE, from_state=row.state, message=stage, emitted=emitted)
@@ -102,8 +103,8 @@ def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
     place = draft.table.places[draft.flow.lifecycle.held]
     draft.row = row._replace(
         state=place.state, role=HELD, attempt=0, lapses=0, lapsed=0, stood=0, lane="",
-        slot=None, parked_on=None, wake_at=None, deadline_at=None, changed_at=draft.now,
-        code=kinds.UNDO_FAILED,
+        slot=None, rate=None, cost=0, parked_on=None, wake_at=None, deadline_at=None,
+        changed_at=draft.now, code=kinds.UNDO_FAILED,
     )  # fmt: skip
     draft.note(
         kinds.HELD, from_state=row.state, code=kinds.UNDO_FAILED, message=message, details=details
@@ -148,7 +149,12 @@ def _begin(draft: Draft, owed: list[str], to: str) -> None:
         not_before = max(not_before, row.leased_at + place.timeout_us)
     draft.row = row._replace(
         state=life.undoing or stood, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
-        started=" ".join(owed), undo_to=to, lane=draft.table.undo_lanes[owed[-1]],
-        not_before=not_before, slot=None, parked_on=None, awaits=None, deadline_at=None,
-        wake_at=None, stood=0, lapsed=0,
+        started=" ".join(owed), undo_to=to, lane=_lane(draft, owed[-1]),
+        not_before=not_before, slot=None, rate=None, cost=0, parked_on=None, awaits=None,
+        deadline_at=None, wake_at=None, stood=0, lapsed=0,
     )  # fmt: skip
+
+
+def _lane(draft: Draft, stage: str) -> str:
+    """Answer where the undo of a stage is claimed. What it takes back has no limit and no rate."""
+    return lane_for(draft.table.undo_lanes[stage], draft.row.tenant)

@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload
-from ulak.core.policy import Backoff
+from ulak.core.keys import keys_of
+from ulak.core.policy import Backoff, LimitTerms, RateTerms
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
@@ -85,8 +86,8 @@ class Engine(Acts):
                 f"{flow.name}: version {flow.version} is registered twice; "
                 "give the newer one a higher version"
             )
-        if self._is_open and flow.table.slots:
-            self.store.set_limits(flow.table.slots)
+        if self._is_open and (flow.table.limits or flow.table.rates):
+            self.store.declare(flow.table.limits, flow.table.rates)
         return flow
 
     @overload
@@ -156,13 +157,15 @@ class Engine(Acts):
             return self
         with self._lock:
             if not self._is_open:
-                limits: dict[str, int] = {}
+                limits: dict[str, LimitTerms] = {}
+                rates: dict[str, RateTerms] = {}
                 for flow in self._flows.values():
-                    limits.update(flow.table.slots)
+                    limits.update(flow.table.limits)
+                    rates.update(flow.table.rates)
                 self.store.open()
                 self._refuse_lost_states()
-                if limits:
-                    self.store.set_limits(limits)
+                if limits or rates:
+                    self.store.declare(limits, rates)
                 if not self._is_listening:
                     self.store.on_commit(self._ring)
                     self._is_listening = True
@@ -308,6 +311,7 @@ class Engine(Acts):
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
             dedup_key=_short_key(dedup_key),
+            keys=keys_of(flow, payload) if flow.table.keyed else None,
         )  # fmt: skip
         return begin(
             flow, Payload(codec.encode(payload), flow.schema), submission, now,

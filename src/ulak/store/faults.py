@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 KINDS: Final = (
     "commit", "add", "claim", "renew", "register", "unregister", "request", "dismiss", "report",
-    "limits", "unpark", "fold", "prune", "take", "settle", "revive",
+    "unpark", "fold", "prune", "take", "settle", "revive", "declare", "limit", "rate", "pause",
+    "resume", "weigh", "sweep",
     "schedules", "tick", "schedule-pause",
 )  # fmt: skip
 """Every kind of write transaction that a store has."""

@@ -5,7 +5,7 @@ Every verb runs under one lock, so each is one transaction. Nothing survives the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
@@ -24,6 +24,7 @@ from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
+from ulak.store.memory_control import MemoryControl
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
@@ -35,7 +36,6 @@ from ulak.store.protocol import (
     Features,
     Progress,
     Renewal,
-    SlotRow,
     WorkerRow,
 )
 
@@ -44,7 +44,7 @@ NO_COMMIT = b""
 SUSPECT_LAPSES = 2
 
 
-class MemoryStore(MemorySchedules):
+class MemoryStore(MemoryControl, MemorySchedules):
     """A `Store` in the memory of this process."""
 
     features = Features(
@@ -263,7 +263,7 @@ class MemoryStore(MemorySchedules):
         with self._lock:
             return sorted(self._on_shelf("leased", worker))
 
-    # --- requests, progress, limits ---------------------------------------------
+    # --- requests, progress ------------------------------------------------------
 
     def request(self, request: Request) -> bool:
         with self._transaction():
@@ -282,14 +282,6 @@ class MemoryStore(MemorySchedules):
     def report(self, progress: Sequence[Progress]) -> None:
         with self._transaction():
             self._progress.update({p.job_id: p for p in progress if p.job_id in self._jobs})
-
-    def set_limits(self, limits: Mapping[str, int]) -> None:
-        with self._transaction():
-            for limit, places in limits.items():
-                slots = self._slots[limit]
-                for n in range(1, max(places, len(slots)) + 1):
-                    slot = slots.get(n, SlotRow(limit, n, None, 0))
-                    slots[n] = slot._replace(closed=int(n > places))
 
     # --- upkeep -----------------------------------------------------------------
 

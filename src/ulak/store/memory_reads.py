@@ -119,9 +119,10 @@ class MemoryReads(MemoryTables):
         with self._lock:
             return self._asked_of(job_id)
 
-    def slots(self) -> list[SlotRow]:
+    def slots(self, limit: str | None = None) -> list[SlotRow]:
         with self._lock:
-            return [slot for _, slots in sorted(self._slots.items()) for slot in slots.values()]
+            named = sorted((n, slots) for n, slots in self._slots.items() if limit in (None, n))
+            return [slot for _, slots in named for slot in slots.values()]
 
     # --- whole-store reads ------------------------------------------------------
 

@@ -12,14 +12,21 @@ from ulak.clock import Clock, Instant
 from ulak.core.change import Change
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
+from ulak.store import flow_control as control
 from ulak.store.protocol import (
+    AuditRow,
+    BucketRow,
     DedupRow,
+    LimitRow,
     OutboxRow,
+    PauseRow,
     Progress,
     ProofRow,
+    RateRow,
     ScheduleRow,
     SlotRow,
     TickRow,
+    WeightRow,
     WorkerRow,
 )
 
@@ -57,6 +64,14 @@ class MemoryTables:
         self._counts: Counter[tuple[str, int, str, str]] = Counter()
         self._schedules: dict[str, ScheduleRow] = {}
         self._ticks: dict[tuple[str, Instant], TickRow] = {}
+        self._limits: dict[str, LimitRow] = {}
+        self._rates: dict[str, RateRow] = {}
+        self._buckets: dict[str, BucketRow] = {}
+        self._pauses: dict[tuple[str, str], PauseRow] = {}
+        self._weights: dict[str, WeightRow] = {}
+        self._turns: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        """Per family of lanes and tenant: how much it has had, and had had before its last turn."""
+        self._audit: list[AuditRow] = []
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:
@@ -180,15 +195,25 @@ class MemoryTables:
     def _free_places(self, limit: str) -> int:
         """Answer how many more may run. One in a closed slot counts until it has drained."""
         slots = self._slots.get(limit, {}).values()
+        if not slots and control.is_keyed(limit):
+            # The slots of a key are opened when the first job takes one.
+            return self._places_of_key(limit)
         return sum(not s.closed for s in slots) - sum(s.job_id is not None for s in slots)
 
     def _take_slot(self, limit: str, job_id: bytes) -> bool:
         if self._free_places(limit) <= 0:
             return False
+        if limit not in self._slots:
+            places = range(1, self._places_of_key(limit) + 1)
+            self._slots[limit] = {n: SlotRow(limit, n, None, 0) for n in places}
         slots = self._slots[limit]
         n = min(n for n, slot in slots.items() if slot.job_id is None and not slot.closed)
         slots[n] = slots[n]._replace(job_id=job_id)
         return True
+
+    def _places_of_key(self, limit: str) -> int:
+        declared = self._limits.get(control.stage_of(limit))
+        return 0 if declared is None else declared.n
 
     def _free_slot(self, limit: str, job_id: bytes) -> int:
         """Free the slot that this job holds; answer how many were freed: one, or none."""

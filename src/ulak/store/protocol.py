@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.policy import LimitTerms, RateTerms
 
 LARGEST_BATCH = 500
 LARGEST_BATCH_BYTES = 4 * 1024 * 1024
+
+NO_RATES: Final[Mapping[str, RateTerms]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class ClaimRequest:
     """(flow, version, state) of stages with a busy state, and that state."""
     suspects: bool = True
     """Whether one job with two or more lapses may be among them."""
+    ageing_us: int = 0
+    """How much waiting one level of priority is worth; 0 means that priorities are strict."""
 
 
 class Claim(NamedTuple):
@@ -78,8 +84,11 @@ class Claimed(NamedTuple):
     requests: list[Request]
     """What is asked of jobs that this worker has leased."""
     next_at: Instant | None
-    """When the next delayed job of these lanes becomes due."""
+    """When a claim could find more: the next delayed job of these lanes becomes due, a bucket has
+    filled for a job that is parked on it, or a pause ends."""
     unparked: int = 0
+    paused: frozenset[tuple[str, str]] = frozenset()
+    """(kind, name) of every queue and flow that is paused, so that no lease is kept into one."""
 
 
 class WorkerRow(NamedTuple):
@@ -114,12 +123,98 @@ class DedupRow(NamedTuple):
 
 
 class SlotRow(NamedTuple):
-    """One place of a limited stage. A closed one is not given again."""
+    """One place of a limited stage, or of one key of it. A closed one is not given again."""
 
     limit: str
     n: int
     job_id: bytes | None
     closed: int
+
+
+# --- flow control: what operators may change at any time --------------------------
+
+
+class LimitRow(NamedTuple):
+    """How many runs of a stage there may be at once: of the stage, or of each key of it."""
+
+    name: str
+    """`flow/state`; the slots of a key are named `flow/state/key`."""
+    n: int
+    """How many, now."""
+    declared: int
+    """How many the flow declares."""
+    keyed: int
+    actor: str | None
+    """Who has set `n`; None while it is what the flow declares."""
+    at: Instant
+    """Since when it is `n`."""
+
+
+class RateRow(NamedTuple):
+    """How many tokens a bucket gets: that of a stage, or of each key of it."""
+
+    name: str
+    """`flow/state`; the bucket of a key is named `flow/state/key`."""
+    n: int
+    per_us: int
+    burst: int
+    """In force now: `n` tokens come in `per_us`, at most `burst` are kept."""
+    declared_n: int
+    declared_per_us: int
+    declared_burst: int
+    actor: str | None
+    """Who has set the rate; None while it is what the flow declares."""
+    at: Instant
+
+
+class BucketRow(NamedTuple):
+    """A bucket that is not full, or for which jobs are parked. One that has no row is full."""
+
+    name: str
+    level: int
+    """In parts of a token: a token has `per_us` of them, and `n` come every microsecond."""
+    filled_at: Instant
+    """When the level was this."""
+    ready_at: Instant | None
+    """When the most urgent job parked on it can be paid; None when nobody is parked."""
+
+
+class PauseRow(NamedTuple):
+    """No job of this queue, flow or key is claimed until the end of the pause."""
+
+    kind: str
+    """`queue`, `flow` or `key`."""
+    name: str
+    until_at: Instant | None
+    """When it ends by itself; None means never."""
+    actor: str
+    note: str | None
+    at: Instant
+
+
+class WeightRow(NamedTuple):
+    """How many turns a tenant of fair flows has for each turn of others; without a row, one."""
+
+    tenant: str
+    weight: int
+    actor: str
+    at: Instant
+
+
+class AuditRow(NamedTuple):
+    """One act of an operator on limits, rates, pauses or weights, committed with the act."""
+
+    position: int
+    """Rises with every line; there may be gaps."""
+    at: Instant
+    actor: str
+    act: str
+    """`limit`, `rate`, `pause`, `resume` or `weight`."""
+    subject: str
+    """The limit, the rate or the tenant; a pause as `queue/...`, `flow/...` or `key/...`."""
+    note: str | None
+    details: str
+    """What it is now and what it was before, as JSON."""
 
 
 class OutboxRow(NamedTuple):
@@ -267,10 +362,13 @@ class Store(Protocol):
         refuses writes nothing and never harms its neighbours. A change that `takes_slot` is
         refused as `SlotTaken` when none is free, one that `takes_key` as `KeyTaken` when another
         job holds it. A freed slot unparks the most urgent, oldest job parked on that limit.
+        The key of a slot that is paused has none free. `pauses` pause keys until then; a pause
+        that ends later, or never, stays as it is.
         A change whose commit id is already in the trail is answered `Committed`: repeating is
         safe. At most one change per job, at most `LARGEST_BATCH` changes.
         Whatever the order of the batch, its jobs are taken by id, and written before keys, keys
-        before slots, and the heads of chains last: two batches never wait in a circle.
+        before slots, slots before pauses, and the heads of chains last: two batches never wait
+        in a circle.
 
         Raises:
             Refused: the data of some change cannot be stored, or the batch is none; nothing was
@@ -283,11 +381,26 @@ class Store(Protocol):
 
         Takes, per want, up to `places` jobs of its lanes that are unleased, not parked and due,
         the most urgent first, then the longest due, then by id; at most one with two or more
-        lapses, and none when `suspects` is false. The token and `stood` of each move; a job that
-        needs a slot takes one or is parked instead, and the next job is looked at in its place;
-        a `ready` job whose state is in `entries` enters its busy state with an `entered` event.
+        lapses, and none when `suspects` is false. With `ageing_us` the order is by
+        `not_before + priority * ageing_us`. The token and `stood` of each move; a `ready` job
+        whose state is in `entries` enters its busy state with an `entered` event.
         A lapse moves the token, counts, frees the slot, makes the job due at once and writes a
         `lapsed` event.
+
+        A job that lacks something is parked instead, and the next one is looked at in its place:
+        on `/key/...` when a key of its slot or its bucket is paused, on its limit when no slot is
+        free, on `/rate/...` when its bucket cannot pay it or a more urgent job is parked there.
+        It takes slot and tokens together or neither. The slots of a key are opened when the first
+        job needs one; a bucket without a row is full; a run that costs more than the bucket can
+        hold takes all of it. Before it chooses, a claim unparks what a filled bucket can pay, by
+        priority and age, and what was parked on a key whose pause is over.
+        The lanes of paused queues and flows are left out.
+
+        A lane that ends in `/*` is a family: the lanes of a fair flow, one for each tenant. The
+        family's most urgent job says which priority is next; it is taken from the tenant of that
+        priority that has had the least, then by name. A turn costs a tenant `1 / weight`; who
+        comes new, or back, has had as much as whoever had the last turn had before it.
+
         A worker that was never registered, or whose lease has lapsed, gets nothing.
         """
 
@@ -312,12 +425,78 @@ class Store(Protocol):
     def report(self, progress: Sequence[Progress]) -> None:
         """Keep the latest progress of running jobs. Not in the trail, guards nothing."""
 
-    def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Make each limit have exactly so many open slots; a lowered one closes and drains.
+    # --- flow control -----------------------------------------------------------
 
-        A job in a closed slot still counts: no slot is given while as many jobs hold one, open
-        or closed, as there are open slots. Limits that are not named stay as they are.
+    def declare(
+        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
+    ) -> None:
+        """Take over what flows declare, except where an operator has set another value.
+
+        A limit has exactly so many open slots; a lowered one closes and drains. A job in a closed
+        slot still counts: no slot is given while as many jobs hold one, open or closed, as there
+        are open slots. Of a keyed limit this holds for each key. A bucket keeps its tokens when
+        its rate changes, as far as it can hold them. What is not named stays as it is.
         """
+
+    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+        """Set a limit, or with None go back to the declared one; audited.
+
+        Answers the limit as it is now, or None when there is none of this name.
+        """
+
+    def change_rate(
+        self, name: str, terms: RateTerms | None, *, actor: str, note: str
+    ) -> RateRow | None:
+        """Set a rate, or with None go back to the declared one; audited.
+
+        Answers the rate as it is now, or None when there is none of this name.
+        """
+
+    def pause(
+        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
+    ) -> PauseRow | None:
+        """Let no job of a queue, a flow or a key be claimed until then, or until `resume`; audited.
+
+        What runs goes on to the end of its stage. Answers the pause that this one replaces, or
+        None when it was not paused.
+        """
+
+    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+        """End a pause; audited. Answers what has ended, or None when it was not paused.
+
+        A large crowd parked on a key is unparked by this and the claims that follow.
+        """
+
+    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+        """Give a tenant so many turns for each turn of others, None for one; audited.
+
+        Answers the weight that it had, None for one.
+        """
+
+    def sweep(self, limit: int) -> int:
+        """Remove up to `limit` of each: slots of keys that nobody holds or waits for, full
+        buckets, pauses that are over, and turns that count for nothing; answer how many.
+        """
+
+    def limits(self) -> list[LimitRow]:
+        """Answer every limit, by name."""
+
+    def rates(self) -> list[RateRow]:
+        """Answer every rate, by name."""
+
+    def buckets(self, name: str | None = None) -> list[BucketRow]:
+        """Answer every bucket that has a row, or the one of this name."""
+
+    def pauses(self) -> list[PauseRow]:
+        """Answer every pause that is not over, by kind and name."""
+
+    def weights(self) -> list[WeightRow]:
+        """Answer every weight that was set, by tenant."""
+
+    def audit_trail(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        """Answer what operators did, the latest first, below the position `before`."""
 
     # --- upkeep -----------------------------------------------------------------
 
@@ -334,7 +513,8 @@ class Store(Protocol):
         """Answer unleased jobs that have requests, by id, above `after`."""
 
     def unpark(self, limit: int) -> int:
-        """Unpark jobs whose limit has a free slot that no commit has passed on."""
+        """Unpark jobs whose limit has a free slot that no commit has passed on, and those whose
+        bucket or pause nobody will look at again."""
 
     def fold_counts(self) -> None:
         """Sum up the deltas that commits appended; the sums stay the same."""
@@ -465,8 +645,8 @@ class Store(Protocol):
     def pending_requests(self, job_id: bytes) -> list[Request]:
         """Answer what is asked of a job and not settled."""
 
-    def slots(self) -> list[SlotRow]:
-        """Answer every slot, by limit and number."""
+    def slots(self, limit: str | None = None) -> list[SlotRow]:
+        """Answer every slot, or those of one limit or key, by limit and number."""
 
     # --- whole-store reads for `verify`, by id upward ---------------------------
 

@@ -139,7 +139,10 @@ class World:
             for flow in made
             for state, busy in flow.table.entries.items()
         }
-        self.store.set_limits({k: n for flow in made for k, n in flow.table.slots.items()})
+        self.store.declare(
+            {name: terms for flow in made for name, terms in flow.table.limits.items()},
+            {name: terms for flow in made for name, terms in flow.table.rates.items()},
+        )
         self.watch = Watch(self.store, self.flows)
         self.calls = 0
         self.digest = 0

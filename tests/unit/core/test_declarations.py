@@ -419,7 +419,7 @@ def test_a_stage_takes_what_it_is_given_and_the_flow_fills_the_rest() -> None:
     assert table.places["NEW"].to == "PREPARED"
     assert table.places["NEW"].timeout_us == 15 * 60 * 1_000_000
     assert table.places["NEW"].lane == "cutting/thread/cutting@1"
-    assert table.slots == {"cutting/OPTI_IMPORTED": 1}
+    assert table.limits == {"cutting/OPTI_IMPORTED": (1, False)}
     assert table.entries == {"OPTI_IMPORTED": "OPTI_RUNNING"}
 
 

@@ -34,6 +34,7 @@ _OWN = {
     "dedup_key": NULLABLE_TEXT,
     "expires_at": NULLABLE_NUMBER,
     "scheduled_for": NULLABLE_NUMBER,
+    "keys": NULLABLE_TEXT,
     "changed_at": "?",
     "not_before": "?",
     "deadline_at": NULLABLE_NUMBER,
@@ -99,7 +100,8 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
         own = (
             bytearray(row.id), row.created_at,
             ABSENT_TEXT if row.dedup_key is None else row.dedup_key,
-            or_absent(row.expires_at), or_absent(row.scheduled_for), row.changed_at,
+            or_absent(row.expires_at), or_absent(row.scheduled_for),
+            ABSENT_TEXT if row.keys is None else row.keys, row.changed_at,
             row.not_before, or_absent(row.deadline_at), or_absent(row.wake_at),
         )  # fmt: skip
         groups.setdefault(_shared(row), []).append(own)

@@ -48,6 +48,7 @@ COUNTS = """
 """
 WORKERS = "SELECT * FROM workers ORDER BY id"
 SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
+SLOTS_OF = "SELECT limit_name, n, job_id, closed FROM slots WHERE limit_name = ? ORDER BY n"
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
 MESSAGES_OF = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE job_id = ? ORDER BY seq, n"
 _KEYS = """
@@ -153,8 +154,9 @@ def requests(db: sqlite3.Connection, job_id: bytes) -> list[Request]:
     return list(map(as_request, db.execute(REQUESTS_OF, (job_id,)).fetchall()))
 
 
-def slots(db: sqlite3.Connection) -> list[SlotRow]:
-    return [SlotRow(*row) for row in db.execute(SLOTS).fetchall()]
+def slots(db: sqlite3.Connection, limit: str | None) -> list[SlotRow]:
+    found = db.execute(SLOTS) if limit is None else db.execute(SLOTS_OF, (limit,))
+    return [SlotRow(*row) for row in found.fetchall()]
 
 
 def jobs_upward(db: sqlite3.Connection, after: bytes, limit: int) -> list[JobRow]:

@@ -11,26 +11,44 @@ from typing import TypeVar
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
 from ulak.store.protocol import (
+    NO_RATES,
     Added,
+    AuditRow,
+    BucketRow,
     Claimed,
     ClaimRequest,
     CountRow,
     DedupRow,
     Features,
     JobFilter,
+    LimitRow,
     OutboxRow,
+    PauseRow,
     Progress,
     ProofRow,
+    RateRow,
     Renewal,
     ScheduleRow,
     SlotRow,
     Tick,
     TickRow,
+    WeightRow,
     WorkerRow,
 )
-from ulak.store.sqlite import claims, commits, intake, migrations, outbox, reads, schedules, upkeep
+from ulak.store.sqlite import (
+    claims,
+    commits,
+    control,
+    intake,
+    migrations,
+    outbox,
+    reads,
+    schedules,
+    upkeep,
+)
 from ulak.store.sqlite.writer import Readers, Writer
 
 T = TypeVar("T")
@@ -184,8 +202,65 @@ class SqliteStore:
     def report(self, progress: Sequence[Progress]) -> None:
         self._writer.run("report", lambda t: upkeep.report(t, progress))
 
-    def set_limits(self, limits: Mapping[str, int]) -> None:
-        self._writer.run("limits", lambda t: upkeep.set_limits(t, limits))
+    # --- flow control -----------------------------------------------------------
+
+    def declare(
+        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
+    ) -> None:
+        self._writer.run("declare", lambda t: control.declare(t, limits, rates))
+
+    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+        return self._writer.run(
+            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note)
+        )
+
+    def change_rate(
+        self, name: str, terms: RateTerms | None, *, actor: str, note: str
+    ) -> RateRow | None:
+        return self._writer.run(
+            "rate", lambda t: control.change_rate(t, name, terms, actor=actor, note=note)
+        )
+
+    def pause(
+        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
+    ) -> PauseRow | None:
+        return self._writer.run(
+            "pause",
+            lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
+        )
+
+    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+        return self._writer.run(
+            "resume", lambda t: control.resume(t, kind, name, actor=actor, note=note)
+        )
+
+    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+        return self._writer.run(
+            "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
+        )
+
+    def sweep(self, limit: int) -> int:
+        return self._writer.run("sweep", lambda t: control.sweep(t, limit))
+
+    def limits(self) -> list[LimitRow]:
+        return self._read(control.limits)
+
+    def rates(self) -> list[RateRow]:
+        return self._read(control.rates)
+
+    def buckets(self, name: str | None = None) -> list[BucketRow]:
+        return self._read(lambda db: control.buckets(db, name))
+
+    def pauses(self) -> list[PauseRow]:
+        return self._read(lambda db: control.pauses(db, self.clock.now()))
+
+    def weights(self) -> list[WeightRow]:
+        return self._read(control.weights)
+
+    def audit_trail(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        return self._read(lambda db: control.audit_trail(db, subject, before, limit))
 
     # --- upkeep -----------------------------------------------------------------
 
@@ -287,8 +362,8 @@ class SqliteStore:
     def pending_requests(self, job_id: bytes) -> list[Request]:
         return self._read(lambda db: reads.requests(db, job_id))
 
-    def slots(self) -> list[SlotRow]:
-        return self._read(reads.slots)
+    def slots(self, limit: str | None = None) -> list[SlotRow]:
+        return self._read(lambda db: reads.slots(db, limit))
 
     # --- whole-store reads ------------------------------------------------------
 

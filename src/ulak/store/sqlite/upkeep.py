@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
@@ -39,11 +39,6 @@ REPORT = """
     SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
 """
 
-OPEN_SLOT = """
-    INSERT INTO slots (limit_name, n, closed) VALUES (?, ?, 0)
-    ON CONFLICT (limit_name, n) DO UPDATE SET closed = 0
-"""
-CLOSE_SLOTS = "UPDATE slots SET closed = 1 WHERE limit_name = ? AND n > ?"
 PARKED_LIMITS = """
     SELECT limit_name FROM slots AS s
     WHERE n = 1 AND EXISTS (
@@ -122,13 +117,6 @@ def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -
 def report(t: Transaction, progress: Sequence[Progress]) -> None:
     by_job = sorted(progress, key=lambda latest: latest.job_id)
     t.db.executemany(REPORT, by_job)
-
-
-def set_limits(t: Transaction, limits: Mapping[str, int]) -> None:
-    """Open the first n slots of each limit and close the rest."""
-    for limit, places in sorted(limits.items()):
-        t.db.executemany(OPEN_SLOT, [(limit, n) for n in range(1, places + 1)])
-        t.db.execute(CLOSE_SLOTS, (limit, places))
 
 
 def unpark(t: Transaction, limit: int) -> int:

@@ -29,6 +29,7 @@ from ulak.core.outcome import (
     Signal,
     Stopped,
 )
+from ulak.core.policy import LimitTerms
 from ulak.errors import TransitionNotAllowed
 from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.flows import EVERY, NARROW_LIMIT, TIGHT_LIMIT
@@ -59,7 +60,7 @@ class History:
         self.draw = random.Random(seed)
         self.flows: dict[str, Flow[Any]] = {flow.name: flow for flow in EVERY}
         self.leased: list[JobRow] = []
-        desk.store.set_limits({TIGHT_LIMIT: 2, NARROW_LIMIT: 1})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(2), NARROW_LIMIT: LimitTerms(1)})
 
     def go_on(self, steps: int) -> None:
         """Take so many steps."""
@@ -166,7 +167,7 @@ class History:
         store = self.desk.store
         store.unpark(self.draw.randrange(3))
         store.prune(before=self.desk.now - 3_600_000_000, limit=1000)
-        store.set_limits({TIGHT_LIMIT: self.draw.randrange(1, 4)})
+        store.declare({TIGHT_LIMIT: LimitTerms(self.draw.randrange(1, 4))})
         if self.draw.random() < 0.3:
             store.unregister(f"w{self.draw.randrange(3)}")
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from ulak.core.policy import LimitTerms
 from ulak.store.protocol import Added, Store
 from ulak.testing.conformance.claims import claim_everything
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
@@ -47,7 +48,7 @@ class TestProcesses(Suite):
     def test_four_processes_never_run_more_than_a_limit_allows(
         self, desk: Desk, reopen: Reopen
     ) -> None:
-        desk.store.set_limits({TIGHT_LIMIT: PLACES})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(PLACES)})
         desk.submit_many(100, TIGHT)
         most = max(in_children(_run_limited, reopen))
         assert 1 <= most <= PLACES

@@ -11,6 +11,7 @@ import pytest
 
 from ulak.core.change import Committed, SlotTaken
 from ulak.core.outcome import Cancel, Raised
+from ulak.core.policy import LimitTerms
 from ulak.store.protocol import SlotRow, Store
 from ulak.testing.conformance.desk import Desk, Suite, snapshot
 from ulak.testing.conformance.flows import LINE, NARROW, NARROW_LIMIT, TIGHT, TIGHT_LIMIT
@@ -22,7 +23,7 @@ class TestSlots(Suite):
     @pytest.fixture
     def desk(self, store: Store) -> Desk:
         desk = Desk(store)
-        desk.store.set_limits({TIGHT_LIMIT: 1, NARROW_LIMIT: 1})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(1), NARROW_LIMIT: LimitTerms(1)})
         desk.hire("w", "other", lease=timedelta(hours=1))
         return desk
 
@@ -124,7 +125,7 @@ class TestSlots(Suite):
 
     @pytest.mark.shows("E-29")
     def test_a_slot_is_never_taken_twice_at_once(self, desk: Desk) -> None:
-        desk.store.set_limits({TIGHT_LIMIT: 3})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(3)})
         jobs = desk.submit_many(60, TIGHT)
         running: Counter[str] = Counter()
         most, lock, done = [0], threading.Lock(), set[bytes]()
@@ -151,11 +152,11 @@ class TestSlots(Suite):
 
     @pytest.mark.shows("E-29")
     def test_a_lowered_limit_closes_slots_and_drains(self, desk: Desk) -> None:
-        desk.store.set_limits({TIGHT_LIMIT: 3})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(3)})
         desk.submit_many(5, TIGHT)
         running = [c.row for c in desk.claim("w", 5, TIGHT)]
         assert len(running) == 3
-        desk.store.set_limits({TIGHT_LIMIT: 1})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(1)})
         assert _open(desk, TIGHT_LIMIT) == 1
         assert sorted(_held(desk, TIGHT_LIMIT)) == sorted(row.id for row in running)
         for row in running[:2]:
@@ -170,17 +171,17 @@ class TestSlots(Suite):
     def test_a_raised_limit_opens_slots_and_upkeep_fills_them(self, desk: Desk) -> None:
         desk.submit_many(5, TIGHT)
         assert len(desk.claim("w", 5, TIGHT)) == 1
-        desk.store.set_limits({TIGHT_LIMIT: 3})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(3)})
         assert _open(desk, TIGHT_LIMIT) == 3
         desk.store.unpark(9)
         assert len(desk.claim("w", 5, TIGHT)) == 2
-        desk.store.set_limits({TIGHT_LIMIT: 1})
-        desk.store.set_limits({TIGHT_LIMIT: 2})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(1)})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(2)})
         assert _open(desk, TIGHT_LIMIT) == 2
 
     def test_setting_one_limit_leaves_the_others_as_they_are(self, desk: Desk) -> None:
-        desk.store.set_limits({TIGHT_LIMIT: 2})
-        desk.store.set_limits({})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(2)})
+        desk.store.declare({})
         assert [(s.limit, s.closed) for s in desk.store.slots() if not s.closed] == [
             (NARROW_LIMIT, 0),
             (TIGHT_LIMIT, 0),
@@ -190,11 +191,11 @@ class TestSlots(Suite):
 
     @pytest.mark.shows("E-29")
     def test_upkeep_unparks_no_more_jobs_than_there_are_slots(self, desk: Desk) -> None:
-        desk.store.set_limits({TIGHT_LIMIT: 0})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(0)})
         jobs = desk.submit_many(4, TIGHT)
         assert desk.claim("w", 9, TIGHT) == []
         assert desk.store.unpark(9) == 0
-        desk.store.set_limits({TIGHT_LIMIT: 2})
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(2)})
         desk.store.unpark(9)
         free = [row.id for row in desk.jobs() if row.parked_on is None]
         assert free == [jobs[0].id, jobs[1].id]

@@ -8,6 +8,7 @@ import pytest
 
 from ulak.core.job import JobRow
 from ulak.core.outcome import Cancel, Decide, Elapsed, Raised, Stopped
+from ulak.core.policy import LimitTerms
 from ulak.store.protocol import Added, Progress
 from ulak.testing.conformance.desk import Desk, Suite
 from ulak.testing.conformance.flows import BRIEF, DATED, LINE, REVIEW, TIGHT, WAITS
@@ -46,7 +47,7 @@ class TestUpkeep(Suite):
 
     @pytest.mark.shows("E-52")
     def test_pruning_leaves_every_unfinished_job(self, desk: Desk) -> None:
-        desk.store.set_limits({"tight/only": 1})
+        desk.store.declare({"tight/only": LimitTerms(1)})
         held, undone = desk.leased(2)
         desk.write(desk.end(held, Stopped("odd", "look")))
         desk.submit_many(2, TIGHT)

@@ -3,6 +3,7 @@
 import pytest
 
 from ulak.core.job import Payload
+from ulak.core.policy import LimitTerms
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.store.sqlite import SqliteStore, claims
 from ulak.testing.conformance import Desk
@@ -44,7 +45,7 @@ def test_a_crowd_before_one_slot_is_parked_in_parts(
 ) -> None:
     monkeypatch.setattr(claims, "MOST_PARKED", 3)
     desk = Desk(store)
-    store.set_limits({"tight/only": 1})
+    store.declare({"tight/only": LimitTerms(1)})
     desk.submit_many(8, TIGHT)
     desk.hire("w")
     first = desk.look("w", 8, (TIGHT,))

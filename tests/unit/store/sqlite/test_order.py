@@ -15,7 +15,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import NewJob
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.outcome import Finished, Left, Raised
-from ulak.core.policy import Dedup, Limit, Until
+from ulak.core.policy import Dedup, Limit, LimitTerms, Until
 from ulak.store.sqlite import SqliteStore
 from ulak.testing.conformance import Desk
 from ulak.testing.conformance.flows import LINE, NARROW, NARROW_LIMIT, PROVEN, TIGHT, work
@@ -92,7 +92,7 @@ EVERYTHING = everything_flow()
 
 
 def leased_everything(desk: Desk, n: int) -> list[Any]:
-    desk.store.set_limits(EVERYTHING.table.slots)
+    desk.store.declare(EVERYTHING.table.limits)
     for k in range(n):
         # Keys and tenants fall while ids rise.
         desk.submit(EVERYTHING, dedup_key=f"k{90 - k}", tenant=f"t{9 - k % 3}")
@@ -180,7 +180,7 @@ def test_spawned_jobs_and_their_keys_keep_the_order(desk: Desk, writes: Writes) 
 def test_leases_lapses_and_what_is_forgotten_are_written_in_order(
     desk: Desk, writes: Writes
 ) -> None:
-    desk.store.set_limits({f"{TIGHT.name}/only": 50, NARROW_LIMIT: 50})
+    desk.store.declare({f"{TIGHT.name}/only": LimitTerms(50), NARROW_LIMIT: LimitTerms(50)})
     rows = [desk.submit(flow) for _ in range(10) for flow in (PROVEN, TIGHT)]
     desk.hire("a", "b")
     assert len(desk.look("b", 5, [PROVEN]).claims) == 5
@@ -207,7 +207,7 @@ def test_leases_lapses_and_what_is_forgotten_are_written_in_order(
 
 @pytest.mark.shows("E-21", "E-29")
 def test_of_two_that_want_the_last_slot_the_older_job_gets_it_in_any_order(desk: Desk) -> None:
-    desk.store.set_limits({NARROW_LIMIT: 1})
+    desk.store.declare({NARROW_LIMIT: LimitTerms(1)})
     first, second = desk.leased(2, NARROW)
     ends = [desk.end(row, flow=NARROW, keep=True) for row in (second, first)]
     assert desk.store.commit(ends) == [SlotTaken(NARROW_LIMIT), Committed()]

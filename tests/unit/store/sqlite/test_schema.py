@@ -119,7 +119,6 @@ def test_every_schema_file_up_to_the_newest_is_there() -> None:
 @pytest.mark.parametrize(
     ("table", "record"),
     [
-        ("jobs", JobRow),
         ("events", Event),
         ("results", Result),
         ("requests", Request),
@@ -136,3 +135,37 @@ def test_a_table_has_the_columns_of_its_record_in_their_order(
     columns = tuple(row[1] for row in db.execute(f"PRAGMA table_info({table})"))
     db.close()
     assert columns == record._fields
+
+
+def test_the_jobs_have_the_columns_of_their_record(store: SqliteStore, path: Path) -> None:
+    # Every statement names them: a column that came later stands at the end of the table.
+    db = sqlite3.connect(path)
+    columns = [row[1] for row in db.execute("PRAGMA table_info(jobs)")]
+    db.close()
+    assert sorted(columns) == sorted(JobRow._fields)
+
+
+def test_a_file_of_the_first_schema_keeps_its_jobs_and_its_limits(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in migrations.statements(1):
+        db.execute(statement)
+    db.execute("PRAGMA user_version = 1")
+    db.execute("INSERT INTO slots (limit_name, n, closed) VALUES ('a/b', 1, 0), ('a/b', 2, 1)")
+    columns = db.execute("SELECT name, type, \"notnull\" FROM pragma_table_info('jobs')").fetchall()
+    values = {
+        name: bytes(16) if kind == "BLOB" else "x" if kind == "TEXT" else 1
+        for name, kind, needed in columns
+        if needed
+    }
+    names, bound = ", ".join(values), ", ".join("?" * len(values))
+    statement = f"INSERT INTO jobs ({names}) VALUES ({bound})"  # noqa: S608 - its own columns
+    db.execute(statement, tuple(values.values()))
+    db.close()
+    old = SqliteStore(path)
+    assert old.migrate() == (1, migrations.NEWEST)
+    old.open()
+    row = old.find_job(bytes(16))
+    assert row is not None
+    assert (row.keys, row.rate, row.cost) == (None, None, 0)
+    assert [(limit.name, limit.n, limit.actor) for limit in old.limits()] == [("a/b", 1, None)]
+    old.close()

@@ -1,0 +1,156 @@
+"""The arithmetic of flow control that every store shares: names, tokens, turns, lines of audit.
+
+Pure: a store reads rows, asks here, and writes what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from ulak.clock import Instant
+from ulak.core.policy import RateTerms
+from ulak.store.protocol import LimitRow, PauseRow, RateRow
+
+QUEUE: Final = "queue"
+FLOW: Final = "flow"
+KEY: Final = "key"
+PAUSABLE: Final = (QUEUE, FLOW, KEY)
+
+ON_RATE: Final = "/rate/"
+ON_KEY: Final = "/key/"
+"""How `parked_on` begins for a bucket and for a paused key; no limit begins with a slash."""
+
+LIMIT_CHANGED: Final = "limit"
+RATE_CHANGED: Final = "rate"
+PAUSED: Final = "pause"
+RESUMED: Final = "resume"
+WEIGHED: Final = "weight"
+
+TURN: Final = 1_000_000
+"""What a turn costs a tenant of weight 1: large, so that it can be divided by any weight."""
+HEAVIEST: Final = 1_000
+
+# A claim unparks no more jobs of one bucket, or of one pause that is over, in a transaction than
+# this, a few milliseconds; the next claim goes on.
+MOST_UNPARKED: Final = 500
+
+
+# --- names ----------------------------------------------------------------------
+
+
+def stage_of(name: str) -> str:
+    """Answer the `flow/state` of a limit, a bucket or one of their keys."""
+    return "/".join(name.split("/", 2)[:2])
+
+
+def is_keyed(name: str) -> bool:
+    """Tell whether this names one key of a limit or a rate."""
+    return name.count("/") > 1
+
+
+def keys_in(slot: str | None, rate: str | None) -> list[str]:
+    """Answer the keys by whose pause a job with this slot and bucket is stopped."""
+    parts = [name.split("/", 2) for name in (slot, rate) if name is not None]
+    return list(dict.fromkeys(p[2] for p in parts if len(p) > 2))
+
+
+# --- tokens ---------------------------------------------------------------------
+
+
+class Level(NamedTuple):
+    """How much is in a bucket, in parts of a token, and when that was so."""
+
+    parts: int
+    at: Instant
+
+
+def full(terms: RateTerms, now: Instant) -> Level:
+    """Answer the level of a bucket from which nobody has taken anything."""
+    return Level(terms.burst * terms.per_us, now)
+
+
+def fill(level: Level, terms: RateTerms, now: Instant) -> Level:
+    """Answer the level now. A clock that went back brings nothing and takes nothing."""
+    if now <= level.at:
+        return level
+    capacity = terms.burst * terms.per_us
+    return Level(min(capacity, level.parts + (now - level.at) * terms.n), now)
+
+
+def price(cost: int, terms: RateTerms) -> int:
+    """Answer what a run takes, in parts: one that costs more than there can be takes all."""
+    return min(cost, terms.burst) * terms.per_us
+
+
+def payable_at(level: Level, parts: int, terms: RateTerms) -> Instant:
+    """Answer when the bucket, left alone, has so many parts."""
+    lacking = max(0, parts - level.parts)
+    return level.at + -(-lacking // terms.n)
+
+
+def rescale(level: Level, before: RateTerms, after: RateTerms, now: Instant) -> Level:
+    """Answer the level of a bucket whose rate changes now: the same tokens, if it can hold them."""
+    parts = fill(level, before, now).parts * after.per_us // before.per_us
+    return Level(min(parts, after.burst * after.per_us), max(now, level.at))
+
+
+def terms_of(row: RateRow) -> RateTerms:
+    """Answer the rate that is in force."""
+    return RateTerms(row.n, row.per_us, row.burst)
+
+
+def declared_terms(row: RateRow) -> RateTerms:
+    """Answer the rate that the flow declares."""
+    return RateTerms(row.declared_n, row.declared_per_us, row.declared_burst)
+
+
+# --- turns ----------------------------------------------------------------------
+
+
+def price_of_turn(weight: int) -> int:
+    """Answer by how much a turn moves a tenant on."""
+    return TURN // weight
+
+
+# --- pauses and lines of audit --------------------------------------------------
+
+
+def is_over(pause: PauseRow, now: Instant) -> bool:
+    """Tell whether a pause has ended by itself."""
+    return pause.until_at is not None and pause.until_at <= now
+
+
+def outlasts(pause: PauseRow | None, until: Instant) -> bool:
+    """Tell whether a pause lasts at least until then."""
+    return pause is not None and (pause.until_at is None or pause.until_at >= until)
+
+
+def limit_details(before: LimitRow, after: LimitRow) -> str:
+    """Write what an operator made of a limit."""
+    return _json({"n": after.n, "before": before.n, "declared": after.declared})
+
+
+def rate_details(before: RateRow, after: RateRow) -> str:
+    """Write what an operator made of a rate."""
+    return _json(
+        {
+            "n": after.n, "per_us": after.per_us, "burst": after.burst,
+            "before": list(terms_of(before)), "declared": list(declared_terms(after)),
+        }
+    )  # fmt: skip
+
+
+def pause_details(until: Instant | None, before: PauseRow | None) -> str:
+    """Write until when something is paused, and until when it was before."""
+    was = None if before is None else {"until_at": before.until_at, "actor": before.actor}
+    return _json({"until_at": until, "before": was})
+
+
+def weight_details(weight: int | None, before: int | None) -> str:
+    """Write what an operator made of a weight."""
+    return _json({"weight": weight or 1, "before": before or 1})
+
+
+def _json(facts: dict[str, object]) -> str:
+    return json.dumps(facts, separators=(",", ":"))

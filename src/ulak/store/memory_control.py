@@ -1,0 +1,340 @@
+"""Flow control of the store in memory: limits, rates, pauses, weights, and the lines of audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ulak.clock import Instant
+from ulak.core.job import JobRow
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store import flow_control as control
+from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
+from ulak.store.memory_reads import MemoryReads
+from ulak.store.memory_tables import urgency
+from ulak.store.protocol import (
+    NO_RATES,
+    AuditRow,
+    BucketRow,
+    LimitRow,
+    PauseRow,
+    RateRow,
+    SlotRow,
+    WeightRow,
+)
+
+
+class MemoryControl(MemoryReads):
+    """What operators set, and what a claim asks about it."""
+
+    # --- limits -----------------------------------------------------------------
+
+    def declare(
+        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
+    ) -> None:
+        with self._transaction() as now:
+            for name, limit in limits.items():
+                known = self._limits.get(name)
+                new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, now)
+                if known is not None and known.actor is not None:
+                    new = new._replace(n=known.n, actor=known.actor, at=known.at)
+                elif known is not None and known.n == limit.n:
+                    new = new._replace(at=known.at)
+                self._put_limit(new)
+            for name, rate in rates.items():
+                self._declare_rate(name, rate, now)
+
+    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+        with self._transaction() as now:
+            known = self._limits.get(name)
+            if known is None:
+                return None
+            new = known._replace(n=known.declared, actor=None, at=now)
+            if n is not None:
+                new = known._replace(n=n, actor=actor, at=now)
+            self._put_limit(new)
+            details = control.limit_details(known, new)
+            self._note(now, actor, control.LIMIT_CHANGED, name, note, details)
+            return new
+
+    def _put_limit(self, limit: LimitRow) -> None:
+        """Set a limit; open and close the slots that there are of it."""
+        self._limits[limit.name] = limit
+        opened = [name for name in self._slots if control.stage_of(name) == limit.name]
+        if not limit.keyed and limit.name not in opened:
+            opened.append(limit.name)
+        for name in opened:
+            self._open_slots(name, limit.n)
+
+    def _open_slots(self, name: str, places: int) -> None:
+        slots = self._slots[name]
+        for n in range(1, max(places, len(slots)) + 1):
+            slot = slots.get(n, SlotRow(name, n, None, 0))
+            slots[n] = slot._replace(closed=int(n > places))
+
+    # --- rates ------------------------------------------------------------------
+
+    def _declare_rate(self, name: str, terms: RateTerms, now: Instant) -> None:
+        known = self._rates.get(name)
+        new = RateRow(name, *terms, *terms, None, now)
+        if known is not None:
+            kept = known.actor is not None or control.terms_of(known) == terms
+            new = known._replace(
+                declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
+            )
+            if not kept:
+                new = RateRow(name, *terms, *terms, None, now)
+        self._put_rate(known, new, now)
+
+    def change_rate(
+        self, name: str, terms: RateTerms | None, *, actor: str, note: str
+    ) -> RateRow | None:
+        with self._transaction() as now:
+            known = self._rates.get(name)
+            if known is None:
+                return None
+            n, per_us, burst = control.declared_terms(known) if terms is None else terms
+            who = None if terms is None else actor
+            new = known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=now)
+            self._put_rate(known, new, now)
+            details = control.rate_details(known, new)
+            self._note(now, actor, control.RATE_CHANGED, name, note, details)
+            return new
+
+    def _put_rate(self, before: RateRow | None, rate: RateRow, now: Instant) -> None:
+        """Set a rate; its buckets keep their tokens."""
+        self._rates[rate.name] = rate
+        if before is None or control.terms_of(before) == control.terms_of(rate):
+            return
+        for name, bucket in self._buckets.items():
+            if control.stage_of(name) == rate.name:
+                level = control.rescale(
+                    Level(bucket.level, bucket.filled_at),
+                    control.terms_of(before),
+                    control.terms_of(rate),
+                    now,
+                )
+                # Whoever claims next looks when the first of those who are parked can be paid.
+                ready_at = None if bucket.ready_at is None else now
+                self._buckets[name] = BucketRow(name, *level, ready_at)
+                self._made_due = self._made_due or ready_at is not None
+
+    def _terms(self, name: str) -> RateTerms | None:
+        rate = self._rates.get(control.stage_of(name))
+        return None if rate is None else control.terms_of(rate)
+
+    def _level(self, name: str, terms: RateTerms, now: Instant) -> Level:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            return control.full(terms, now)
+        return control.fill(Level(bucket.level, bucket.filled_at), terms, now)
+
+    def _can_pay(self, row: JobRow, now: Instant) -> bool:
+        """Tell whether the bucket of a job can pay it and nobody more urgent is parked there."""
+        terms = None if row.rate is None else self._terms(row.rate)
+        if row.rate is None or terms is None:
+            return row.rate is None
+        if self._level(row.rate, terms, now).parts < control.price(row.cost, terms):
+            return False
+        parked = self._on_shelf("parked", ON_RATE + row.rate)
+        return all(urgency(row) < urgency(other) for other in parked)
+
+    def _pay(self, row: JobRow, now: Instant) -> None:
+        """Take the tokens of a run that can be paid."""
+        terms = None if row.rate is None else self._terms(row.rate)
+        if row.rate is not None and terms is not None:
+            level = self._level(row.rate, terms, now)
+            bucket = self._buckets.get(row.rate)
+            left = level.parts - control.price(row.cost, terms)
+            ready_at = None if bucket is None else bucket.ready_at
+            self._buckets[row.rate] = BucketRow(row.rate, left, level.at, ready_at)
+
+    def _await_payment(self, name: str, now: Instant) -> None:
+        """Say when the most urgent of those parked on a bucket can be paid."""
+        terms = self._terms(name)
+        parked = self._on_shelf("parked", ON_RATE + name)
+        if terms is None:
+            return
+        level = self._level(name, terms, now)
+        ready_at = None
+        if parked:
+            first = min(parked, key=urgency)
+            ready_at = control.payable_at(level, control.price(first.cost, terms), terms)
+        self._buckets[name] = BucketRow(name, *level, ready_at)
+
+    def _unpark_paid(self, now: Instant) -> int:
+        """Unpark, from every bucket that has filled, as many as it pays for."""
+        ready = [b for b in self._buckets.values() if b.ready_at is not None and b.ready_at <= now]
+        return sum(self._unpark_from(bucket.name, now) for bucket in ready)
+
+    def _unpark_from(self, name: str, now: Instant) -> int:
+        terms = self._terms(name)
+        if terms is None:
+            return 0
+        level = self._level(name, terms, now)
+        left, unparked, ready_at = level, 0, None
+        for row in sorted(self._on_shelf("parked", ON_RATE + name), key=urgency):
+            parts = control.price(row.cost, terms)
+            if left.parts < parts or unparked >= control.MOST_UNPARKED:
+                ready_at = control.payable_at(left, parts, terms)
+                break
+            left = Level(left.parts - parts, left.at)
+            unparked += 1
+            self._put(row._replace(parked_on=None))
+        self._buckets[name] = BucketRow(name, *level, ready_at)
+        return unparked
+
+    # --- pauses -----------------------------------------------------------------
+
+    def pause(
+        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
+    ) -> PauseRow | None:
+        with self._transaction() as now:
+            return self._pause(PauseRow(kind, name, until, actor, note or None, now))
+
+    def _pause(self, pause: PauseRow) -> PauseRow | None:
+        before = self._pauses.get((pause.kind, pause.name))
+        if before is not None and control.is_over(before, pause.at):
+            before = None
+        self._pauses[pause.kind, pause.name] = pause
+        subject = f"{pause.kind}/{pause.name}"
+        details = control.pause_details(pause.until_at, before)
+        self._note(pause.at, pause.actor, control.PAUSED, subject, pause.note, details)
+        return before
+
+    def _pause_keys(self, pauses: Iterable[tuple[str, Instant]], actor: str, now: Instant) -> None:
+        """Pause keys by a change. Only what was not paused is audited: a crowd says it often."""
+        for key, until in pauses:
+            before = self._pauses.get((KEY, key))
+            if until <= now or control.outlasts(before, until):
+                continue
+            if before is None or control.is_over(before, now):
+                self._pause(PauseRow(KEY, key, until, actor, None, now))
+            else:
+                self._pauses[KEY, key] = before._replace(until_at=until)
+
+    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+        with self._transaction() as now:
+            pause = self._pauses.get((kind, name))
+            if pause is None or control.is_over(pause, now):
+                return None
+            self._pauses[kind, name] = pause._replace(until_at=now)
+            details = control.pause_details(now, pause)
+            self._note(now, actor, control.RESUMED, f"{kind}/{name}", note, details)
+            self._end_pauses(now)
+            self._made_due = True
+            return pause
+
+    def _end_pauses(self, now: Instant) -> int:
+        """Unpark what was parked on keys whose pause is over; answer how many jobs."""
+        unparked = 0
+        for pause in [p for p in self._pauses.values() if control.is_over(p, now)]:
+            crowd = self._on_shelf("parked", ON_KEY + pause.name) if pause.kind == KEY else []
+            for row in sorted(crowd, key=urgency)[: control.MOST_UNPARKED]:
+                self._put(row._replace(parked_on=None))
+                unparked += 1
+            if len(crowd) <= control.MOST_UNPARKED:
+                del self._pauses[pause.kind, pause.name]
+        return unparked
+
+    def _paused_key(self, row: JobRow, now: Instant) -> str | None:
+        """Answer the first key of a job that is paused."""
+        for key in control.keys_in(row.slot, row.rate):
+            pause = self._pauses.get((KEY, key))
+            if pause is not None and not control.is_over(pause, now):
+                return key
+        return None
+
+    # --- weights and turns ------------------------------------------------------
+
+    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+        with self._transaction() as now:
+            known = self._weights.pop(tenant, None)
+            before = None if known is None else known.weight
+            if weight is not None:
+                self._weights[tenant] = WeightRow(tenant, weight, actor, now)
+            details = control.weight_details(weight, before)
+            self._note(now, actor, control.WEIGHED, tenant, note, details)
+            return before
+
+    def _had(self, family: str, tenant: str) -> int:
+        """Answer how much a tenant has had; who comes new, or back, has no turns saved up."""
+        turns = self._turns[family]
+        begins = max((began for _, began in turns.values()), default=0)
+        return max(begins, turns.get(tenant, (0, 0))[0])
+
+    def _take_turn(self, family: str, tenant: str) -> None:
+        had = self._had(family, tenant)
+        known = self._weights.get(tenant)
+        weight = 1 if known is None else known.weight
+        self._turns[family][tenant] = (had + control.price_of_turn(weight), had)
+
+    # --- upkeep and reading -----------------------------------------------------
+
+    def sweep(self, limit: int) -> int:
+        with self._transaction() as now:
+            idle = [
+                name
+                for name, slots in sorted(self._slots.items())
+                if control.is_keyed(name)
+                and all(slot.job_id is None for slot in slots.values())
+                and not self._on_shelf("parked", name)
+            ][:limit]
+            for name in idle:
+                del self._slots[name]
+            filled = [b.name for b in self._buckets.values() if self._is_full(b, now)][:limit]
+            for name in filled:
+                del self._buckets[name]
+            over = sum(control.is_over(p, now) for p in self._pauses.values())
+            self._end_pauses(now)
+            over -= sum(control.is_over(p, now) for p in self._pauses.values())
+            worthless = [
+                (family, tenant)
+                for family, turns in sorted(self._turns.items())
+                for tenant, (passed, _) in sorted(turns.items())
+                if passed <= max(began for _, began in turns.values())
+            ][:limit]
+            for family, tenant in worthless:
+                del self._turns[family][tenant]
+            return len(idle) + len(filled) + over + len(worthless)
+
+    def _is_full(self, bucket: BucketRow, now: Instant) -> bool:
+        terms = self._terms(bucket.name)
+        if terms is None or self._on_shelf("parked", ON_RATE + bucket.name):
+            return False
+        return self._level(bucket.name, terms, now).parts >= control.full(terms, now).parts
+
+    def limits(self) -> list[LimitRow]:
+        with self._lock:
+            return sorted(self._limits.values())
+
+    def rates(self) -> list[RateRow]:
+        with self._lock:
+            return sorted(self._rates.values())
+
+    def buckets(self, name: str | None = None) -> list[BucketRow]:
+        with self._lock:
+            return sorted(b for b in self._buckets.values() if name in (None, b.name))
+
+    def pauses(self) -> list[PauseRow]:
+        with self._transaction() as now:
+            return sorted(p for p in self._pauses.values() if not control.is_over(p, now))
+
+    def weights(self) -> list[WeightRow]:
+        with self._lock:
+            return sorted(self._weights.values())
+
+    def audit_trail(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        with self._lock:
+            return [
+                line
+                for line in reversed(self._audit)
+                if subject in (None, line.subject) and (before is None or line.position < before)
+            ][:limit]
+
+    def _note(
+        self, now: Instant, actor: str, act: str, subject: str, note: str | None, details: str
+    ) -> None:
+        position = len(self._audit) + 1
+        self._audit.append(AuditRow(position, now, actor, act, subject, note or None, details))

@@ -1,0 +1,356 @@
+"""Flow control: limits, rates, pauses, weights, and the lines of audit that go with them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from ulak.clock import Instant
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store import flow_control as control
+from ulak.store.flow_control import KEY, ON_KEY, Level
+from ulak.store.protocol import (
+    AuditRow,
+    BucketRow,
+    LimitRow,
+    PauseRow,
+    RateRow,
+    WeightRow,
+)
+from ulak.store.sqlite import keys
+from ulak.store.sqlite.writer import Transaction
+
+
+def _columns(record: type[tuple[object, ...]]) -> str:
+    return ", ".join(record._fields)  # type: ignore[attr-defined] # every record is a named tuple
+
+
+def _put(table: str, record: type[tuple[object, ...]], key: str) -> str:
+    columns = _columns(record)
+    bound = ", ".join("?" * len(columns.split(", ")))
+    setting = ", ".join(f"{c} = excluded.{c}" for c in columns.split(", "))
+    return (
+        f"INSERT INTO {table} ({columns}) VALUES ({bound}) ON CONFLICT ({key}) DO UPDATE "
+        f"SET {setting}"
+    )
+
+
+LIMITS = f"SELECT {_columns(LimitRow)} FROM limits ORDER BY name"
+LIMIT = f"SELECT {_columns(LimitRow)} FROM limits WHERE name = ?"
+PUT_LIMIT = _put("limits", LimitRow, "name")
+OPEN_SLOT = """
+    INSERT INTO slots (limit_name, n, closed) VALUES (?, ?, 0)
+    ON CONFLICT (limit_name, n) DO UPDATE SET closed = 0
+"""
+CLOSE_SLOTS = "UPDATE slots SET closed = 1 WHERE limit_name = ? AND n > ?"
+# Everything that begins with `flow/state/`: a slash is followed by a zero.
+SLOTS_OF_KEYS = """
+    SELECT DISTINCT limit_name FROM slots
+    WHERE limit_name = ?1 OR limit_name > ?1 || '/' AND limit_name < ?1 || '0'
+    ORDER BY limit_name
+"""
+
+RATES = f"SELECT {_columns(RateRow)} FROM rates ORDER BY name"
+RATE = f"SELECT {_columns(RateRow)} FROM rates WHERE name = ?"
+PUT_RATE = _put("rates", RateRow, "name")
+BUCKETS = f"SELECT {_columns(BucketRow)} FROM buckets ORDER BY name"
+BUCKET = f"SELECT {_columns(BucketRow)} FROM buckets WHERE name = ?"
+BUCKETS_OF_KEYS = f"""
+    SELECT {_columns(BucketRow)} FROM buckets
+    WHERE name = ?1 OR name > ?1 || '/' AND name < ?1 || '0' ORDER BY name
+"""
+PUT_BUCKET = _put("buckets", BucketRow, "name")
+
+PAUSES = f"""
+    SELECT {_columns(PauseRow)} FROM pauses WHERE until_at IS NULL OR until_at > ?
+    ORDER BY kind, name
+"""
+PAUSE = f"SELECT {_columns(PauseRow)} FROM pauses WHERE kind = ? AND name = ?"
+PUT_PAUSE = _put("pauses", PauseRow, "kind, name")
+OVER = f"""
+    SELECT {_columns(PauseRow)} FROM pauses INDEXED BY pauses_ending
+    WHERE until_at <= ? ORDER BY until_at, kind, name LIMIT ?
+"""
+END_PAUSE = "DELETE FROM pauses WHERE kind = ? AND name = ?"
+
+WEIGHTS = f"SELECT {_columns(WeightRow)} FROM weights ORDER BY tenant"
+WEIGHT = "SELECT weight FROM weights WHERE tenant = ?"
+PUT_WEIGHT = _put("weights", WeightRow, "tenant")
+FORGET_WEIGHT = "DELETE FROM weights WHERE tenant = ?"
+
+NOTE = "INSERT INTO audit (at, actor, act, subject, note, details) VALUES (?, ?, ?, ?, ?, ?)"
+AUDIT = f"""
+    SELECT {_columns(AuditRow)} FROM audit WHERE position < ? ORDER BY position DESC LIMIT ?
+"""
+AUDIT_OF = f"""
+    SELECT {_columns(AuditRow)} FROM audit WHERE subject = ? AND position < ?
+    ORDER BY position DESC LIMIT ?
+"""
+LAST_POSITION = 2**62
+
+IDLE_KEYS = """
+    SELECT limit_name FROM slots AS s
+    WHERE n = 1 AND limit_name LIKE '%/%/%'
+      AND NOT EXISTS (
+        SELECT 1 FROM slots WHERE limit_name = s.limit_name AND job_id IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM jobs INDEXED BY jobs_parked WHERE parked_on = s.limit_name)
+    ORDER BY limit_name LIMIT ?
+"""
+CLOSE_KEY = "DELETE FROM slots WHERE limit_name = ?"
+# A bucket is full when what was lacking has come in since; nobody may be parked on it.
+FULL_BUCKETS = f"""
+    DELETE FROM buckets WHERE name IN (
+        SELECT b.name FROM buckets AS b JOIN rates AS r
+            ON b.name = r.name OR (b.name > r.name || '/' AND b.name < r.name || '0')
+        WHERE b.level + (?1 - b.filled_at) * r.n >= r.burst * r.per_us
+          AND NOT EXISTS (
+            SELECT 1 FROM jobs INDEXED BY jobs_parked
+            WHERE parked_on = '{control.ON_RATE}' || b.name)
+        ORDER BY b.name LIMIT ?2
+    )
+"""
+WORTHLESS_TURNS = """
+    DELETE FROM turns WHERE (lane, tenant) IN (
+        SELECT lane, tenant FROM turns AS t
+        WHERE passed <= (SELECT max(began) FROM turns WHERE lane = t.lane)
+        ORDER BY lane, tenant LIMIT ?
+    )
+"""
+
+
+# --- limits ---------------------------------------------------------------------
+
+
+def declare(
+    t: Transaction, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms]
+) -> None:
+    """Take over what flows declare, except where an operator has set another value."""
+    for name, limit in sorted(limits.items()):
+        known = _limit(t, name)
+        new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, t.now)
+        if known is not None and known.actor is not None:
+            new = new._replace(n=known.n, actor=known.actor, at=known.at)
+        elif known is not None and known.n == limit.n:
+            new = new._replace(at=known.at)
+        if new != known:
+            _put_limit(t, new)
+    for name, rate in sorted(rates.items()):
+        _declare_rate(t, name, rate)
+
+
+def change_limit(
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str
+) -> LimitRow | None:
+    """Set a limit, or go back to the declared one."""
+    known = _limit(t, name)
+    if known is None:
+        return None
+    new = known._replace(n=known.declared, actor=None, at=t.now)
+    if n is not None:
+        new = known._replace(n=n, actor=actor, at=t.now)
+    _put_limit(t, new)
+    details = control.limit_details(known, new)
+    _note(t, actor, control.LIMIT_CHANGED, name, note, details)
+    return new
+
+
+def _limit(t: Transaction, name: str) -> LimitRow | None:
+    row = t.db.execute(LIMIT, (name,)).fetchone()
+    return None if row is None else LimitRow(*row)
+
+
+def _put_limit(t: Transaction, limit: LimitRow) -> None:
+    """Set a limit; open and close the slots that there are of it."""
+    t.db.execute(PUT_LIMIT, limit)
+    opened = [name for (name,) in t.db.execute(SLOTS_OF_KEYS, (limit.name,)).fetchall()]
+    if not limit.keyed and limit.name not in opened:
+        opened.append(limit.name)
+    for name in opened:
+        open_slots(t, name, limit.n)
+
+
+def open_slots(t: Transaction, name: str, places: int) -> None:
+    """Open the first so many slots of a limit, or of one key of it, and close the rest."""
+    t.db.executemany(OPEN_SLOT, [(name, n) for n in range(1, places + 1)])
+    t.db.execute(CLOSE_SLOTS, (name, places))
+
+
+# --- rates ----------------------------------------------------------------------
+
+
+def _declare_rate(t: Transaction, name: str, terms: RateTerms) -> None:
+    known = _rate(t, name)
+    new = RateRow(name, *terms, *terms, None, t.now)
+    if known is not None and (known.actor is not None or control.terms_of(known) == terms):
+        new = known._replace(
+            declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
+        )
+    if new != known:
+        _put_rate(t, known, new)
+
+
+def change_rate(
+    t: Transaction, name: str, terms: RateTerms | None, *, actor: str, note: str
+) -> RateRow | None:
+    """Set a rate, or go back to the declared one."""
+    known = _rate(t, name)
+    if known is None:
+        return None
+    n, per_us, burst = control.declared_terms(known) if terms is None else terms
+    who = None if terms is None else actor
+    new = known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=t.now)
+    _put_rate(t, known, new)
+    _note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
+    return new
+
+
+def _rate(t: Transaction, name: str) -> RateRow | None:
+    row = t.db.execute(RATE, (name,)).fetchone()
+    return None if row is None else RateRow(*row)
+
+
+def _put_rate(t: Transaction, before: RateRow | None, rate: RateRow) -> None:
+    """Set a rate; its buckets keep their tokens."""
+    t.db.execute(PUT_RATE, rate)
+    if before is None or control.terms_of(before) == control.terms_of(rate):
+        return
+    for row in t.db.execute(BUCKETS_OF_KEYS, (rate.name,)).fetchall():
+        bucket = BucketRow(*row)
+        level = control.rescale(
+            Level(bucket.level, bucket.filled_at),
+            control.terms_of(before),
+            control.terms_of(rate),
+            t.now,
+        )
+        # Whoever claims next looks when the first of those who are parked can be paid.
+        ready_at = None if bucket.ready_at is None else t.now
+        t.db.execute(PUT_BUCKET, (bucket.name, *level, ready_at))
+        t.made_due = t.made_due or ready_at is not None
+
+
+# --- pauses ---------------------------------------------------------------------
+
+
+def pause(t: Transaction, new: PauseRow) -> PauseRow | None:
+    """Begin a pause; answer the one that it replaces."""
+    before = _pause(t, new.kind, new.name)
+    t.db.execute(PUT_PAUSE, new)
+    subject = f"{new.kind}/{new.name}"
+    details = control.pause_details(new.until_at, before)
+    _note(t, new.actor, control.PAUSED, subject, new.note, details)
+    return before
+
+
+def pause_keys(t: Transaction, pauses: Iterable[tuple[str, Instant]], actor: str) -> None:
+    """Pause keys by a change. Only what was not paused is audited: a crowd says it often."""
+    for key, until in pauses:
+        before = _pause(t, KEY, key)
+        if until <= t.now or control.outlasts(before, until):
+            continue
+        if before is None:
+            pause(t, PauseRow(KEY, key, until, actor, None, t.now))
+        else:
+            t.db.execute(PUT_PAUSE, before._replace(until_at=until))
+
+
+def resume(t: Transaction, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+    """End a pause; answer it, or None when there is none."""
+    known = _pause(t, kind, name)
+    if known is None:
+        return None
+    t.db.execute(PUT_PAUSE, known._replace(until_at=t.now))
+    details = control.pause_details(t.now, known)
+    _note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
+    end_pauses(t)
+    t.made_due = True
+    return known
+
+
+def end_pauses(t: Transaction, limit: int = 100) -> int:
+    """Unpark what was parked on keys whose pause is over; answer how many jobs."""
+    unparked = 0
+    for row in t.db.execute(OVER, (t.now, limit)).fetchall():
+        over = PauseRow(*row)
+        let_go = 0
+        if over.kind == KEY:
+            let_go = keys.pass_on(t, ON_KEY + over.name, control.MOST_UNPARKED)
+        unparked += let_go
+        if let_go < control.MOST_UNPARKED:
+            t.db.execute(END_PAUSE, (over.kind, over.name))
+    return unparked
+
+
+def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
+    """Answer a pause that is not over."""
+    row = t.db.execute(PAUSE, (kind, name)).fetchone()
+    found = None if row is None else PauseRow(*row)
+    return None if found is None or control.is_over(found, t.now) else found
+
+
+# --- weights, audit, upkeep -----------------------------------------------------
+
+
+def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+    """Give a tenant a weight, or take it away; answer the one that it had."""
+    row = t.db.execute(WEIGHT, (tenant,)).fetchone()
+    before: int | None = None if row is None else row[0]
+    if weight is None:
+        t.db.execute(FORGET_WEIGHT, (tenant,))
+    else:
+        t.db.execute(PUT_WEIGHT, (tenant, weight, actor, t.now))
+    _note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
+    return before
+
+
+def _note(
+    t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
+) -> None:
+    t.db.execute(NOTE, (t.now, actor, act, subject, note or None, details))
+
+
+def sweep(t: Transaction, limit: int) -> int:
+    """Remove what counts for nothing any more."""
+    idle = t.db.execute(IDLE_KEYS, (limit,)).fetchall()
+    t.db.executemany(CLOSE_KEY, idle)
+    filled = t.db.execute(FULL_BUCKETS, (t.now, limit)).rowcount
+    over = len(t.db.execute(OVER, (t.now, limit)).fetchall())
+    end_pauses(t, limit)
+    over -= len(t.db.execute(OVER, (t.now, limit)).fetchall())
+    worthless = t.db.execute(WORTHLESS_TURNS, (limit,)).rowcount
+    return len(idle) + filled + over + worthless
+
+
+# --- reading --------------------------------------------------------------------
+
+
+def limits(db: sqlite3.Connection) -> list[LimitRow]:
+    return [LimitRow(*row) for row in db.execute(LIMITS).fetchall()]
+
+
+def rates(db: sqlite3.Connection) -> list[RateRow]:
+    return [RateRow(*row) for row in db.execute(RATES).fetchall()]
+
+
+def buckets(db: sqlite3.Connection, name: str | None) -> list[BucketRow]:
+    found = db.execute(BUCKETS) if name is None else db.execute(BUCKET, (name,))
+    return [BucketRow(*row) for row in found.fetchall()]
+
+
+def pauses(db: sqlite3.Connection, now: Instant) -> list[PauseRow]:
+    return [PauseRow(*row) for row in db.execute(PAUSES, (now,)).fetchall()]
+
+
+def weights(db: sqlite3.Connection) -> list[WeightRow]:
+    return [WeightRow(*row) for row in db.execute(WEIGHTS).fetchall()]
+
+
+def audit_trail(
+    db: sqlite3.Connection, subject: str | None, before: int | None, limit: int
+) -> list[AuditRow]:
+    below = LAST_POSITION if before is None else before
+    if subject is None:
+        found = db.execute(AUDIT, (below, limit))
+    else:
+        found = db.execute(AUDIT_OF, (subject, below, limit))
+    return [AuditRow(*row) for row in found.fetchall()]
