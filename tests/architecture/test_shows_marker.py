@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+PLUGIN = Path(__file__).parents[1] / "shows.py"
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def project(tmp_path: Path) -> Path:
         "- E-1 One.\n- E-2 Two, unlike E-9.\n| E-3 | Three |\n- **C-4 [O]** Four.\n"
     )
     (tmp_path / "tests").mkdir()
-    shutil.copy(CONFTEST, tmp_path / "tests" / "conftest.py")
+    shutil.copy(PLUGIN, tmp_path / "tests" / "conftest.py")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    shows(*ids)\n")
     return tmp_path
 

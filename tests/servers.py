@@ -1,0 +1,49 @@
+"""The servers that tests ask for by a fixture: `postgres_url`, `pooled_url`, `databases`.
+
+The first test that asks starts them; they serve every test of the process (under xdist each
+worker has its own) and end with it, however it ends. A server that is missing is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.databases import Databases
+from ulak.testing.servers import Pooler, Postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """The PostgreSQL of this process. Who kills or reconfigures one starts its own."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pooler_server(postgres_server: Postgres) -> Iterator[Pooler]:
+    """A pgbouncer in front of it, in transaction mode."""
+    with Pooler(postgres_server) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: Postgres) -> Iterator[Databases]:
+    """Lends databases, with tables in them if you say how they are made."""
+    lender = Databases(postgres_server)
+    yield lender
+    lender.close()
+
+
+@pytest.fixture
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    with databases.lend() as url:
+        yield url
+
+
+@pytest.fixture
+def pooled_url(postgres_url: str, pooler_server: Pooler) -> str:
+    """The URL of the same database through the pooler."""
+    return pooler_server.url(postgres_url.rpartition("/")[2])

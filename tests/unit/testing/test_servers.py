@@ -1,0 +1,254 @@
+"""Private servers start, come back after a kill with what was committed, and leave nothing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ulak.testing import servers
+from ulak.testing.servers import Pooler, Postgres, ServerFailed, ServerMissing
+
+# A program that starts both, says where, and waits for its end.
+OWNER = """
+import json, sys
+from ulak.testing.servers import Pooler, Postgres
+with Postgres() as postgres, Pooler(postgres) as pooler:
+    facts = [[str(s.directory), s.port] for s in (postgres, pooler)]
+    print(json.dumps({"url": postgres.url(), "servers": facts}), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Postgres]:
+    """A server that these tests may kill, unlike the one that all tests share."""
+    with Postgres() as server:
+        yield server
+
+
+def processes_of(directory: Path) -> list[str]:
+    """The command lines that name the directory, its own keeper among them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(directory) in command:
+            found.append(command)
+    return found
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
+    """Tell whether something comes true that other processes are about to do."""
+    give_up = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has died and waits to be reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def answers(url: str) -> bool:
+    with psycopg.connect(url) as db:
+        return db.execute("SELECT 1").fetchone() == (1,)
+
+
+def backends(db: psycopg.Connection) -> list[int]:
+    return [pid for (pid,) in db.execute("SELECT pid FROM pg_stat_activity").fetchall()]
+
+
+def setting(url: str, name: str) -> str:
+    with psycopg.connect(url) as db:
+        return db.execute("SELECT current_setting(%s)", [name]).fetchone()[0]
+
+
+# --- one server ---------------------------------------------------------------------
+
+
+def test_a_server_answers_directly_and_through_the_pooler(
+    postgres_url: str, pooled_url: str
+) -> None:
+    assert answers(postgres_url)
+    assert answers(pooled_url)
+    assert postgres_url != pooled_url
+
+
+def test_a_server_does_not_run_as_root(own: Postgres) -> None:
+    with psycopg.connect(own.url()) as db:
+        (owner,) = {Path(f"/proc/{pid}").stat().st_uid for pid in backends(db)}
+    assert owner == own.directory.stat().st_uid != 0
+
+
+def test_the_pooler_gives_out_a_connection_for_a_transaction_and_not_for_a_session(
+    pooled_url: str,
+) -> None:
+    with (
+        psycopg.connect(pooled_url, autocommit=True) as one,
+        psycopg.connect(pooled_url, autocommit=True) as two,
+    ):
+        pids = [db.execute("SELECT pg_backend_pid()").fetchone() for db in (one, two, one)]
+    assert len(set(pids)) == 1
+
+
+def test_what_was_committed_is_there_after_a_kill_and_what_was_not_is_not(own: Postgres) -> None:
+    with psycopg.connect(own.url(), autocommit=True) as db:
+        db.execute("CREATE TABLE kept (n int)")
+        db.execute("INSERT INTO kept VALUES (1)")
+    port = own.port
+    open_transaction = psycopg.connect(own.url())
+    open_transaction.execute("INSERT INTO kept VALUES (2)")
+    own.kill()
+    with pytest.raises(psycopg.OperationalError):
+        open_transaction.execute("SELECT 1")
+    own.start()
+    assert own.port == port
+    with psycopg.connect(own.url()) as db:
+        assert db.execute("SELECT n FROM kept").fetchall() == [(1,)]
+
+
+def test_a_kill_leaves_no_process_even_when_one_is_at_work(own: Postgres) -> None:
+    busy = psycopg.connect(own.url(), autocommit=True)
+    busy.pgconn.send_query(b"SELECT sum(n) FROM generate_series(1, 1e12) n")
+    with psycopg.connect(own.url()) as db:
+        pids = backends(db)
+    assert len(pids) > 3
+    own.kill()
+    assert [pid for pid in pids if alive(pid)] == []
+    busy.close()
+    own.start()
+    assert answers(own.url())
+
+
+def test_a_stop_is_a_shutdown_in_good_order(own: Postgres) -> None:
+    own.stop()
+    assert "database system is shut down" in own.log.splitlines()[-1]
+    own.start()
+    assert answers(own.url())
+
+
+def test_the_pooler_finds_the_server_again_after_a_kill_of_either(own: Postgres) -> None:
+    with Pooler(own) as pooler:
+        assert answers(pooler.url())
+        own.kill()
+        own.start()
+        assert eventually(lambda: _answers_again(pooler.url()))
+        pooler.kill()
+        with pytest.raises(psycopg.OperationalError):
+            answers(pooler.url())
+        pooler.start()
+        assert answers(pooler.url())
+
+
+def _answers_again(url: str) -> bool:
+    try:
+        return answers(url)
+    except psycopg.OperationalError:
+        return False
+
+
+def test_a_durable_server_waits_for_the_disk() -> None:
+    with Postgres(durable=True, settings={"shared_buffers": "16MB"}) as server:
+        assert setting(server.url(), "fsync") == "on"
+        assert setting(server.url(), "synchronous_commit") == "on"
+        assert setting(server.url(), "full_page_writes") == "on"
+        assert setting(server.url(), "shared_buffers") == "16MB"
+
+
+# --- starts that fail -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["postgres", "pgbouncer"])
+def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(
+    kind: str, own: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as squatter:
+        squatter.bind((servers.HOST, 0))
+        squatter.listen()
+        taken = squatter.getsockname()[1]
+        free = servers._free_port
+        offers = iter([taken, free()])
+        monkeypatch.setattr(servers, "_free_port", lambda: next(offers))
+        with Postgres() if kind == "postgres" else Pooler(own) as server:
+            assert server.port != taken
+            assert answers(server.url())
+
+
+def test_a_start_that_fails_shows_the_log_and_leaves_nothing() -> None:
+    server = Postgres(settings={"shared_buffers": "a lot"})
+    with pytest.raises(ServerFailed, match=r'invalid value for parameter "shared_buffers"'), server:
+        pass
+    assert not server.directory.exists()
+    assert processes_of(server.directory) == []
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(ServerMissing, match="pgbadger is not on PATH"):
+        servers.find_program("pgbadger")
+
+
+# --- nothing is left -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["returns", "raises"])
+def test_a_closed_server_leaves_no_process_and_no_directory(way: str, own: Postgres) -> None:
+    pooler = Pooler(own)
+    try:
+        with pooler:
+            directory = pooler.directory
+            assert len(processes_of(directory)) == 2  # the server and its keeper
+            if way == "raises":
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert not directory.exists()
+    assert processes_of(directory) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_servers_do_not_outlive_a_program_that_is_killed(number: signal.Signals) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    said = json.loads(program.stdout.readline())
+    directories = [Path(directory) for directory, _ in said["servers"]]
+    busy = psycopg.connect(said["url"], autocommit=True)
+    busy.pgconn.send_query(b"SELECT sum(n) FROM generate_series(1, 1e12) n")
+    with psycopg.connect(said["url"]) as db:
+        pids = backends(db)
+    assert all(processes_of(directory) for directory in directories)
+
+    program.send_signal(number)
+    program.communicate()
+
+    assert eventually(lambda: not any(directory.exists() for directory in directories))
+    assert [pid for pid in pids if alive(pid)] == []
+    assert eventually(lambda: not any(processes_of(directory) for directory in directories))
+    busy.close()
+
+
+def test_a_server_does_not_outlive_its_keeper() -> None:
+    with Pooler(Postgres()) as pooler:
+        directory = pooler.directory
+        os.kill(pooler._keeper.pid, signal.SIGKILL)
+        assert eventually(lambda: not alive(pooler._pid))
+        with pytest.raises(ServerFailed, match="keeper of pgbouncer has died"):
+            pooler.stop()
+    assert not directory.exists()
