@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run fmt lint types imports test soak bench figures check lock clean
+.PHONY: help setup servers run fmt lint types imports test soak bench figures check lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -14,6 +14,9 @@ setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
 $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	PYTHON="$(PYTHON)" bash scripts/setup.sh
 	@touch $@
+
+servers: ## install what tests and benchmarks start for themselves, if it is missing
+	@bash scripts/servers.sh
 
 run: setup ## start the example application
 	$(BIN)/ulak up examples.demo:engine
@@ -35,16 +38,16 @@ imports: setup ## imports point the right way (docs/design.md, section 4)
 
 check: lint types imports ## lint, types and imports, without the tests
 
-test: setup lint types imports ## everything CI checks
+test: setup servers lint types imports ## everything CI checks
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: setup ## kill workers for a long time and count what was lost
+soak: setup servers ## kill workers for a long time and count what was lost
 	$(BIN)/python -m bench.soak
 
-bench: setup ## measure speed
+bench: setup servers ## measure speed
 	$(BIN)/python -m bench
 
-figures: setup ## measure every promised figure and write docs/figures.md
+figures: setup servers ## measure every promised figure and write docs/figures.md
 	$(BIN)/python -m bench.figures
 
 lock: setup ## write requirements.lock anew (UPGRADE=1: newest versions)

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Make sure that this machine has the programs of the servers that tests start for themselves:
+# PostgreSQL and pgbouncer. Says nothing and takes no time when they are there.
+#
+# What is missing is installed from Debian's or Ubuntu's packages if we may: as root, or by sudo
+# without a password. Only the programs are wanted, so no cluster is made and no service started.
+set -euo pipefail
+
+DEFAULTS=/etc/postgresql-common/createcluster.conf
+POLICY=/usr/sbin/policy-rc.d
+
+has_postgres() {
+    local place
+    for place in "$(dirname "$(command -v postgres || echo /none/postgres)")" /usr/lib/postgresql/*/bin; do
+        if [ -x "$place/postgres" ] && [ -x "$place/initdb" ]; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+has_pgbouncer() {
+    PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null
+}
+
+missing() {
+    has_postgres || echo postgresql
+    has_pgbouncer || echo pgbouncer
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "$@"
+}
+
+# Packages start what they install. This answer of policy-rc.d, "not allowed", is the way to ask
+# them not to; whoever has an answer of their own keeps it.
+forbid_services() {
+    [ -e "$POLICY" ] && return
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$POLICY" >/dev/null
+    as_root chmod 755 "$POLICY"
+    undo+=("rm -f $POLICY")
+}
+
+# Installing a PostgreSQL makes a cluster "main", unless the defaults of postgresql-common say no.
+forbid_main_cluster() {
+    as_root cp -p "$DEFAULTS" "$DEFAULTS.before-ulak"
+    undo+=("mv $DEFAULTS.before-ulak $DEFAULTS")
+    echo "create_main_cluster = false" | as_root tee -a "$DEFAULTS" >/dev/null
+}
+
+restore() {
+    local step
+    for step in "${undo[@]}"; do
+        # shellcheck disable=SC2086 - each step is a command of words without spaces
+        as_root $step
+    done
+}
+
+# Called where a failure is answered, so `set -e` does not hold in here.
+install() {
+    undo=()
+    trap restore EXIT
+    as_root apt-get update -q \
+        && forbid_services \
+        && apt_install postgresql-common \
+        && forbid_main_cluster \
+        && apt_install "$@"
+}
+
+mapfile -t packages < <(missing)
+if [ "${#packages[@]}" -eq 0 ]; then
+    exit 0
+fi
+
+echo "servers: the tests start servers of their own; installing ${packages[*]}"
+had_pgbouncer=$(has_pgbouncer && echo yes || echo no)
+if ! install "${packages[@]}" || [ -n "$(missing)" ]; then
+    echo "servers: could not install ${packages[*]}; install them as root, then run this again:" >&2
+    echo "    apt-get install ${packages[*]}" >&2
+    exit 1
+fi
+# It would start with the machine from now on, which nobody asked for.
+if [ "$had_pgbouncer" = no ] && [ -d /run/systemd/system ]; then
+    as_root systemctl disable --quiet pgbouncer.service
+fi
