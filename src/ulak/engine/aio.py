@@ -13,11 +13,12 @@ from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.engine.function import Call
-from ulak.engine.intake import refuse_connection
+from ulak.engine.intake import guest_of
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
+from ulak.store import caller
 from ulak.store.protocol import LARGEST_BATCH, Added, CountRow, JobFilter
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class AsyncEngine:
         connection: Any = None,
     ) -> Job:
         """Accept a job, sharing its commit with every other submit of this moment."""
-        if connection is not None:
-            refuse_connection(self._engine.store.features)
-        new = self._engine.prepare(
-            flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
-            expires=expires, dedup_key=dedup_key,
+        make = partial(
+            self._engine.prepare, flow, *arguments, tenant=tenant, actor=actor,
+            priority=priority, after=after, expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
-        added = (await self._offer([new]))[0]
+        if connection is not None:
+            added = await caller.add_async(guest_of(self._engine.store), connection, make)
+        else:
+            added = (await self._offer([make()]))[0]
         return Job(added.row, created=added.created)
 
     async def submit_many(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -19,7 +20,7 @@ from ulak.core.policy import Backoff, LimitTerms, RateTerms
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
-from ulak.engine.intake import Intake, refuse_connection
+from ulak.engine.intake import Intake, guest_of
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
@@ -30,7 +31,7 @@ from ulak.errors import (
     UnknownOutcome,
 )
 from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
-from ulak.store import codec
+from ulak.store import caller, codec
 from ulak.store.protocol import Added, Store
 
 P = TypeVar("P")
@@ -242,22 +243,25 @@ class Engine(Acts):
             after: Do not begin before this has passed.
             expires: End it as expired when it is not finished by then.
             dedup_key: The key itself, instead of the flow's rule.
-            connection: Your own transaction, to write the job in; no store can do so yet.
+            connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to write
+                the job in: it is stored when you commit, and found at a worker's next look.
 
         Raises:
             BadInput: something cannot be used as given.
-            NotSupported: the store cannot write in the transaction of `connection`.
+            NotSupported: the store cannot write in a transaction of yours.
             Overloaded: too much is waiting; nothing was accepted.
             UnknownOutcome: no acknowledgement in time; carries the job's id.
             StoreError: the store could not answer.
         """
         self._refuse_on_a_loop("submit")
-        if connection is not None:
-            refuse_connection(self.store.features)
-        new = self.prepare(
-            flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
-            expires=expires, dedup_key=dedup_key,
+        make = partial(
+            self.prepare, flow, *arguments, tenant=tenant, actor=actor, priority=priority,
+            after=after, expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
+        if connection is not None:
+            added = caller.add(guest_of(self.store), connection, make)
+            return Job(added.row, created=added.created)
+        new = make()
         try:
             added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
         except TimeoutError:

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import NoReturn
+from typing import cast
 
 from ulak.core.job import NewJob
 from ulak.errors import NotSupported, Overloaded, Refused, StoreError
-from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Features, Store
+from ulak.store.caller import Guest
+from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 
 log = logging.getLogger("ulak.intake")
 
@@ -193,19 +194,17 @@ class Intake:
                 start += len(jobs)
 
 
-def refuse_connection(features: Features) -> NoReturn:
-    """Refuse a caller's transaction: to store the job beside it would break what was asked for.
+def guest_of(store: Store) -> Guest:
+    """Answer the store as one that writes in a caller's own transaction.
 
     Raises:
-        NotSupported: always; naming the store, the call and the cure.
+        NotSupported: it cannot, and to store the job beside the transaction would break what was
+            asked for; naming the store, the call and the cure.
     """
-    why = (
-        "this release has no way to ask for it"
-        if features.caller_transactions
-        else "it cannot write in a transaction of yours"
-    )
+    if store.features.caller_transactions:
+        return cast(Guest, store)
     raise NotSupported(
-        f"submit(connection=...) is not to be had from the {features.name} store: {why}; leave "
-        "connection= out, commit your own rows first and then submit with a dedup_key, so that "
-        "after a crash in between you can submit again"
+        f"submit(connection=...) is not to be had from the {store.features.name} store: it cannot "
+        "write in a transaction of yours; leave connection= out, commit your own rows first and "
+        "then submit with a dedup_key, so that after a crash in between you can submit again"
     )

@@ -12,7 +12,8 @@ from ulak.clock import Clock, Instant, SystemClock
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
-from ulak.errors import StoreError
+from ulak.errors import BadInput, StoreError
+from ulak.store.caller import Driver, Steps
 from ulak.store.protocol import (
     NO_RATES,
     Added,
@@ -39,6 +40,7 @@ from ulak.store.protocol import (
     WorkerRow,
 )
 from ulak.store.sqlite import (
+    caller,
     claims,
     commits,
     control,
@@ -90,13 +92,18 @@ class SqliteStore:
         self.path = Path(path)
         self.clock: Clock = clock or SystemClock()
         self.features = Features(
-            name="sqlite", durable=True, shared=True, durability=LOSSES[synchronous]
+            name="sqlite",
+            durable=True,
+            shared=True,
+            caller_transactions=True,
+            durability=LOSSES[synchronous],
         )
         self._synchronous = synchronous
         self._checkpoint_bytes = checkpoint_bytes
         self._open_writer: Writer | None = None
         self._open_readers: Readers | None = None
         self._rings: list[Callable[[], None]] = []
+        self._callers = caller.Callers(self.path)
 
     # --- life -------------------------------------------------------------------
 
@@ -117,6 +124,7 @@ class SqliteStore:
     def close(self) -> None:
         readers, self._open_readers = self._open_readers, None
         writer, self._open_writer = self._open_writer, None
+        self._callers.close()
         if readers is not None:
             readers.close()
         if writer is not None:
@@ -261,6 +269,22 @@ class SqliteStore:
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
         return self._read(lambda db: control.audit_trail(db, subject, before, limit))
+
+    # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
+
+    caller_kinds = caller.KINDS
+
+    def find_driver(self, connection: object) -> Driver | None:
+        if self._open_writer is None:
+            # Opening writes, and would wait for the very transaction that waits for it.
+            raise BadInput(
+                "open the engine before a transaction of yours begins: call engine.open() when "
+                "the program starts"
+            )
+        return self._callers.find_driver(connection)
+
+    def add_steps(self, job: NewJob) -> Steps[Added]:
+        return caller.add_steps(self._callers, job, self.clock.now())
 
     # --- upkeep -----------------------------------------------------------------
 

@@ -1,0 +1,194 @@
+"""A job written in a caller's own transaction: his connection, his commit, plain statements.
+
+How the caller has set up his connection must not matter. Rows are read by a cursor without his
+row factory; texts are read as bytes, which no text factory touches; every value read is an
+expression, which has no declared type that a converter could be registered for; and tables are
+named with `main`, so that no temporary table of his stands before them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core.job import Event, JobRow, NewJob
+from ulak.errors import BadInput
+from ulak.store.caller import Driver, Rows, Steps, Values, is_of
+from ulak.store.protocol import Added
+from ulak.store.sqlite import proofs
+from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
+from ulak.store.sqlite.writer import connect
+
+KINDS = (
+    "a sqlite3.Connection, an aiosqlite.Connection, or a Connection, Session, AsyncConnection or "
+    "AsyncSession of SQLAlchemy over one of them"
+)
+
+NOT_A_WRITE = (
+    "on SQLite a transaction that takes a job must have begun as a write: begin it with "
+    '"BEGIN IMMEDIATE", or write a row of yours first (a Session: flush() first), then submit'
+)
+
+FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
+HOLDER = "SELECT +job_id, +expires_at FROM main.dedup WHERE tenant = ? AND flow = ? AND key = ?"
+FIND_JOB = "SELECT {} FROM main.jobs WHERE id = ?".format(
+    ", ".join(
+        f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END"
+        for name in JobRow._fields
+    )
+)
+TAKE_KEY = """
+    INSERT INTO main.dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, flow, key)
+    DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
+"""
+PROOF_HEAD = "SELECT +proof_id, +hash FROM main.proof_heads WHERE tenant = ?"
+ADD_PROOF = """
+    INSERT INTO main.proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
+"""
+SET_PROOF_HEAD = """
+    INSERT INTO main.proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
+    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
+"""
+
+
+def _insert(table: str, columns: str) -> str:
+    places = ", ".join("?" for _ in columns.split(", "))
+    return f"INSERT INTO main.{table} ({columns}) VALUES ({places})"
+
+
+INSERT_PAYLOAD = _insert("payloads", "job_id, data, schema")
+INSERT_EVENT = _insert("events", ", ".join(Event._fields))
+APPEND_DELTA = _insert("count_deltas", "flow, flow_version, state, role, jobs")
+INSERT_JOB = _insert("jobs", JOB_COLUMNS)
+
+
+def add_steps(callers: Callers, job: NewJob, now: Instant) -> Steps[Added]:
+    """Store a job, or answer the one that holds its key.
+
+    The row of the job is written last. A caller may go on and commit after an error half way
+    through; what is stored then belongs to no job, and no worker finds a job that lacks its half.
+    """
+    found: Rows = yield FILE, ()
+    callers.must_be_theirs(found[0][0])
+    row = job.row
+    if row.dedup_key is not None:
+        held: Rows = yield HOLDER, (row.tenant, row.flow, row.dedup_key)
+        if held and (held[0][1] is None or held[0][1] > now):
+            first: Rows = yield FIND_JOB, (held[0][0],)
+            if first:
+                return Added(_read_job(first[0]), False)
+    try:
+        yield INSERT_PAYLOAD, (row.id, job.payload.data, job.payload.schema)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise BadInput(NOT_A_WRITE) from error
+        raise
+    yield INSERT_EVENT, tuple(job.event)
+    if row.dedup_key is not None:
+        yield TAKE_KEY, (row.tenant, row.flow, row.dedup_key, row.id, job.key_expires_at)
+    if job.proof is not None:
+        yield from _prove(job, job.proof)
+    yield APPEND_DELTA, (row.flow, row.flow_version, row.state, row.role, 1)
+    yield INSERT_JOB, tuple(row)
+    return Added(row, True)
+
+
+def _prove(job: NewJob, body: bytes) -> Steps[None]:
+    tenant = job.row.tenant
+    heads: Rows = yield PROOF_HEAD, (tenant,)
+    number, last = heads[0] if heads else (0, proofs.FIRST_HASH)
+    number, link = number + 1, proofs.link(last, body)
+    yield ADD_PROOF, (tenant, number, job.row.id, job.event.seq, body, link)
+    yield SET_PROOF_HEAD, (tenant, number, link)
+
+
+def _read_job(values: tuple[Any, ...]) -> JobRow:
+    job_id, *rest = values
+    return as_job((job_id, *(v.decode() if isinstance(v, bytes) else v for v in rest)))
+
+
+class Callers:
+    """Knows the callers' connections to one file, and whether somebody is writing to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def find_driver(self, connection: object) -> Driver | None:
+        """Answer how a connection is written with, or None when it is not one of SQLite's."""
+        if isinstance(connection, sqlite3.Connection):
+            return Driver(False, _execute, _check)
+        if is_of(connection, "aiosqlite", "Connection"):
+            return Driver(True, _execute_async, _check)
+        return None
+
+    def close(self) -> None:
+        """Give the connection back; the next check opens another."""
+        with self._lock:
+            db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def must_be_theirs(self, name: bytes | None) -> None:
+        """Refuse a transaction on another file, and one that has not begun as a write."""
+        there = os.fsdecode(name or b"")
+        if not _is_same_file(there, self._path):
+            raise BadInput(
+                f"this connection is to {there or 'a database in memory'} and the jobs are in "
+                f"{self._path}: a transaction is of one file; connect to that one"
+            )
+        if not self._is_being_written():
+            raise BadInput(NOT_A_WRITE)
+
+    def _is_being_written(self) -> bool:
+        """Tell whether somebody has begun a write.
+
+        Python's driver does not tell whether a transaction is one. If nobody writes, the caller
+        does not. If somebody does, and it is not he, his first statement will find that out.
+        """
+        with self._lock:
+            if self._db is None:
+                self._db = connect(self._path)
+                self._db.execute("PRAGMA busy_timeout = 0").fetchone()
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    return True
+                raise
+            self._db.execute("ROLLBACK")
+            return False
+
+
+def _check(connection: Any) -> None:
+    if not connection.in_transaction:
+        raise BadInput(NOT_A_WRITE)
+
+
+def _is_same_file(name: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(name, path)
+    except OSError:
+        return False
+
+
+def _execute(connection: sqlite3.Connection, statement: str, values: Values) -> Rows:
+    # Made by hand: the connection's own would have its row factory, or be a class of the caller's.
+    cursor = sqlite3.Cursor(connection)
+    try:
+        return cursor.execute(statement, values).fetchall()
+    finally:
+        cursor.close()
+
+
+async def _execute_async(connection: Any, statement: str, values: Values) -> Rows:
+    async with connection.cursor() as cursor:
+        cursor.row_factory = None
+        await cursor.execute(statement, values)
+        return list(await cursor.fetchall())

@@ -1,0 +1,125 @@
+"""Every kind of connection in which a caller may hold a transaction, behind the same few words."""
+
+import asyncio
+import inspect
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+
+OWN_TABLE = "CREATE TABLE IF NOT EXISTS orders (number INTEGER)"
+
+
+class Caller:
+    """A program's own connection. Async ones are driven by a loop that this object has.
+
+    Args:
+        connection: What is given to `submit`.
+        execute: Runs a statement of the program, and answers its rows.
+        close: Gives everything back.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: Any,
+        execute: Callable[[str], Any],
+        *close: Callable[[], Any],
+    ) -> None:
+        self._loop = loop
+        self.connection = connection
+        self._execute = execute
+        self._close = close
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.connection.commit)
+
+    def do(self, answer: Any) -> Any:
+        """Answer what was answered, or what it was a promise of."""
+        if not inspect.isawaitable(answer):
+            return answer
+
+        async def wait() -> Any:
+            return await answer
+
+        return self._loop.run_until_complete(wait())
+
+    def execute(self, statement: str) -> Any:
+        return self.do(self._execute(statement))
+
+    def order(self, number: int) -> None:
+        """Write a row of the program's own: on SQLite this makes the transaction a write."""
+        self.execute(f"INSERT INTO orders VALUES ({number:d})")  # noqa: S608 - a number of ours
+
+    def submit(self, engine: Engine, *arguments: Any, **options: Any) -> Job:
+        verb = engine.aio.submit if self.is_async else engine.submit
+        return self.do(verb(*arguments, connection=self.connection, **options))
+
+    def commit(self) -> None:
+        self.do(self.connection.commit())
+
+    def rollback(self) -> None:
+        self.do(self.connection.rollback())
+
+    def close(self) -> None:
+        for close in self._close:
+            self.do(close())
+        self._loop.close()
+
+
+def sqlite3_connection(path: Path) -> Caller:
+    db = sqlite3.connect(path)
+    return Caller(asyncio.new_event_loop(), db, db.execute, db.close)
+
+
+def aiosqlite_connection(path: Path) -> Caller:
+    loop = asyncio.new_event_loop()
+
+    async def connect() -> Any:
+        return await aiosqlite.connect(path)
+
+    db = loop.run_until_complete(connect())
+    return Caller(loop, db, db.execute, db.close)
+
+
+def alchemy(kind: str, url: str) -> Caller:
+    """One of the four connections of SQLAlchemy."""
+    loop = asyncio.new_event_loop()
+    if not kind.startswith("Async"):
+        engine = sqlalchemy.create_engine(url)
+        connection: Any = engine.connect() if kind == "Connection" else Session(engine)
+    else:
+        engine = create_async_engine(url)
+
+        async def connect() -> Any:
+            return await engine.connect()
+
+        is_session = kind == "AsyncSession"
+        connection = AsyncSession(engine) if is_session else loop.run_until_complete(connect())
+    run = connection.execute
+    return Caller(
+        loop, connection, lambda s: run(sqlalchemy.text(s)), connection.close, engine.dispose
+    )
+
+
+def on_sqlite(kind: str, path: Path) -> Caller:
+    """Open a connection of this kind to a file."""
+    if kind == "sqlite3":
+        return sqlite3_connection(path)
+    if kind == "aiosqlite":
+        return aiosqlite_connection(path)
+    driver = "sqlite+aiosqlite" if kind.startswith("Async") else "sqlite"
+    return alchemy(kind, f"{driver}:///{path}")
+
+
+ALCHEMY = ("Connection", "Session", "AsyncConnection", "AsyncSession")
+SQLITE = ("sqlite3", "aiosqlite", *ALCHEMY)
