@@ -2,12 +2,14 @@
 
 import asyncio
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ulak
 from ulak import Flow, Lifecycle
-from ulak.errors import NotSupported
+from ulak.errors import FlowError, NotSupported
 from ulak.testing import Harness
 
 
@@ -34,3 +36,53 @@ def test_a_transaction_that_the_store_cannot_share_is_refused() -> None:
         assert not mine.in_transaction
         assert engine.submit(flow, {}, connection=None).created
     mine.close()
+
+
+@pytest.mark.shows("E-36", "E-57")
+def test_a_stage_that_wants_a_transaction_is_refused_when_the_engine_is_built(
+    jobs_file: Path | None,
+) -> None:
+    why = "no transaction that rows" if jobs_file is None else "renewals of leases would wait"
+    said = rf'note: the stage for "kept" has transaction=True.*{why}.*run\.key.*PostgreSQL'
+    harness = Harness(note(transaction=True), path=jobs_file)
+    with pytest.raises(NotSupported, match=said):
+        harness.engine.open()
+    with Harness(note(), path=jobs_file) as other:
+        other.engine.open()
+        late: Flow[Any] = Flow("late", Lifecycle("kept", {"kept": ["done"]}))
+        late.stage("kept", transaction=True)(lambda run: None)
+        with pytest.raises(NotSupported, match="late"):
+            other.engine.add(late)
+        assert [flow.name for flow in other.engine.flows] == ["note"]
+
+
+@pytest.mark.shows("E-36", "E-57")
+def test_a_job_function_that_wants_a_transaction_is_refused_too() -> None:
+    engine = ulak.connect("memory://")
+
+    @engine.job(transaction=True)
+    def book(connection: Any, seat: int) -> None: ...
+
+    with pytest.raises(NotSupported, match="book"):
+        engine.submit(book, 42)
+
+
+@pytest.mark.shows("E-36")
+def test_a_job_function_with_a_transaction_must_have_a_place_for_it() -> None:
+    with pytest.raises(FlowError, match=r"book: .*first argument.*def book\(connection, \.\.\.\)"):
+
+        @ulak.connect("memory://").job(transaction=True)  # type: ignore[arg-type]
+        def book() -> None: ...
+
+
+@pytest.mark.shows("E-36")
+def test_a_stage_without_transaction_has_no_connection() -> None:
+    flow: Flow[Any] = Flow("note", Lifecycle("kept", {"kept": ["done"]}), retry=0)
+    flow.stage("kept")(lambda run: run.connection)
+    with Harness(flow) as harness:
+        job = harness.submit(flow, {})
+        harness.run_until_idle()
+        assert harness.job(job.id).state == "failed"
+        assert "run.connection is for stages with transaction=True" in str(
+            harness.trail(job.id)[-1].message
+        )

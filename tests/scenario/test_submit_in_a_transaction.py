@@ -211,6 +211,18 @@ def test_factories_converters_and_isolation_levels_do_not_matter_and_stay(shop: 
     assert shop.engine.verify() == []
 
 
+@pytest.mark.shows("E-33")
+def test_the_row_factory_of_an_asynchronous_connection_does_not_matter(shop: Shop) -> None:
+    with closing(on_sqlite("aiosqlite", shop.path)) as mine:
+        mine.connection.row_factory = _refuse_to_convert
+        mine.order(1)
+        job = mine.submit(shop.engine, shop.flow, {"order": 1})
+        assert mine.submit(shop.engine, shop.flow, {"order": 1}).id == job.id
+        mine.commit()
+        assert mine.connection.row_factory is _refuse_to_convert
+    assert shop.engine.verify() == []
+
+
 def _refuse_to_convert(*_: object) -> object:
     raise AssertionError("the caller's own way of reading was used")
 
@@ -268,6 +280,19 @@ def test_a_transaction_that_has_not_begun_as_a_write_is_refused(shop: Shop, mine
     mine.order(1)
     assert mine.submit(shop.engine, shop.flow, {"order": 1}).created
     mine.commit()
+
+
+@pytest.mark.shows("E-33")
+@pytest.mark.parametrize("has_read", [False, True])
+def test_a_transaction_that_was_begun_to_read_is_refused(shop: Shop, has_read: bool) -> None:
+    with closing(sqlite3.connect(shop.path)) as mine:
+        mine.execute("BEGIN")
+        if has_read:
+            mine.execute("SELECT * FROM orders").fetchall()
+        with pytest.raises(BadInput, match=BEGUN_AS_A_WRITE):
+            shop.engine.submit(shop.flow, {"order": 1}, connection=mine)
+        mine.commit()
+    assert shop.is_untouched()
 
 
 @pytest.mark.shows("E-33")

@@ -228,6 +228,8 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
         if stage.isolate == "process":
             yield from _can_run_in_a_process(stage, where)
+        if stage.transaction:
+            yield from _can_share_its_transaction(stage, where)
         if stage.queue is not None and not _NAME.fullmatch(stage.queue):
             yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
         yield from _backoff_makes_sense(stage.retry, where)
@@ -244,6 +246,19 @@ def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
         yield (
             f"{where} is isolated but its function is not at the top of a module, so a child "
             "process cannot import it; move it there"
+        )
+
+
+def _can_share_its_transaction(stage: Stage[Any, Any], where: str) -> Complaints:
+    if stage.isolate is not None:
+        yield (
+            f"{where} has transaction=True and a process of its own, which cannot share a "
+            "connection of the worker; keep one of the two"
+        )
+    elif inspect.iscoroutinefunction(stage.function):
+        yield (
+            f"{where} has transaction=True and is async; the commit that it shares is "
+            "synchronous, so make it a plain def, which runs in a thread"
         )
 
 

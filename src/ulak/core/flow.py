@@ -48,6 +48,7 @@ class Stage(Generic[P, R_co]):
         limit: Limit | None,
         rate: Rate | None,
         isolate: str | None,
+        transaction: bool,
         queue: str | None,
     ) -> None:
         self.flow = flow
@@ -60,6 +61,7 @@ class Stage(Generic[P, R_co]):
         self.limit = limit
         self.rate = rate
         self.isolate = isolate
+        self.transaction = transaction
         self.queue = queue
         self.undo_function: Callable[[Run[P]], object] | None = None
 
@@ -310,6 +312,7 @@ class Flow(Generic[P]):
         limit: Limit | None = None,
         rate: Rate | None = None,
         isolate: Literal["process"] | None = None,
+        transaction: bool = False,
         queue: str | None = None,
     ) -> StageDecorator[P]:
         """Declare the work that leaves `state`.
@@ -326,6 +329,8 @@ class Flow(Generic[P]):
             limit: How many runs there may be at once over all workers.
             rate: How many runs there may be in a span of time over all workers.
             isolate: "process" runs it in a child of its own, whose death touches this job only.
+            transaction: `run.connection` is the transaction in which its move commits, so that
+                rows written with it and the move are one; for stores that can.
             queue: Replaces the flow's queue.
         """
 
@@ -340,6 +345,7 @@ class Flow(Generic[P]):
                 "limit": limit,
                 "rate": rate,
                 "isolate": isolate,
+                "transaction": transaction,
                 "queue": queue,
             },
         )

@@ -49,6 +49,9 @@ class Host(Protocol):
     def resource(self, kind: type[T]) -> T:
         """Answer the worker's own resource of this type."""
 
+    def connection(self) -> Any:
+        """Answer the connection of the run's own transaction."""
+
 
 class Run(Generic[P]):
     """One attempt at one stage of one job."""
@@ -107,6 +110,19 @@ class Run(Generic[P]):
         A plain `def` stage is only asked; it must look. An async stage is cancelled as well.
         """
         return self._stop()
+
+    @property
+    def connection(self) -> Any:
+        """The transaction in which this stage's move commits, for a stage with `transaction=True`.
+
+        What is written with it is stored with the move or not at all: when the stage raises, or
+        its lease was lost, everything is taken back. It begins when it is first asked for. Do not
+        commit or roll it back; a savepoint is welcome.
+
+        Raises:
+            BadInput: the stage is declared without `transaction=True`.
+        """
+        return self._host.connection()
 
     def result(self, stage: Stage[Any, R]) -> R:
         """Answer what an earlier stage returned.

@@ -21,6 +21,7 @@ from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Overran, Stopped
 from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
+from ulak.engine import together
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
@@ -29,6 +30,7 @@ from ulak.errors import BadInput, FlowError
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import Progress
+from ulak.store.stage import StageTransaction
 
 if TYPE_CHECKING:
     from ulak.engine.worker import Worker
@@ -58,6 +60,7 @@ class ActiveRun:
         "kept_stages",
         "lost",
         "messages",
+        "noted",
         "outcome",
         "overran",
         "payload_bytes",
@@ -70,6 +73,7 @@ class ActiveRun:
         "stopping",
         "task",
         "thread_lock",
+        "transaction",
         "worker",
     )
 
@@ -110,6 +114,10 @@ class ActiveRun:
         """Ends a stage that runs in a process of its own."""
         self.outcome: Outcome | None = None
         self.change: Change | None = None
+        self.transaction: StageTransaction | None = None
+        """What the stage writes in, from the first `run.connection` until it has ended."""
+        self.noted: threading.Event | None = None
+        """Set when the line is written that says it is over its time; None when there is none."""
 
     # --- what the worker asks ---------------------------------------------------
 
@@ -125,6 +133,11 @@ class ActiveRun:
         if undo is None or undo.undo_function is None:
             raise FlowError(f'{self.flow.name}: the undo of "{owed}" is gone; declare it again')
         return undo.undo_function
+
+    def is_transactional(self) -> bool:
+        """Whether it may ask for a transaction of its own; an undo may not."""
+        stage = self.place.stage
+        return stage is not None and stage.transaction and self.row.role != UNDOING
 
     def stage_name(self) -> str:
         """Name the stage whose results this run reads and writes."""
@@ -150,6 +163,7 @@ class ActiveRun:
         self.messages = ()
         self.spawns = ()
         self.change = None
+        self.noted = None
 
     def is_stopping(self) -> bool:
         """What `run.cancelled` answers."""
@@ -202,6 +216,7 @@ class ActiveRun:
                 self.flow, self.row, Overran(), self.worker.now(), facts=self.facts(),
                 commit_id=self.worker.new_commit_id(),
             )  # fmt: skip
+            self.noted = threading.Event()
             noted = partial(self.overran_noted, change)
             entry = Entry(change, noted, partial(self.hold_instead, row=self.row))
             self.row = change.row
@@ -213,6 +228,8 @@ class ActiveRun:
         """Take in what became of the line that says this run is over its time."""
         if written is not offered or not isinstance(receipt, Committed):
             self.lost = True
+        if self.noted is not None:
+            self.noted.set()
 
     # --- what a stage asks (`ulak.core.run.Host`) -------------------------------
 
@@ -260,6 +277,9 @@ class ActiveRun:
 
     def resource(self, kind: type[T]) -> T:
         return self.worker.resource(kind)
+
+    def connection(self) -> Any:
+        return together.begin(self)
 
     # --- once -------------------------------------------------------------------
 

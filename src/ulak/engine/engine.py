@@ -10,13 +10,24 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload
 from ulak.core.keys import keys_of
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
+from ulak.engine import together
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
@@ -80,7 +91,10 @@ class Engine(Acts):
 
         Raises:
             FlowError: another flow of this name and version is registered.
+            NotSupported: the engine is open, and its store cannot do what the flow asks for.
         """
+        if self._is_open:
+            together.refuse_if_unable(self.store.features, flow)
         known = self._flows.setdefault((flow.name, flow.version), flow)
         if known is not flow:
             raise FlowError(
@@ -93,6 +107,10 @@ class Engine(Acts):
 
     @overload
     def job(self, function: Callable[A, R]) -> JobFunction[A, R]: ...
+    @overload
+    def job(
+        self, *, name: str | None = None, transaction: Literal[True], **options: Unpack[JobOptions]
+    ) -> Callable[[Callable[Concatenate[Any, A], R]], JobFunction[A, R]]: ...
     @overload
     def job(
         self, *, name: str | None = None, **options: Unpack[JobOptions]
@@ -108,10 +126,11 @@ class Engine(Acts):
         """Make a durable job of a plain function; `options` are those of `Flow` and of a stage.
 
         The function's name is stored as the flow's; give `name=` to be free to rename it. Its
-        arguments must be JSON or annotated with types that can be read from JSON.
+        arguments must be JSON or annotated with types that can be read from JSON. With
+        `transaction=True` its first argument is `run.connection`; a submit gives the others.
         """
 
-        def declare(made: Callable[A, R]) -> JobFunction[A, R]:
+        def declare(made: Callable[..., R]) -> JobFunction[..., R]:
             job = make_function(made, name=name, retry=retry, options=options)
             self.add(job.flow)
             return job
@@ -152,6 +171,7 @@ class Engine(Acts):
 
         Raises:
             FlowError: a declaration cannot work, or stored jobs stand in a state it lacks.
+            NotSupported: a declaration asks for what this store cannot do.
             StoreError: the store cannot be opened.
         """
         if self._is_open:
@@ -163,6 +183,7 @@ class Engine(Acts):
                 for flow in self._flows.values():
                     limits.update(flow.table.limits)
                     rates.update(flow.table.rates)
+                    together.refuse_if_unable(self.store.features, flow)
                 self.store.open()
                 self._refuse_lost_states()
                 if limits or rates:

@@ -14,13 +14,15 @@ from ulak.core.flow import Flow, FlowOptions, pool_of
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Limit
 from ulak.core.run import Run
-from ulak.errors import BadInput
+from ulak.errors import BadInput, FlowError
 from ulak.store import codec
 
 A = ParamSpec("A")
 R = TypeVar("R")
 
-STAGE_OPTIONS = ("timeout", "limit", "isolate", "queue")
+STAGE_OPTIONS = ("timeout", "limit", "isolate", "transaction", "queue")
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class JobOptions(FlowOptions, total=False):
@@ -40,13 +42,18 @@ class Call:
 
 
 class JobFunction(Generic[A, R]):
-    """A function that can still be called, and submitted as a durable job."""
+    """A function that can still be called, and submitted as a durable job.
 
-    def __init__(self, function: Callable[A, R], flow: Flow[Any]) -> None:
+    With `transaction=True` its first argument is the connection, which no submit names.
+    """
+
+    def __init__(
+        self, function: Callable[..., R], flow: Flow[Any], signature: inspect.Signature
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.flow = flow
-        self._signature = inspect.signature(function)
+        self._signature = signature
 
     def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -68,13 +75,15 @@ class JobFunction(Generic[A, R]):
 
 
 def make_function(
-    function: Callable[A, R], *, name: str | None, retry: int | Backoff, options: dict[str, Any]
-) -> JobFunction[A, R]:
+    function: Callable[..., R], *, name: str | None, retry: int | Backoff, options: dict[str, Any]
+) -> JobFunction[..., R]:
     """Expand a function into a flow of one stage: queued, then done."""
     staged = {k: options.pop(k) for k in STAGE_OPTIONS if k in options}
     lifecycle = Lifecycle("queued", {"queued": ["done"]})
     flow: Flow[Any] = Flow(name or function.__name__, lifecycle, retry=retry, **options)
-    call = _caller(function)
+    takes_connection = bool(staged.get("transaction"))
+    signature = _signature_of(function, flow.name, takes_connection=takes_connection)
+    call = _caller(function, signature)
     if pool_of(function) == "loop":
 
         async def run_async(run: Run[Any]) -> Any:
@@ -86,6 +95,8 @@ def make_function(
 
         def run_plain(run: Run[Any]) -> Any:
             args, kwargs = call(run.payload)
+            if takes_connection:
+                args = [run.connection, *args]
             return function(*args, **kwargs)
 
         stage = run_plain
@@ -93,12 +104,29 @@ def make_function(
     stage.__module__, stage.__name__ = function.__module__, function.__name__
     stage.__qualname__ = function.__qualname__
     flow.stage("queued", **staged)(stage)
-    return JobFunction(function, flow)
+    return JobFunction(function, flow, signature)
 
 
-def _caller(function: Callable[..., Any]) -> Callable[[Any], tuple[list[Any], dict[str, Any]]]:
-    """Answer how stored arguments become the annotated types of the function again."""
+def _signature_of(
+    function: Callable[..., Any], name: str, *, takes_connection: bool
+) -> inspect.Signature:
+    """Answer what a submit gives to a function: everything but its connection."""
     signature = inspect.signature(function)
+    if not takes_connection:
+        return signature
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind not in _POSITIONAL:
+        raise FlowError(
+            f"{name}: with transaction=True the first argument of the function is the "
+            f"connection, as in def {name}(connection, ...)"
+        )
+    return signature.replace(parameters=parameters[1:])
+
+
+def _caller(
+    function: Callable[..., Any], signature: inspect.Signature
+) -> Callable[[Any], tuple[list[Any], dict[str, Any]]]:
+    """Answer how stored arguments become the annotated types of the function again."""
 
     @functools.cache
     def hints() -> dict[str, Any]:

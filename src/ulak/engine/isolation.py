@@ -163,6 +163,9 @@ class _ChildHost:
     def progress(self, fraction: float, note: str | None) -> None:
         self._pipe.send(("progress", (fraction, note)))
 
+    def connection(self) -> NoReturn:
+        raise BadInput('run.connection is not for stages with isolate="process"')
+
     def resource(self, kind: type[Any]) -> NoReturn:
         raise NotSupported(
             f"run.resource({kind.__name__}) lives in the worker; a stage with "

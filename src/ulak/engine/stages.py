@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ulak.core import event as kinds
-from ulak.core.outcome import GivenBack, Outcome, Raised, Stopped
+from ulak.core.change import Change, Receipt
+from ulak.core.outcome import Deferred, GivenBack, Outcome, Raised, Stopped
 from ulak.core.run import Run
-from ulak.engine.abandon import Abandoned
+from ulak.engine import together
+from ulak.engine.abandon import Abandoned, Postponed
 from ulak.engine.active import ActiveRun
 from ulak.engine.crossing import call_on
 from ulak.engine.isolation import run_in_child
@@ -21,6 +23,7 @@ from ulak.errors import UlakError
 
 Function = Callable[[Run[Any]], Any]
 Ended = Callable[[ActiveRun, Outcome], None]
+Settled = Callable[[ActiveRun, Change, Receipt | Outcome], None]
 
 
 class Stages:
@@ -60,6 +63,23 @@ class Stages:
         elif run.interrupt is not None:
             run.interrupt()
 
+    def commit_together(self, run: ActiveRun, change: Change, settled: Settled) -> None:
+        """Commit a change with the rows of its stage; `settled` is called on the loop."""
+        transaction, run.transaction = run.transaction, None
+
+        def commit() -> None:
+            assert transaction is not None  # noqa: S101 - who calls this has looked
+            answer = together.commit(run, transaction, change)
+            call_on(self._loop, settled, run, change, answer)
+
+        self._threads.run(commit)
+
+    def roll_back(self, run: ActiveRun) -> None:
+        """Take back the rows of a stage whose move is not to be, if it wrote any."""
+        transaction, run.transaction = run.transaction, None
+        if transaction is not None:
+            self._threads.run(transaction.roll_back)
+
     def close(self) -> None:
         """Let every idle thread go."""
         self._threads.close()
@@ -82,13 +102,19 @@ class Stages:
 
     def _run_in_thread(self, run: ActiveRun, function: Function) -> None:
         outcome: Outcome
+        has_returned = False
         try:
             returned = function(Run(run.row, run, run.is_stopping))
             outcome = read_return(returned, run.messages, run.spawns)
+            has_returned = not isinstance(outcome, Raised)
+        except Postponed as postponed:
+            outcome = Deferred(together.SHORTLY, False, str(postponed))
         except Abandoned:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
             outcome = _why_failed(run, read_error(run.flow, error))
+        if not has_returned or run.worker.committer.has_stopped:
+            together.roll_back(run)
         self._ended_elsewhere(run, outcome)
 
     def _run_in_process(self, run: ActiveRun, function: Function) -> None:

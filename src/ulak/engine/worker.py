@@ -313,9 +313,13 @@ class Worker:
     def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
         """A run is over: decide what that means and have it committed."""
         if run.lost:
+            self._stages.roll_back(run)
             self._finish(run)
             return
         run.outcome = outcome
+        if run.transaction is not None:
+            self._commit_together(run, outcome)
+            return
         self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
 
     def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
@@ -327,11 +331,30 @@ class Worker:
                 commit_id=self.new_commit_id(),
             )  # fmt: skip
         except TransitionNotAllowed as error:
+            self._stages.roll_back(run)
             held = Stopped(kinds.BAD_OUTCOME, str(error))
             return decide(
                 run.flow, run.row, held, self.now(), facts=run.facts(),
                 commit_id=self.new_commit_id(),
             )  # fmt: skip
+
+    # --- stages with a transaction of their own (`together`) --------------------------
+
+    def _commit_together(self, run: ActiveRun, outcome: Outcome) -> None:
+        change = self._decide(run, outcome, run_may_keep=False)
+        if run.transaction is None:
+            self._offer(run, change)
+            return
+        run.change = change
+        self._stages.commit_together(run, change, self._settled_together)
+
+    def _settled_together(self, run: ActiveRun, change: Change, answer: Receipt | Outcome) -> None:
+        if isinstance(answer, Receipt):
+            self._settled(run, change, answer)
+            self.engine.moved()
+        else:
+            run.change = None
+            self._ended(run, answer)
 
     def _may_keep(self, run: ActiveRun, place: Place) -> bool:
         """Whether the lease may go on to this stage (E-28); the place in its pool is taken then."""

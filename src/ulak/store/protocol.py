@@ -33,7 +33,9 @@ class Features:
     shared: bool
     """Several processes may use it at once."""
     caller_transactions: bool = False
-    """`submit(connection=...)` writes in the caller's own transaction."""
+    """`submit(connection=...)` writes in the caller's own transaction: it is a `caller.Guest`."""
+    stage_transactions: bool = False
+    """Stages may have `transaction=True`: it is a `stage.StageStore`."""
     durability: str = ""
     """In a sentence, what a power cut may cost."""
 

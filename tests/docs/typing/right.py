@@ -80,7 +80,12 @@ async def fetch(number: int) -> bytes:
     return bytes(number)
 
 
+@engine.job(transaction=True, retry=1)
+def book(connection: Any, seat: int) -> None: ...
+
+
 assert_type(greet("Ada"), str)
+assert_type(engine.submit(book, 42), Job)
 assert_type(engine.submit(orders, Order(1), tenant="acme"), Job)
 assert_type(engine.submit(greet, "Ada", 2, priority=0), Job)
 assert_type(engine.submit(greet.bind("Ada", times=2), priority=0), Job)

@@ -34,6 +34,12 @@ def after(run: Run[Order]) -> str:
 def greet(name: str) -> None: ...
 
 
+@engine.job(transaction=True)
+def book(connection: object, seat: int) -> None: ...
+
+
+engine.submit(book, "seat")  # wrong
+engine.submit(book, object(), 42)  # wrong
 engine.submit(orders, "an order")  # wrong
 engine.submit(orders, Order(1), tenants="acme")  # wrong
 engine.submit(greet, 42)  # wrong

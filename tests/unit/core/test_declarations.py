@@ -90,6 +90,12 @@ def isolated_async() -> Flow:
     return flow
 
 
+def transactional_async() -> Flow:
+    flow = bare({"a": ["done"]})
+    flow.stage("a", transaction=True)(async_work)
+    return flow
+
+
 def two_undos() -> Flow:
     flow = bare({"a": ["done"]})
     stage = flow.stage("a")(work)
@@ -200,6 +206,14 @@ BAD: dict[str, tuple[Callable[[], Flow], list[str]]] = {
     ),
     "async in a process": (isolated_async, ["orders", '"a"', "async", "plain def"]),
     "lambda in a process": (isolated_lambda, ["orders", '"a"', "top of a module", "move it"]),
+    "transaction in a process": (
+        lambda: staged(TWO, "a", "b", isolate="process", transaction=True),
+        ["orders", '"a"', "transaction=True", "keep one"],
+    ),
+    "async transaction": (
+        transactional_async,
+        ["orders", '"a"', "transaction=True", "async", "plain def"],
+    ),
     "stage queue": (lambda: staged(TWO, "a", "b", queue="no queue"), ["orders", '"a"', "letters"]),
     "stage retry": (
         lambda: staged(TWO, "a", "b", retry=Backoff(-1)),
