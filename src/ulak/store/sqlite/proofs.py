@@ -26,15 +26,10 @@ Link = tuple[str, bytes, int, bytes]
 def chain(db: sqlite3.Connection, links: Iterable[Link]) -> None:
     """Append the links of one transaction to their chains: by tenant, job and number."""
     for tenant, own in groupby(sorted(links), key=itemgetter(0)):
-        number, last = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
+        number, link = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
         rows = []
         for _, job_id, seq, body in own:
-            number, last = number + 1, link(last, body)
-            rows.append((tenant, number, job_id, seq, body, last))
+            number, link = number + 1, sha256(link + body).digest()
+            rows.append((tenant, number, job_id, seq, body, link))
         db.executemany(ADD_PROOF, rows)
-        db.execute(SET_PROOF_HEAD, (tenant, number, last))
-
-
-def link(last: bytes, body: bytes) -> bytes:
-    """Answer the hash of a link: it covers the body and the hash before it."""
-    return sha256(last + body).digest()
+        db.execute(SET_PROOF_HEAD, (tenant, number, link))
