@@ -26,7 +26,7 @@ from ulak.core.lifecycle import (
 from ulak.core.policy import Backoff, Until
 from ulak.errors import FlowError
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
+STORABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
 
 def check(flow: Flow[Any]) -> None:
@@ -100,10 +100,10 @@ Complaints = Iterator[str]
 
 def _names_are_storable(flow: Flow[Any]) -> Complaints:
     for what, name in [("flow", flow.name), ("queue", flow.queue)]:
-        if not _NAME.fullmatch(name):
+        if not STORABLE_NAME.fullmatch(name):
             yield f"{what} name {name!r} cannot be stored; use letters, digits and . _ : - (100)"
     for state in _states(flow):
-        if not _NAME.fullmatch(state):
+        if not STORABLE_NAME.fullmatch(state):
             yield f"state {state!r} cannot be stored; use letters, digits and . _ : - (100)"
     if flow.version < 1 or flow.schema < 1:
         yield "version and schema count from 1"
@@ -230,7 +230,7 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             yield from _can_run_in_a_process(stage, where)
         if stage.transaction:
             yield from _can_share_its_transaction(stage, where)
-        if stage.queue is not None and not _NAME.fullmatch(stage.queue):
+        if stage.queue is not None and not STORABLE_NAME.fullmatch(stage.queue):
             yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
         yield from _backoff_makes_sense(stage.retry, where)
     yield from _backoff_makes_sense(flow.retry, "retry=")

@@ -64,7 +64,7 @@ def begin(
     Raises:
         BadInput: the submission cannot be accepted as it is.
     """
-    _check(submission)
+    check_submission(submission)
     place = flow.table.places[flow.lifecycle.initial]
     after_us = 0 if submission.after is None else micros(submission.after)
     expires = submission.expires or flow.expires
@@ -100,7 +100,12 @@ def begin(
     )  # fmt: skip
 
 
-def _check(submission: Submission) -> None:
+def check_submission(submission: Submission) -> None:
+    """Refuse what no store can keep.
+
+    Raises:
+        BadInput: naming what cannot be accepted.
+    """
     if submission.priority not in PRIORITIES:
         raise BadInput(f"priority {submission.priority} is not one of 0 (most urgent) to 3")
     if submission.after is not None and submission.after < timedelta(0):

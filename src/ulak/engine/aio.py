@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -15,6 +15,7 @@ from ulak.core.job import NewJob
 from ulak.engine.function import Call
 from ulak.engine.intake import guest_of
 from ulak.engine.reads import EVERY_JOB
+from ulak.engine.scheduling import Schedule, ScheduleTick
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
@@ -157,6 +158,30 @@ class AsyncEngine:
     async def counts(self) -> list[CountRow]:
         """Answer how many jobs stand in each state."""
         return await asyncio.to_thread(self._engine.counts)
+
+    async def schedules(self) -> list[Schedule]:
+        """Answer every schedule, by name."""
+        return await asyncio.to_thread(self._engine.schedules)
+
+    async def ticks(
+        self, schedule: str, *, before: datetime | None = None, limit: int = 100
+    ) -> list[ScheduleTick]:
+        """Answer which dates of a schedule were seen to, the latest first."""
+        return await asyncio.to_thread(self._engine.ticks, schedule, before=before, limit=limit)
+
+    async def pause_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+        """Let a schedule submit nothing until it is resumed."""
+        pause = self._engine.pause_schedule
+        return await asyncio.to_thread(pause, schedule, actor=actor, note=note)
+
+    async def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+        """End a pause; dates that have passed meanwhile are skipped."""
+        resume = self._engine.resume_schedule
+        return await asyncio.to_thread(resume, schedule, actor=actor, note=note)
+
+    async def run_schedule(self, schedule: str, *, actor: str = "") -> Job:
+        """Submit a schedule's job now, besides its dates."""
+        return await asyncio.to_thread(self._engine.run_schedule, schedule, actor=actor)
 
     async def why(self, job_id: str) -> Why:
         """Answer why a job stands where it stands."""

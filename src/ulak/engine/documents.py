@@ -26,6 +26,7 @@ JOB_FIELDS = (
     "changed_at",
     "not_before",
     "expires_at",
+    "scheduled_for",
     "leased_by",
     "parked_on",
     "cancel_requested",

@@ -22,6 +22,7 @@ from typing import (
     overload,
 )
 
+from ulak.clock import Instant
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload
@@ -33,6 +34,7 @@ from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
+from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
 from ulak.engine.why import Why, why
@@ -54,7 +56,7 @@ USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
-class Engine(Acts):
+class Engine(Acts, Scheduling):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for
@@ -73,6 +75,7 @@ class Engine(Acts):
         self.publisher: Publisher | None = None
         self.resources: dict[type, ResourceFactory] = {}
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
+        self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
         self.intake = Intake(store, self.submit_timeout_s)
         self._lock = threading.RLock()
@@ -188,6 +191,7 @@ class Engine(Acts):
                 self._refuse_lost_states()
                 if limits or rates:
                     self.store.declare(limits, rates)
+                self.keep_schedules()
                 if not self._is_listening:
                     self.store.on_commit(self._ring)
                     self._is_listening = True
@@ -314,28 +318,17 @@ class Engine(Acts):
         after: timedelta | None = None,
         expires: timedelta | None = None,
         dedup_key: str | None = None,
+        scheduled_for: Instant | None = None,
     ) -> NewJob:
         """Make the records of a new job without storing them; what intake and spawns share."""
         self.open()
-        if isinstance(flow, JobFunction):
-            flow, arguments = flow.bind(*arguments), ()
-        if isinstance(flow, Call):
-            flow, arguments = flow.flow, (flow.payload, *arguments)
-        if len(arguments) > 1:
-            raise BadInput(f"{flow!r} takes one payload; pass its fields as one object")
-        payload = arguments[0] if arguments else None
-        if self._flows.get((flow.name, flow.version)) is not flow:
-            raise FlowError(
-                f"{flow.name} is not registered with this engine; engine.add(flow) does"
-            )
-        payload = self._fit(flow, payload)
-        if dedup_key is None and flow.dedup is not None:
-            rule = flow.dedup.key
-            dedup_key = codec.canonical(payload) if rule is None else rule(payload)
+        flow, payload = self.target(flow, arguments)
+        if dedup_key is None:
+            dedup_key = self.key_of(flow, payload)
         now = self.store.clock.now()
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=_short_key(dedup_key),
+            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for,
             keys=keys_of(flow, payload) if flow.table.keyed else None,
         )  # fmt: skip
         return begin(
@@ -343,6 +336,30 @@ class Engine(Acts):
             job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
             commit_id=self.new_commit_id(),
         )  # fmt: skip
+
+    def target(self, flow: Any, arguments: tuple[Any, ...]) -> tuple[Flow[Any], Any]:
+        """Read what is to be submitted: a registered flow, and a payload that fits it."""
+        if isinstance(flow, JobFunction):
+            flow, arguments = flow.bind(*arguments), ()
+        if isinstance(flow, Call):
+            flow, arguments = flow.flow, (flow.payload, *arguments)
+        if len(arguments) > 1:
+            raise BadInput(f"{flow!r} takes one payload; pass its fields as one object")
+        payload = arguments[0] if arguments else None
+        if not isinstance(flow, Flow):
+            raise BadInput(f"{flow!r} is no flow and no job function; @engine.job makes one")
+        if self._flows.get((flow.name, flow.version)) is not flow:
+            raise FlowError(
+                f"{flow.name} is not registered with this engine; engine.add(flow) does"
+            )
+        return flow, self._fit(flow, payload)
+
+    def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
+        """Answer the dedup key of a payload, by the flow's rule."""
+        if flow.dedup is None:
+            return None
+        rule = flow.dedup.key
+        return _short_key(codec.canonical(payload) if rule is None else rule(payload))
 
     def _fit(self, flow: Flow[Any], payload: Any) -> Any:
         kind = flow.payload

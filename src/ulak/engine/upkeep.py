@@ -1,4 +1,4 @@
-"""Housekeeping that any worker does: deadlines, requests, parked jobs, counters.
+"""Housekeeping that any worker does: deadlines, requests, parked jobs, counters, schedules.
 
 Every act is a guarded change, so two workers keeping up at once are merely wasteful.
 """
@@ -15,6 +15,7 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
+from ulak.engine.ticker import Ticker
 from ulak.errors import TransitionNotAllowed
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ FOLD_EVERY = 30
 class Upkeep:
     """Moves what nobody claims: jobs whose date has come and jobs of which something is asked."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, poll_us: int) -> None:
         self._engine = engine
         self._store = engine.store
         self._passes = 0
         self._dates_after: tuple[Instant, bytes] = (0, b"")
         self._asked_after = b""
+        self._ticker = Ticker(engine, poll_us)
 
     def tick(self) -> int:
         """Do what is to be done now; answer how many jobs were moved."""
@@ -50,7 +52,12 @@ class Upkeep:
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
             self._store.fold_counts()
-        return moved
+        return moved + self._ticker.tick()
+
+    @property
+    def next_at(self) -> Instant | None:
+        """When a schedule is due before the next pass, if one is."""
+        return self._ticker.next_at
 
     def _see_to_dates(self) -> int:
         """Act on a page of dates; the next pass takes the next page.

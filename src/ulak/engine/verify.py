@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core.draft import proof_body
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import FINAL
+from ulak.core.schedule import SUBMITTER_PREFIX
 from ulak.engine import replay
 from ulak.engine.replay import (
     Damage,
@@ -46,12 +48,15 @@ KEY_NOT_HELD: Final = "key-not-held"
 PROOF_MISSING: Final = "proof-missing"
 PROOF_BROKEN: Final = "proof-broken"
 PROOF_DIFFERS: Final = "proof-differs"
+TICK_MISSING: Final = "tick-missing"
+TICK_DOUBLED: Final = "tick-doubled"
 ORPHAN: Final = "orphan"
 
 KINDS: Final = (
     *replay.KINDS, PAYLOAD_MISSING, RESULT_UNSEEN, REQUESTS_OFF, COUNTER_OFF, SLOT_NOT_LEASED,
     SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, LEASE_WITHOUT_WORKER,
-    KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN, PROOF_DIFFERS, ORPHAN,
+    KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN, PROOF_DIFFERS,
+    TICK_MISSING, TICK_DOUBLED, ORPHAN,
 )  # fmt: skip
 """Every kind of damage that is looked for. Shown on every surface, so they are for ever."""
 
@@ -189,6 +194,20 @@ class _Verifier:
                     PARKED_WITHOUT_LIMIT,
                     f"it is parked on {row.parked_on}, which will not unpark it",
                 )
+
+        if row.scheduled_for is not None and row.submitter.startswith(SUBMITTER_PREFIX):
+            yield from self._tick(row, row.scheduled_for)
+
+    def _tick(self, row: JobRow, due_at: Instant) -> Iterator[Damage]:
+        """What a schedule has submitted has its tick, and is the only one that has it."""
+        name = row.submitter.removeprefix(SUBMITTER_PREFIX)
+        when = rfc3339(to_datetime(due_at))
+        found = self._store.ticks(name, before=due_at + 1, limit=1)
+        if not found or found[0].due_at != due_at:
+            yield Damage(TICK_MISSING, f"schedule {name} has no tick for {when}, its date")
+        elif found[0].job_id != row.id:
+            other = to_text(found[0].job_id)
+            yield Damage(TICK_DOUBLED, f"schedule {name} has made job {other} for {when} as well")
 
     # --- counters ---------------------------------------------------------------
 

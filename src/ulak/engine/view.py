@@ -110,6 +110,11 @@ class Job:
         return _moment(self._row.expires_at)
 
     @property
+    def scheduled_for(self) -> datetime | None:
+        """The date of the schedule that submitted it, if one did."""
+        return _moment(self._row.scheduled_for)
+
+    @property
     def leased_by(self) -> str | None:
         """The worker that runs it now."""
         return self._row.leased_by

@@ -54,6 +54,8 @@ SUSPECT_LAPSES = 2
 LOOK_EVERY_S = 0.5
 # How often a worker that must not claim yet, after an outage, looks whether it may.
 CALM_LOOK_S = 0.05
+# Between two passes of upkeep others may use its thread, however much is due.
+SHORTEST_REST_S = 0.02
 
 
 class Worker:
@@ -73,7 +75,7 @@ class Worker:
         self.progress: dict[bytes, Progress] = {}
         self.time = StoreTime(engine.store.clock)
         self.committer = Committer(engine.store, self._deliver)
-        self.upkeep = Upkeep(engine)
+        self.upkeep = Upkeep(engine, micros(settings.poll))
         self._relay = Relay(engine)
         self._flows = engine.flows_by_version()
         self._pools = Pools(self._flows.values(), settings)
@@ -454,7 +456,10 @@ class Worker:
     # --- the background ---------------------------------------------------------
 
     async def _keep_up(self) -> None:
-        """Do the store's housekeeping about once a second; two workers doing so is only waste."""
+        """Do the store's housekeeping about once a second; two workers doing so is only waste.
+
+        A schedule that is due earlier is seen to when it is due.
+        """
         while True:
             try:
                 await self._in_thread(self.upkeep.tick)
@@ -462,7 +467,7 @@ class Worker:
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
-            await asyncio.sleep(micros(self.settings.poll) / 1e6)
+            await asyncio.sleep(max(SHORTEST_REST_S, self._until(self.upkeep.next_at)))
 
     # --- beginning and end ------------------------------------------------------
 

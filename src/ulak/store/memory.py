@@ -24,7 +24,6 @@ from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.memory_control import MemoryControl
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
@@ -44,7 +43,7 @@ NO_COMMIT = b""
 SUSPECT_LAPSES = 2
 
 
-class MemoryStore(MemoryControl, MemorySchedules):
+class MemoryStore(MemorySchedules):
     """A `Store` in the memory of this process."""
 
     features = Features(

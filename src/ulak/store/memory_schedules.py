@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import NewJob
-from ulak.store.memory_reads import MemoryReads
+from ulak.store.memory_control import MemoryControl
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
-from ulak.store.ticks import must_be_a_batch
+from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
 
 
-class MemorySchedules(MemoryReads):
+class MemorySchedules(MemoryControl):
     """What the clock submits: schedules, and a tick for each date that was seen to."""
 
     @abstractmethod
@@ -66,16 +66,19 @@ class MemorySchedules(MemoryReads):
             if row is None or row.paused_at is not None:
                 return False
             self._schedules[name] = row._replace(paused_at=now, paused_by=actor, pause_note=note)
+            details = details_of(row.next_at)
+            self._note(now, actor, PAUSED, subject_of(name), note, details)
             return True
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        with self._transaction():
+        with self._transaction() as now:
             row = self._schedules.get(name)
             if row is None or row.paused_at is None:
                 return False
             self._schedules[name] = row._replace(
                 next_at=next_at, paused_at=None, paused_by=None, pause_note=None
             )
+            self._note(now, actor, RESUMED, subject_of(name), note, details_of(next_at))
             return True
 
     def schedules(self) -> list[ScheduleRow]:

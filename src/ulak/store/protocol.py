@@ -567,12 +567,15 @@ class Store(Protocol):
         """
 
     def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
-        """Let nobody tick a schedule from now on; False when there is none or it is paused."""
+        """Let nobody tick a schedule from now on; audited, of the subject `schedule/name`.
+
+        Answers False, and writes nothing, when there is none or it is paused.
+        """
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        """End a pause; the next date is `next_at`. False when there is none or it is not paused.
+        """End a pause; audited. The next date is `next_at`, after those that passed meanwhile.
 
-        Dates that passed meanwhile were not wanted, so `next_at` lies after now.
+        Answers False, and writes nothing, when there is none or it is not paused.
         """
 
     def schedules(self) -> list[ScheduleRow]:

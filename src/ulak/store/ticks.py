@@ -1,11 +1,27 @@
-"""What a batch of ticks must be before any store begins to write it."""
+"""What every store shares about schedules: what a batch of ticks must be, and lines of audit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Final
 
+from ulak.clock import Instant
 from ulak.errors import Refused
 from ulak.store.protocol import LARGEST_BATCH, Tick
+
+PAUSED: Final = "pause"
+RESUMED: Final = "resume"
+
+
+def subject_of(name: str) -> str:
+    """Answer the subject of a line of audit about a schedule."""
+    return f"schedule/{name}"
+
+
+def details_of(next_at: Instant) -> str:
+    """Write the details of a line of audit: the date that a pause skips or that ends it."""
+    return json.dumps({"next_at": next_at})
 
 
 def must_be_a_batch(ticks: Sequence[Tick]) -> None:

@@ -70,11 +70,12 @@ class Harness:
 
     @classmethod
     def of(cls, engine: Engine, **options: Any) -> Self:
-        """Make a harness with the flows, the resources and the publisher of a program's engine.
+        """Make a harness with the flows, schedules, resources and publisher of a program's engine.
 
         The program's own store is not touched. `options` are those of `Harness`.
         """
         made = cls(*engine.flows, **options)
+        made.engine.declared_schedules.update(engine.declared_schedules)
         made.engine.resources.update(engine.resources)
         if engine.publisher is not None:
             made.engine.publish(engine.publisher)
@@ -141,6 +142,9 @@ class Harness:
                     yield message.not_before
         for worker in store.workers():
             yield worker.expires_at
+        for schedule in store.schedules():
+            if schedule.paused_at is None and schedule.name in self.engine.declared_schedules:
+                yield schedule.next_at
 
     def _rows(self) -> Iterator[JobRow]:
         after = b""

@@ -128,7 +128,9 @@ def build(path: Path | None = None) -> Museum:
     engine.signal(ids["kept"], "paid")
     add("expired", steps, expires=timedelta(minutes=1), after=HOUR)
     add("retried", steps, {"how": "transient"})
+    engine.schedule("yearly", steps, {}, cron="0 3 1 1 *")
     harness.advance(days=801)
+    ids["ticked"] = engine.ticks("yearly")[0].job_id
     engine.retry(ids["retried"], actor="op")
 
     for name in ("paying", "resting"):

@@ -68,6 +68,13 @@ class MemorySurgeon:
     def drop_key(self, job_id: bytes) -> None:
         self.store._keys = {k: v for k, v in self.store._keys.items() if v.job_id != job_id}
 
+    def drop_tick(self, job_id: bytes) -> None:
+        self.store._ticks = {k: v for k, v in self.store._ticks.items() if v.job_id != job_id}
+
+    def pass_tick_on(self, job_id: bytes, to: bytes) -> None:
+        (key,) = [k for k, tick in self.store._ticks.items() if tick.job_id == job_id]
+        self.store._ticks[key] = self.store._ticks[key]._replace(job_id=to)
+
     def drop_requests(self, job_id: bytes) -> None:
         self.store._requests[job_id].clear()
 
@@ -156,6 +163,12 @@ class SqliteSurgeon:
 
     def drop_key(self, job_id: bytes) -> None:
         self._drop("dedup", "job_id = ?", job_id)
+
+    def drop_tick(self, job_id: bytes) -> None:
+        self._drop("ticks", "job_id = ?", job_id)
+
+    def pass_tick_on(self, job_id: bytes, to: bytes) -> None:
+        self._edit("ticks", "job_id = ?", (job_id,), {"job_id": to})
 
     def drop_requests(self, job_id: bytes) -> None:
         self._drop("requests", "job_id = ?", job_id)

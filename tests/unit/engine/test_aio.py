@@ -11,6 +11,7 @@ from ulak.engine.aio import AsyncEngine
 NO_VERBS = {
     "add", "aio", "close", "flows", "flows_by_version", "job", "lifespan", "moved", "on_move",
     "on_ring", "open", "prepare", "publish", "resource", "unknown_outcome", "worker", "working",
+    "schedule", "declared_schedules", "keep_schedules", "target", "key_of",
 }  # fmt: skip
 
 

@@ -209,6 +209,8 @@ DAMAGES: dict[str, list[tuple[str, Cut]]] = {
     verify.PROOF_DIFFERS: [
         ("refused", lambda s, m: s.edit_event(m.id("refused"), 2, actor="mallory"))
     ],
+    verify.TICK_MISSING: [("ticked", lambda s, m: s.drop_tick(m.id("ticked")))],
+    verify.TICK_DOUBLED: [("ticked", lambda s, m: s.pass_tick_on(m.id("ticked"), m.id("done")))],
     verify.ORPHAN: [("", lambda s, m: s.drop_job(m.id("done")))],
 }  # fmt: skip
 
@@ -273,7 +275,7 @@ def test_counters_are_compared_with_a_count(rooms: tuple[Museum, Surgeon]) -> No
     surgeon.count("steps", "done", "done", 3)
     (finding,) = built.harness.verify()
     assert finding.job_id == ""
-    assert 'the counter of "done" (done) says 6, there are 3 jobs' in finding.sentence
+    assert 'the counter of "done" (done) says 9, there are 6 jobs' in finding.sentence
 
 
 @pytest.mark.shows("E-63")

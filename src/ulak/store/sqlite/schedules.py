@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.store.protocol import ScheduleRow, Tick, TickRow
 from ulak.store.sqlite import intake
+from ulak.store.sqlite.control import NOTE
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.writer import Transaction
-from ulak.store.ticks import must_be_a_batch
+from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
 
 COLUMNS = ", ".join(ScheduleRow._fields)
 SCHEDULES = f"SELECT {COLUMNS} FROM schedules ORDER BY name"
@@ -35,6 +36,7 @@ MOVE = "UPDATE schedules SET next_at = ? WHERE name = ?"
 PAUSE = """
     UPDATE schedules SET paused_at = ?, paused_by = ?, pause_note = ?
     WHERE name = ? AND paused_at IS NULL
+    RETURNING next_at
 """
 RESUME = """
     UPDATE schedules SET next_at = ?, paused_at = NULL, paused_by = NULL, pause_note = NULL
@@ -84,11 +86,22 @@ def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
 
 
 def pause(t: Transaction, name: str, actor: str, note: str) -> bool:
-    return t.db.execute(PAUSE, (t.now, actor, note, name)).rowcount == 1
+    paused = t.db.execute(PAUSE, (t.now, actor, note, name)).fetchone()
+    if paused is not None:
+        _audit(t, PAUSED, name, paused[0], actor, note)
+    return paused is not None
 
 
-def resume(t: Transaction, name: str, next_at: Instant) -> bool:
-    return t.db.execute(RESUME, (next_at, name)).rowcount == 1
+def resume(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
+    is_resumed = t.db.execute(RESUME, (next_at, name)).rowcount == 1
+    if is_resumed:
+        _audit(t, RESUMED, name, next_at, actor, note)
+    return is_resumed
+
+
+def _audit(t: Transaction, act: str, name: str, next_at: Instant, actor: str, note: str) -> None:
+    line = (t.now, actor, act, subject_of(name), note or None, details_of(next_at))
+    t.db.execute(NOTE, line)
 
 
 def every(db: sqlite3.Connection) -> list[ScheduleRow]:

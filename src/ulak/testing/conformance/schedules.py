@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from threading import Barrier, Thread
 from typing import Any
@@ -313,6 +314,22 @@ class TestSchedules(Suite):
         assert desk.store.schedules() == [row._replace(next_at=at)]
         assert not desk.store.pause_schedule("nobody", actor="ada", note="")
         assert not desk.store.resume_schedule("nobody", next_at=at, actor="ada", note="")
+
+    @pytest.mark.shows("E-59")
+    def test_who_paused_and_resumed_is_written_down_once(self, desk: Desk) -> None:
+        row = kept(desk, "s")
+        at = row.next_at + MINUTE
+        for _ in range(2):
+            desk.store.pause_schedule("s", actor="ada", note="stocktaking")
+        paused_at = desk.now
+        desk.turn(seconds=1)
+        for _ in range(2):
+            desk.store.resume_schedule("s", next_at=at, actor="bob", note="")
+        resumed, paused = desk.store.audit_trail(subject="schedule/s")
+        assert paused[1:6] == (paused_at, "ada", "pause", "schedule/s", "stocktaking")
+        assert resumed[1:6] == (desk.now, "bob", "resume", "schedule/s", None)
+        assert json.loads(paused.details or "") == {"next_at": row.next_at}
+        assert json.loads(resumed.details or "") == {"next_at": at}
 
     # --- several at once --------------------------------------------------------
 

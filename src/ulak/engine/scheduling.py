@@ -1,0 +1,326 @@
+"""Schedules of an engine: declared in code, kept in the store, paused by people."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+
+from ulak.clock import Instant, micros, to_datetime, to_instant
+from ulak.core.checks import STORABLE_NAME
+from ulak.core.flow import Flow
+from ulak.core.intake import NORMAL, Submission, check_submission
+from ulak.core.schedule import (
+    CATCH_UPS,
+    SUBMITTER_PREFIX,
+    UTC,
+    CatchUp,
+    Rule,
+    cron_rule,
+    every_rule,
+    next_after,
+)
+from ulak.engine.function import Call
+from ulak.engine.reads import Reads
+from ulak.engine.view import Job
+from ulak.errors import BadInput, FlowError
+from ulak.ids import to_text
+from ulak.store import codec
+from ulak.store.protocol import ScheduleRow
+
+P = TypeVar("P")
+Ts = TypeVarTuple("Ts")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of a schedule, for type checkers; `engine.schedule` says what each means."""
+
+    cron: str | None
+    every: timedelta | None
+    zone: str | None
+    catch_up: CatchUp
+    tenant: str
+    priority: int
+    expires: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A schedule as this program declares it."""
+
+    _: KW_ONLY
+    name: str
+    flow: Flow[Any]
+    data: bytes
+    """The payload, encoded: whoever changes the object later changes no job."""
+    dedup_key: str | None
+    tenant: str
+    priority: int
+    expires: timedelta | None
+    rule: Rule
+    catch_up: str
+
+    @property
+    def submitter(self) -> str:
+        """Who submits its jobs."""
+        return f"{SUBMITTER_PREFIX}{self.name}"
+
+    @property
+    def payload(self) -> Any:
+        """The payload, made anew."""
+        return codec.decode(self.data, Any if self.flow.payload is None else self.flow.payload)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The declared columns of its row."""
+        expires_us = None if self.expires is None else micros(self.expires)
+        return (
+            self.name, self.flow.name, self.flow.version, self.tenant, self.priority, expires_us,
+            self.data, self.rule.text, self.rule.zone, self.catch_up,
+        )  # fmt: skip
+
+    def row(self, now: Instant) -> ScheduleRow:
+        """Answer what is stored when it is new: its next date is the first one after now."""
+        return ScheduleRow._make((*self.columns, next_after(self.rule, now), None, None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it stood when it was read."""
+
+    _: KW_ONLY
+    name: str
+    flow: str
+    version: int
+    tenant: str
+    priority: int
+    expires: timedelta | None
+    rule: str
+    """The cron expression, or `@every 300s`."""
+    zone: str
+    catch_up: str
+    next_at: datetime
+    """The first date that nobody has seen to."""
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_note: str | None
+    is_declared: bool
+    """Whether this program declares it; nobody ticks what nobody declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTick:
+    """A date that was seen to, and the job that was submitted for it."""
+
+    due_at: datetime
+    job_id: str
+
+
+class Scheduling(Reads):
+    """Declares schedules, shows them, and lets people pause them."""
+
+    _declared: dict[str, Declared]
+    _is_open: bool
+
+    @abstractmethod
+    def target(self, flow: Any, arguments: tuple[Any, ...]) -> tuple[Flow[Any], Any]:
+        """Read what is to be submitted: a registered flow, and a payload that fits it."""
+
+    @abstractmethod
+    def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
+        """Answer the dedup key of a payload, by the flow's rule."""
+
+    @abstractmethod
+    def submit(self, flow: Any, /, *arguments: Any, **options: Any) -> Job:
+        """Accept a job."""
+
+    # --- declaring --------------------------------------------------------------
+
+    @overload
+    def schedule(
+        self, name: str, flow: Flow[P], payload: P, /, **options: Unpack[ScheduleOptions]
+    ) -> None: ...
+    @overload
+    def schedule(self, name: str, call: Call, /, **options: Unpack[ScheduleOptions]) -> None: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        function: Callable[[*Ts], Any],
+        /,
+        *arguments: *Ts,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+    def schedule(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
+        self,
+        name: str,
+        flow: Any,
+        /,
+        *arguments: Any,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        zone: str | None = None,
+        catch_up: CatchUp = "last",
+        tenant: str = "",
+        priority: int = NORMAL,
+        expires: timedelta | None = None,
+    ) -> None:
+        """Submit a job at every date of a rule, once, whichever worker comes first.
+
+        The job's `scheduled_for` is the date, its submitter `schedule:` and the name. Dates are
+        seen to by the workers of programs that declare the schedule; a schedule is known by its
+        name, and what was declared last holds.
+
+        Args:
+            name: Stored; a renamed schedule is another one.
+            flow: A flow, or a job function, or one with its arguments (`function.bind(...)`).
+            arguments: The payload of the flow, or the arguments of the function.
+            cron: Five fields: minute, hour, day of month, month, day of week.
+            every: An interval of whole seconds, counted from 1970 in UTC.
+            zone: The time zone of `cron`, such as "Europe/Istanbul"; UTC if none is given.
+            catch_up: What becomes of dates that no worker saw in time: `last` runs the latest of
+                them, `all` runs each, `none` runs none that is more than a minute late.
+            tenant: Whose jobs they are.
+            priority: 0 is the most urgent of 0..3.
+            expires: End a job as expired when it is not finished by then.
+
+        Raises:
+            FlowError: the rule, the zone, the name or the flow cannot work.
+            BadInput: the payload does not fit, or an option is none.
+        """
+        if name in self._declared:
+            raise FlowError(f"schedule {name!r} is declared twice; give each a name of its own")
+        if not STORABLE_NAME.fullmatch(name):
+            raise FlowError(
+                f"schedule name {name!r} cannot be stored; use letters, digits and . _ : - (100)"
+            )
+        if catch_up not in CATCH_UPS:
+            raise FlowError(
+                f"schedule {name}: catch_up={catch_up!r} is not one of {', '.join(CATCH_UPS)}"
+            )
+        try:
+            rule = _rule(cron, every, zone)
+            target, payload = self.target(flow, arguments)
+        except (FlowError, BadInput) as error:
+            raise type(error)(f"schedule {name}: {error}") from None
+        made = Declared(
+            name=name, flow=target, data=codec.encode(payload),
+            dedup_key=self.key_of(target, payload), tenant=tenant, priority=priority,
+            expires=expires, rule=rule, catch_up=catch_up,
+        )  # fmt: skip
+        check_submission(
+            Submission(tenant, made.submitter, priority, None, made.dedup_key, expires)
+        )
+        _ = made.payload  # what cannot be read back must not be stored again and again
+        self._declared[name] = made
+        if self._is_open:
+            self.keep_schedules()
+
+    def keep_schedules(self) -> None:
+        """Store what this program declares; done when the engine opens."""
+        if self._declared:
+            now = self.store.clock.now()
+            self.store.keep_schedules([made.row(now) for made in self._declared.values()])
+
+    @property
+    def declared_schedules(self) -> dict[str, Declared]:
+        """What this program declares, by name."""
+        return self._declared
+
+    # --- reading and acting -----------------------------------------------------
+
+    def schedules(self) -> list[Schedule]:
+        """Answer every schedule, by name; those too that this program does not declare."""
+        return [self._view(row) for row in self.open().store.schedules()]
+
+    def ticks(
+        self, schedule: str, *, before: datetime | None = None, limit: int = 100
+    ) -> list[ScheduleTick]:
+        """Answer which dates of a schedule were seen to, the latest first.
+
+        A tick is kept as long as its job. One that names an older job was due while that job
+        still held the dedup key.
+
+        Raises:
+            BadInput: there is no such schedule.
+        """
+        row = self._find_schedule(schedule)
+        until = None if before is None else to_instant(before)
+        found = self.store.ticks(row.name, before=until, limit=limit)
+        return [ScheduleTick(to_datetime(tick.due_at), to_text(tick.job_id)) for tick in found]
+
+    def pause_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+        """Let a schedule submit nothing until it is resumed, whatever programs declare.
+
+        Pausing what is paused changes nothing.
+
+        Raises:
+            BadInput: there is no such schedule.
+        """
+        row = self._find_schedule(schedule)
+        self.store.pause_schedule(row.name, actor=actor, note=note)
+        return self._view(self._find_schedule(schedule))
+
+    def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+        """End a pause. Dates that have passed meanwhile are skipped: they were not wanted.
+
+        Raises:
+            BadInput: there is no such schedule.
+        """
+        row = self._find_schedule(schedule)
+        following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
+        self.store.resume_schedule(row.name, next_at=following, actor=actor, note=note)
+        return self._view(self._find_schedule(schedule))
+
+    def run_schedule(self, schedule: str, *, actor: str = "") -> Job:
+        """Submit a schedule's job now, besides its dates and even while it is paused.
+
+        It is no tick: the job's `scheduled_for` is None.
+
+        Raises:
+            BadInput: this program declares no such schedule.
+        """
+        made = self._declared.get(schedule)
+        if made is None:
+            raise BadInput(_unknown(schedule, "this program declares", self._declared))
+        return self.submit(
+            made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
+            priority=made.priority, expires=made.expires,
+        )  # fmt: skip
+
+    def _find_schedule(self, name: str) -> ScheduleRow:
+        rows = {row.name: row for row in self.open().store.schedules()}
+        if name not in rows:
+            raise BadInput(_unknown(name, "there is", rows))
+        return rows[name]
+
+    def _view(self, row: ScheduleRow) -> Schedule:
+        return Schedule(
+            name=row.name, flow=row.flow, version=row.flow_version, tenant=row.tenant,
+            priority=row.priority,
+            expires=None if row.expires_us is None else timedelta(microseconds=row.expires_us),
+            rule=row.rule, zone=row.zone, catch_up=row.catch_up,
+            next_at=to_datetime(row.next_at),
+            paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
+            paused_by=row.paused_by, pause_note=row.pause_note,
+            is_declared=row.name in self._declared,
+        )  # fmt: skip
+
+
+def _rule(cron: str | None, every: timedelta | None, zone: str | None) -> Rule:
+    if (cron is None) == (every is None):
+        both = "cron and every are two rules" if cron is not None else "it is never due"
+        raise FlowError(f"{both}; give cron= or every=")
+    if cron is not None:
+        return cron_rule(cron, UTC if zone is None else zone)
+    if zone is not None:
+        raise FlowError(f"zone={zone!r} means nothing to every=; give cron= or leave it out")
+    assert every is not None  # noqa: S101 - one of the two is given
+    return every_rule(every)
+
+
+def _unknown(name: str, where: str, known: dict[str, Any]) -> str:
+    others = ", ".join(sorted(known)) or "none"
+    return f"{where} no schedule {name!r}; {where} {others}"

@@ -1,0 +1,116 @@
+"""Submits what the clock says. Any number of workers may do so at once: of each date one wins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ulak.clock import SECOND, Instant
+from ulak.core.schedule import Rule, dates_due
+from ulak.engine.scheduling import Declared
+from ulak.errors import Refused
+from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick
+
+if TYPE_CHECKING:
+    from ulak.engine.engine import Engine
+
+log = logging.getLogger("ulak.ticker")
+
+A_PAGE = 200
+# So many missed dates of one schedule at a time; the next pass follows at once.
+MOST_DATES = 100
+# A schedule that another program has declared otherwise is left to it, unless that one is gone.
+# Longer than a busy worker needs, shorter than what makes a date a missed one. A guess.
+PATIENCE = 10 * SECOND
+
+
+class Ticker:
+    """Ticks the schedules that this program declares, exactly as it declares them."""
+
+    def __init__(self, engine: Engine, ahead_us: int) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._ahead_us = ahead_us
+        self.next_at: Instant | None = None
+        """When there is something to do again, if that is soon."""
+
+    def tick(self) -> int:
+        """See to every date that has come; answer how many schedules were moved."""
+        declared = self._engine.declared_schedules
+        self.next_at = None
+        if not declared:
+            return 0
+        now = self._store.clock.now()
+        ticks: list[Tick] = []
+        for row in self._due(now):
+            made = declared.get(row.name)
+            if made is None:
+                continue
+            if made.columns != row.declared:
+                self._see_to_another(row, now)
+            elif row.next_at > now:
+                self._come_back(row.next_at)
+            else:
+                ticks.append(self._tick_of(row, made, now))
+        return sum(self._write(batch) for batch in _batches(ticks))
+
+    def _due(self, now: Instant) -> Iterator[ScheduleRow]:
+        """What is due now or before the next pass."""
+        after = (-1, "")
+        while page := self._store.due_schedules(now + self._ahead_us, A_PAGE, after=after):
+            yield from page
+            after = (page[-1].next_at, page[-1].name)
+
+    def _see_to_another(self, row: ScheduleRow, now: Instant) -> None:
+        """Take over a schedule that was declared otherwise and that nobody sees to."""
+        if row.next_at + PATIENCE > now:
+            self._come_back(row.next_at + PATIENCE)
+        else:
+            log.info("a schedule is taken over", extra={"schedule": row.name})
+            self._engine.keep_schedules()
+            self._come_back(now)
+
+    def _tick_of(self, row: ScheduleRow, made: Declared, now: Instant) -> Tick:
+        rule = Rule(row.rule, row.zone)
+        dates, following = dates_due(rule, row.catch_up, row.next_at, now, most=MOST_DATES)
+        self._come_back(following)
+        payload = made.payload if dates else None
+        jobs = [
+            self._engine.prepare(
+                made.flow, payload, tenant=made.tenant, actor=made.submitter,
+                priority=made.priority, expires=made.expires, dedup_key=made.dedup_key,
+                scheduled_for=date,
+            )
+            for date in dates
+        ]  # fmt: skip
+        return Tick(row, tuple(jobs), following)
+
+    def _write(self, ticks: list[Tick]) -> int:
+        """Write them as one; when the job of one is refused, the others must not suffer."""
+        try:
+            written = self._store.tick(ticks)
+        except Refused as error:
+            if len(ticks) > 1:
+                return sum(self._write([tick]) for tick in ticks)
+            facts = {"schedule": ticks[0].row.name, "error": str(error)}
+            log.error("the job of a schedule is refused", extra=facts)
+            return 0
+        return sum(written)
+
+    def _come_back(self, at: Instant) -> None:
+        self.next_at = at if self.next_at is None else min(at, self.next_at)
+
+
+def _batches(ticks: list[Tick]) -> Iterator[list[Tick]]:
+    """Part ticks so that no batch has too many jobs."""
+    batch: list[Tick] = []
+    jobs = 0
+    for tick in ticks:
+        if batch and jobs + len(tick.jobs) > LARGEST_BATCH:
+            yield batch
+            batch, jobs = [], 0
+        batch.append(tick)
+        jobs += len(tick.jobs)
+    if batch:
+        yield batch
