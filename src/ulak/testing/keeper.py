@@ -4,8 +4,8 @@
 
 Run as a process of its own, between the program and the server. It does what it is told, a line
 of JSON each way, and when the program is gone - even by SIGKILL - it kills the server and
-removes the directory. Processes that lose their parent below it become its children, so it knows
-when the last of them has gone, and can say so.
+removes its directory and its shared memory. Processes that lose their parent below it become its
+children, so it knows when the last of them has gone, and can say so.
 
 It imports nothing but the standard library, so that it is there in a few hundredths of a second.
 """
@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+IPC_RMID = 0
 
 
 class Keeper:
@@ -35,8 +36,8 @@ class Keeper:
         self.directory = directory
         self.user = user
         self.child: subprocess.Popen[bytes] | None = None
-        self.prctl = ctypes.CDLL(None, use_errno=True).prctl
-        self.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.libc = ctypes.CDLL(None)
+        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def start(self, argv: list[str], log: str) -> int:
         """Start a command, its output appended to the log, and answer its process id."""
@@ -54,7 +55,7 @@ class Keeper:
                 start_new_session=True,
                 # Should the keeper itself be killed. Called after the change of user, which
                 # would undo it.
-                preexec_fn=lambda: self.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+                preexec_fn=lambda: self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
             )
         return self.child.pid
 
@@ -80,18 +81,19 @@ class Keeper:
 
     def kill(self) -> None:
         """SIGKILL every process of the server, and return when the last has gone."""
-        if self.child is not None:
-            # First the one that could start others; they are ours when it is reaped.
-            self.child.kill()
-            self.child.wait()
-            self.child = None
-        while True:
-            for pid in children_of(os.getpid()):
+        if self.child is None:
+            return
+        # First the one that could start others; they are ours when it is reaped.
+        self.child.kill()
+        self.child.wait()
+        while children := children_of(os.getpid()):
+            for pid in children:
                 os.kill(pid, signal.SIGKILL)
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                return
+            os.waitpid(-1, 0)
+        # System V shared memory outlives those who made it, and there is room for few.
+        for segment in segments_of(self.child.pid):
+            self.libc.shmctl(segment, IPC_RMID, None)
+        self.child = None
 
     def obey(self, request: dict[str, Any]) -> object:
         """Do one thing that the program asks for."""
@@ -142,6 +144,17 @@ def children_of(parent: int) -> list[int]:
             if int(stat.rpartition(")")[2].split()[1]) == parent:
                 found.append(int(entry.name))
     return found
+
+
+def segments_of(pid: int) -> list[int]:
+    """The System V shared memory that a process has made."""
+    try:
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+    except FileNotFoundError:
+        return []  # a kernel without it
+    # key shmid perms size cpid lpid nattch ...
+    rows = [line.split() for line in lines[1:]]
+    return [int(row[1]) for row in rows if int(row[4]) == pid]
 
 
 def main(directory: str, user: str, caller: str) -> None:

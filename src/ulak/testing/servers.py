@@ -283,6 +283,8 @@ class Postgres(Server):
             "max_connections": 200,
             # Modest: several may run beside each other, in tests with little data.
             "shared_buffers": "64MB",
+            # In files of its directory, which go with it; a killed server leaves the other kinds.
+            "dynamic_shared_memory_type": "mmap",
             **(DURABLE if durable else HASTY),
             **(settings or {}),
         }

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from ulak.testing import servers
+from ulak.testing.keeper import segments_of
 from ulak.testing.servers import Pooler, Postgres, ServerFailed, ServerMissing
 
 # A program that starts both, says where, and waits for its end.
@@ -242,6 +243,16 @@ def test_servers_do_not_outlive_a_program_that_is_killed(number: signal.Signals)
     assert [pid for pid in pids if alive(pid)] == []
     assert eventually(lambda: not any(processes_of(directory) for directory in directories))
     busy.close()
+
+
+@pytest.mark.parametrize("first", ["close", "stop", "kill"])
+def test_a_server_leaves_no_shared_memory(first: str) -> None:
+    with Postgres() as server:
+        pid = server._pid
+        assert len(segments_of(pid)) == 1
+        assert setting(server.url(), "dynamic_shared_memory_type") == "mmap"
+        getattr(server, first)()
+        assert segments_of(pid) == []
 
 
 def test_a_server_does_not_outlive_its_keeper() -> None:
