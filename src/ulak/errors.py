@@ -12,6 +12,7 @@
     ├── UnknownOutcome          the commit was not acknowledged in time; carries the job id
     ├── NotSupported            this store cannot do that; names the call and the cure
     └── StoreError              the store could not answer; retrying may help
+        ├── Contended           somebody else holds what the write needs; try the rest without it
         └── Refused             the store answered and will not write this; retrying will not help
 
 Each class has a stable `code` that every surface shows, and fields besides its text.
@@ -122,6 +123,15 @@ class StoreError(UlakError):
     """The store could not answer and wrote nothing that it did not report; retrying may help."""
 
     code = "store-error"
+
+
+class Contended(StoreError):
+    """A transaction of somebody else holds what this write needs; nothing was written.
+
+    A batch is parted until the one that must wait stands alone, so that its neighbours need not.
+    """
+
+    code = "store-contended"
 
 
 class Refused(StoreError):

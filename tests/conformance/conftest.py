@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.places import place_of
 from tests.conformance.stores import STORES
 from ulak.store.protocol import Store
 
@@ -14,8 +15,9 @@ from ulak.testing.conformance import Reopen  # noqa: E402 - after the line that 
 
 
 @pytest.fixture(params=STORES)
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
-    return Reopen(STORES[request.param], str(tmp_path / "jobs.db"))
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
+    with place_of(request.param, request, tmp_path) as where:
+        yield Reopen(STORES[request.param], where)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
+from ulak.store.postgres import PostgresStore
 from ulak.store.protocol import Store
 from ulak.store.sqlite import SqliteStore
 
@@ -16,4 +17,24 @@ def sqlite(path: str) -> Store:
     return SqliteStore(path, clock=ManualClock())
 
 
-STORES: dict[str, Callable[[str], Store]] = {"memory": memory, "sqlite": sqlite}
+def postgres(url: str) -> Store:
+    return PostgresStore(url, clock=ManualClock())
+
+
+def pooled(url: str) -> Store:
+    return PostgresStore(url, clock=ManualClock(), pooled=True)
+
+
+def make_schema(url: str) -> None:
+    """What every database of PostgreSQL begins with."""
+    store = postgres(url)
+    store.open()
+    store.close()
+
+
+STORES: dict[str, Callable[[str], Store]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "postgres": postgres,
+    "pooled": pooled,
+}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.places import place_of
 from tests.conformance.stores import STORES, memory
 from ulak.testing.conformance import Desk
 from ulak.testing.conformance.history import History
@@ -14,8 +15,14 @@ OTHERS = {name: factory for name, factory in STORES.items() if factory is not me
 
 @pytest.mark.parametrize("seed", range(100, 110))
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_same_history_leads_to_the_same_rows(name: str, seed: int, tmp_path: Path) -> None:
-    desks = [_desk(memory, tmp_path), _desk(OTHERS[name], tmp_path)]
+def test_the_same_history_leads_to_the_same_rows(
+    name: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with place_of(name, request, tmp_path) as where:
+        _compare(_desk(memory, where), _desk(OTHERS[name], where), seed=seed)
+
+
+def _compare(*desks: Desk, seed: int) -> None:
     reference, other = (History(desk, seed) for desk in desks)
     for _ in range(20):
         reference.go_on(16)
@@ -25,8 +32,8 @@ def test_the_same_history_leads_to_the_same_rows(name: str, seed: int, tmp_path:
         desk.store.close()
 
 
-def _desk(factory: Any, folder: Path) -> Desk:
-    store = factory(str(folder / "jobs.db"))
+def _desk(factory: Any, where: str) -> Desk:
+    store = factory(where)
     store.open()
     # The same ids in both stores: the jitter of a retry is drawn from them.
     return Desk(store, random_bytes=bytes)

@@ -20,10 +20,11 @@ from ulak.core.change import (
     SlotTaken,
     Stale,
 )
-from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request
+from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, NewJob, Request
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
+from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
@@ -37,10 +38,6 @@ from ulak.store.protocol import (
     Renewal,
     WorkerRow,
 )
-
-# Claims and lapses are not changes, so their events carry no commit id.
-NO_COMMIT = b""
-SUSPECT_LAPSES = 2
 
 
 class MemoryStore(MemorySchedules):
@@ -193,7 +190,8 @@ class MemoryStore(MemorySchedules):
                     not_before=now, version=row.version + 1, seq=row.seq + 1,
                 )  # fmt: skip
                 self._put(lost)
-                event = _event(lost, kinds.LAPSED, row, kinds.ENGINE, worker.id, now)
+                held = lost._replace(token=row.token)
+                event = own_event(held, kinds.LAPSED, row.state, kinds.ENGINE, worker.id, now)
                 self._append_own(row.tenant, event)
                 if row.slot is not None:
                     self._free_slot(row.slot, row.id)
@@ -230,7 +228,7 @@ class MemoryStore(MemorySchedules):
             leased = leased._replace(
                 state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=now
             )
-            event = _event(leased, kinds.ENTERED, row, request.worker, request.worker, now)
+            event = own_event(leased, kinds.ENTERED, row.state, request.worker, request.worker, now)
             self._append_own(row.tenant, event)
         self._put(leased)
         results = self.find_results(row.id) if row.has_results else []
@@ -328,12 +326,3 @@ class MemoryStore(MemorySchedules):
             ][:limit]
             self._forget(set(ended))
             return len(ended)
-
-
-def _event(row: JobRow, kind: str, before: JobRow, actor: str, worker: str, now: Instant) -> Event:
-    """A line that the store itself writes: a lease was taken into a busy state, or lost."""
-    token = row.token if kind == kinds.ENTERED else before.token
-    return Event(
-        row.id, row.seq, kind, before.state, row.state, actor, None, None, None, row.round,
-        row.attempt + 1, worker, token, row.leased_at, now, 0, NO_COMMIT,
-    )  # fmt: skip

@@ -13,6 +13,7 @@ from ulak.core.change import Change
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
+from ulak.store.chain import FIRST_HASH
 from ulak.store.protocol import (
     AuditRow,
     BucketRow,
@@ -29,8 +30,6 @@ from ulak.store.protocol import (
     WeightRow,
     WorkerRow,
 )
-
-FIRST_HASH = bytes(32)
 
 Key = tuple[str, str, str]
 

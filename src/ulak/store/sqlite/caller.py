@@ -18,9 +18,9 @@ from typing import Any
 from ulak.clock import Instant
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import BadInput
+from ulak.store import chain
 from ulak.store.caller import Driver, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
-from ulak.store.sqlite import proofs
 from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite.writer import connect
 
@@ -102,7 +102,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant) -> Steps[Added]:
 def _prove(job: NewJob, body: bytes) -> Steps[None]:
     tenant = job.row.tenant
     heads: Rows = yield PROOF_HEAD, (tenant,)
-    number, last = heads[0] if heads else (0, proofs.FIRST_HASH)
+    number, last = heads[0] if heads else (0, chain.FIRST_HASH)
     number, link = number + 1, sha256(last + body).digest()
     yield ADD_PROOF, (tenant, number, job.row.id, job.event.seq, body, link)
     yield SET_PROOF_HEAD, (tenant, number, link)

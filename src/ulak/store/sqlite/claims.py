@@ -12,6 +12,7 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
+from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sqlite import keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
@@ -26,11 +27,6 @@ from ulak.store.sqlite.rows import (
 )
 from ulak.store.sqlite.writer import Transaction
 
-NO_COMMIT = b""
-"""The commit id of events that the store writes on its own: claims and lapses are no changes."""
-
-SUSPECT_LAPSES = 2
-NO_SUSPECTS = SUSPECT_LAPSES - 1
 ANY_LAPSES = 2**31
 PRIORITIES = range(4)
 
@@ -279,7 +275,7 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
         moved = row._replace(
             state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
         )
-        event = _event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
+        event = own_event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
         written.append((row.tenant, event))
         claims[job_id] = claim._replace(row=moved)
     for busy, ids in entered.items():
@@ -308,7 +304,7 @@ def give_back_lapsed(t: Transaction) -> int:
         seq = row.seq + 1
         t.db.execute(LAPSE, (row.token + 1, row.lapses + 1, t.now, row.version + 1, seq, row.id))
         line = row._replace(seq=seq)
-        event = _event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
+        event = own_event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
         written.append((row.tenant, event))
         t.made_due = True
     trail.append_own(t, written)
@@ -355,13 +351,3 @@ def requests_of(t: Transaction, worker: str) -> list[Request]:
     if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
         return []
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))
-
-
-def _event(
-    row: JobRow, kind: str, origin: str, actor: str, worker: str | None, now: Instant
-) -> Event:
-    """A line that the store itself writes: a lease was taken into a busy state, or lost."""
-    return Event(
-        row.id, row.seq, kind, origin, row.state, actor, None, None, None, row.round,
-        row.attempt + 1, worker, row.token, row.leased_at, now, 0, NO_COMMIT,
-    )  # fmt: skip

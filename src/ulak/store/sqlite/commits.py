@@ -28,7 +28,7 @@ from ulak.core.change import (
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.protocol import LARGEST_BATCH
+from ulak.store.batches import follow_each_other, must_be_a_batch
 from ulak.store.sqlite import intake, outbox, trail
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
@@ -91,7 +91,7 @@ COUNT_REQUESTS = """
 
 def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     """Write the changes and answer one receipt each, in order."""
-    _must_be_a_batch(changes)
+    must_be_a_batch(changes)
     ordered = sorted(changes, key=_id)
     plan = _plan(ordered)
     if plan is not None:
@@ -113,19 +113,6 @@ def _id(change: Change) -> bytes:
     return change[0][0]
 
 
-def _must_be_a_batch(changes: Sequence[Change]) -> None:
-    if len(changes) > LARGEST_BATCH:
-        raise Refused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
-    ids = {change.row[0] for change in changes}
-    if len(ids) < len(changes):
-        for change in changes:
-            if change.row.id not in ids:
-                raise Refused(
-                    f"job {to_text(change.row.id)} has two changes in one commit; one is allowed"
-                )
-            ids.discard(change.row.id)
-
-
 @dataclass(slots=True)
 class _Plan:
     """A batch as one update: its rows by what they share, and the moves that they make."""
@@ -142,7 +129,7 @@ def _plan(changes: Sequence[Change]) -> _Plan | None:
         row, token, origin, number = change.row, change.token, change.moved_from, len(change.events)
         if token is None or change.takes_slot is not None or change.takes_key:
             return None
-        if not _follow_each_other(change, row.seq - number):
+        if not follow_each_other(change, row.seq - number):
             return None
         role = change.role_from
         if origin is None or role is None:
@@ -157,13 +144,6 @@ def _plan(changes: Sequence[Change]) -> _Plan | None:
         )  # fmt: skip
         groups.setdefault((*_shared(row), origin, role, number), []).append(own)
     return plan
-
-
-def _follow_each_other(change: Change, before: int) -> bool:
-    events = change.events
-    if len(events) == 1:
-        return events[0].seq == before + 1
-    return all(event.seq == n for n, event in enumerate(events, before + 1))
 
 
 def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
@@ -289,7 +269,7 @@ def _lack(change: Change, rest: Rest) -> Receipt | None:
 def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     row = change.row
     before = old.seq
-    if len(change.events) != row.seq - before or not _follow_each_other(change, before):
+    if len(change.events) != row.seq - before or not follow_each_other(change, before):
         raise Refused(
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 
-FIRST_HASH = bytes(32)
+from ulak.store.chain import FIRST_HASH, Link, linked
+
+__all__ = ["Link", "chain"]
 
 PROOF_HEAD = "SELECT proof_id, hash FROM proof_heads WHERE tenant = ?"
 ADD_PROOF = """
@@ -19,17 +20,11 @@ SET_PROOF_HEAD = """
     ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
 """
 
-Link = tuple[str, bytes, int, bytes]
-"""What will be a link of a chain: tenant, job, number of the event, body."""
-
 
 def chain(db: sqlite3.Connection, links: Iterable[Link]) -> None:
     """Append the links of one transaction to their chains: by tenant, job and number."""
     for tenant, own in groupby(sorted(links), key=itemgetter(0)):
         number, link = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
-        rows = []
-        for _, job_id, seq, body in own:
-            number, link = number + 1, sha256(link + body).digest()
-            rows.append((tenant, number, job_id, seq, body, link))
+        rows = [(tenant, *facts) for facts in linked(number, link, own)]
         db.executemany(ADD_PROOF, rows)
-        db.execute(SET_PROOF_HEAD, (tenant, number, link))
+        db.execute(SET_PROOF_HEAD, (tenant, rows[-1][1], rows[-1][-1]))

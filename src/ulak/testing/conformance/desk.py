@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +25,8 @@ from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
 from ulak.testing.conformance.flows import LINE
 
 LEASE = timedelta(seconds=30)
+RING_WITHIN_S = 2.0
+"""A guess, far above what a notification takes on a machine that is busy with other tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,18 @@ def claim_request(
         for state, busy in flow.table.entries.items()
     }
     return ClaimRequest(worker, (Want(lanes, places),), entries, suspects)
+
+
+def is_noticed(store: Store) -> bool:
+    """Tell whether a store hears soon that another has committed: the ring may be on its way."""
+    if not store.features.shared:
+        return store.changed_elsewhere()
+    deadline = time.monotonic() + RING_WITHIN_S
+    while not store.changed_elsewhere():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def snapshot(desk: Desk, job_ids: Sequence[bytes]) -> list[object]:

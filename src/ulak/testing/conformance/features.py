@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.desk import Desk, Reopen, Suite, is_noticed
 
 
 class TestFeatures(Suite):
@@ -38,6 +38,6 @@ class TestFeatures(Suite):
         try:
             row = desk.submit()
             assert other.find_job(row.id) == (row if desk.store.features.shared else None)
-            assert other.changed_elsewhere() == desk.store.features.shared
+            assert is_noticed(other) == desk.store.features.shared
         finally:
             other.close()

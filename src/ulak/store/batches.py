@@ -1,0 +1,36 @@
+"""What every store asks of a batch before it writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ulak.core.change import Change
+from ulak.errors import Refused
+from ulak.ids import to_text
+from ulak.store.protocol import LARGEST_BATCH
+
+
+def must_be_a_batch(changes: Sequence[Change]) -> None:
+    """Refuse more changes than one commit may hold, and two of one job.
+
+    Raises:
+        Refused: naming the number or the job.
+    """
+    if len(changes) > LARGEST_BATCH:
+        raise Refused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
+    ids = {change.row[0] for change in changes}
+    if len(ids) < len(changes):
+        for change in changes:
+            if change.row.id not in ids:
+                raise Refused(
+                    f"job {to_text(change.row.id)} has two changes in one commit; one is allowed"
+                )
+            ids.discard(change.row.id)
+
+
+def follow_each_other(change: Change, before: int) -> bool:
+    """Tell whether the events of a change go on from this number of the trail, without a gap."""
+    events = change.events
+    if len(events) == 1:
+        return events[0].seq == before + 1
+    return all(event.seq == n for n, event in enumerate(events, before + 1))

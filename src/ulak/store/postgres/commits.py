@@ -1,0 +1,348 @@
+"""The one way a job changes: each change whole or not at all, a receipt for each.
+
+The changes of workers are one guarded update. Their last events are written by the same statement,
+from the rows that it moved; all else follows for those rows alone, so that no line of a trail is
+ever without its move. What that update did not move, and what needs more than a guard, is looked
+at one by one in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+
+from ulak.core.change import (
+    COMMITTED,
+    EVERY_STAGE,
+    Change,
+    Committed,
+    KeyTaken,
+    LeaseLost,
+    Receipt,
+    SlotTaken,
+    Stale,
+)
+from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result
+from ulak.errors import Refused
+from ulak.ids import to_text
+from ulak.store.batches import follow_each_other, must_be_a_batch
+from ulak.store.postgres import control, intake, keys, outbox, slots, trail
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.intake import JOB_TYPES
+from ulak.store.postgres.months import month_of
+from ulak.store.postgres.values import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    REQUEST_COLUMNS,
+    Groups,
+    Id,
+    Ids,
+    Row,
+    Sheet,
+    Texts,
+    as_job,
+    as_request,
+)
+
+_MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
+_OWN = (
+    "version", "seq", "changed_at", "not_before", "deadline_at", "wake_at", "leased_at", "token",
+)  # fmt: skip
+_SHARED = tuple(name for name in _MUTABLE if name not in _OWN)
+_own_of = itemgetter(*(JobRow._fields.index(name) for name in _OWN))
+_shared_of = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
+
+# Of its last event, what the row does not say itself.
+_OF_EVENT = ("token", "started_at", "at", "commit_id")
+_EVENT_OWN = {f"event_{name}": trail.OWN[name] for name in _OF_EVENT}
+_EVENT_SHARED = {f"event_{name}": kind for name, kind in trail.SHARED.items()}
+_event_own_of = itemgetter(*(Event._fields.index(name) for name in _OF_EVENT))
+_NO_EVENT_OWN: Row = (0, None, 0, b"")
+_NO_EVENT_SHARED: Row = (None,) * len(trail.SHARED)
+
+MOVES = Sheet(
+    "m",
+    {"id": "uuid", "old_token": "bigint"} | {name: JOB_TYPES[name] for name in _OWN} | _EVENT_OWN,
+    {name: JOB_TYPES[name] for name in _SHARED}
+    | _EVENT_SHARED
+    | {"old_state": "text", "old_role": "text", "events": "bigint"},
+)
+# The event goes by the names that the update answers, its columns of groups by their number.
+_WRITTEN = {
+    "job_id": "moved.id",
+    "seq": "moved.seq",
+    **{name: f"moved.event_{name}" for name in _OF_EVENT},
+    **{name: MOVES[f"event_{name}"].replace("[m.", "[moved.") for name in trail.SHARED},
+}
+# State, role and number of events are guarded beside the token: the counters and the trail are
+# written from what the change says of them, and it may be wrong.
+MOVE_LEASED = f"""
+    WITH moved AS (
+        UPDATE ulak.jobs SET {", ".join(f"{name} = {MOVES[name]}" for name in _MUTABLE)}
+        FROM {MOVES.source}
+        WHERE jobs.id = m.id AND jobs.token = m.old_token AND jobs.state = {MOVES["old_state"]}
+          AND jobs.role = {MOVES["old_role"]} AND jobs.seq = m.seq - {MOVES["events"]}
+        RETURNING jobs.id, jobs.seq, jobs.month, jobs.requests, m.in_group,
+                  {", ".join(f"m.{name}" for name in _EVENT_OWN)}
+    ), written AS (
+        INSERT INTO ulak.events (month, {EVENT_COLUMNS})
+        SELECT moved.month, {", ".join(_WRITTEN[name] for name in Event._fields)} FROM moved
+        WHERE {_WRITTEN["kind"]} IS NOT NULL
+    )
+    SELECT id, requests FROM moved
+"""
+LOCK = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
+"""
+MOVE_ONE = f"""
+    UPDATE ulak.jobs SET {", ".join(f"{name} = %s::{JOB_TYPES[name]}" for name in _MUTABLE)}
+    WHERE id = %s::uuid
+"""
+IS_IN_TRAIL = """
+    SELECT 1 FROM ulak.events
+    WHERE job_id = %s::uuid AND seq = %s::bigint AND commit_id = %s::bytea AND month = %s::bigint
+"""
+VOID_STAGE = "DELETE FROM ulak.results WHERE job_id = %s::uuid AND stage = %s::text"
+VOID_ALL = "DELETE FROM ulak.results WHERE job_id = %s::uuid"
+
+REQUESTS_OF = f"""
+    SELECT {REQUEST_COLUMNS} FROM ulak.requests WHERE job_id = ANY (%s::uuid[])
+    ORDER BY at, kind, name
+"""
+SETTLE = """
+    DELETE FROM ulak.requests WHERE job_id = %s::uuid AND (kind, name) IN (
+        SELECT * FROM unnest(%s::text[], %s::text[])
+    )
+"""
+COUNT_REQUESTS = """
+    UPDATE ulak.jobs SET requests = (SELECT count(*) FROM ulak.requests WHERE job_id = jobs.id)
+    WHERE id = %s::uuid
+"""
+
+
+def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
+    """Write the changes and answer one receipt each, in order."""
+    must_be_a_batch(changes)
+    ordered = sorted(changes, key=_id)
+    plain = [change for change in ordered if _is_plain(change)]
+    stored: dict[bytes, JobRow] = {}
+    if len(plain) < len(ordered):
+        # Taken by id, all of them, before any is written.
+        stored = _lock(t.db, ordered)
+    moved = _move(t, plain)
+    left = [change for change in ordered if change.row.id not in moved]
+    if left and not stored:
+        stored = _lock(t.db, left)
+    rest = Rest(t)
+    receipts: dict[bytes, Receipt] = {}
+    for change in ordered:
+        if change.row.id in moved:
+            receipts[change.row.id] = COMMITTED
+            _count_move(t, change)
+            rest.follow(change, change.row)
+        else:
+            old = stored.get(change.row.id)
+            receipts[change.row.id] = _commit_one(t, change, old, rest)
+    rest.write()
+    asked = [job_id for job_id, requests in moved.items() if requests]
+    asked += [c.row.id for c in left if (row := stored.get(c.row.id)) and row.requests]
+    for job_id, requests in _requests_of(t.db, asked).items():
+        if isinstance(receipts[job_id], Committed):
+            receipts[job_id] = Committed(tuple(requests))
+    return [receipts[change.row.id] for change in changes]
+
+
+def _id(change: Change) -> bytes:
+    return change.row.id
+
+
+def _is_plain(change: Change) -> bool:
+    """Tell whether a guard is all that this change needs."""
+    return (
+        change.token is not None
+        and change.takes_slot is None
+        and not change.takes_key
+        and follow_each_other(change, change.row.seq - len(change.events))
+    )
+
+
+def _move(t: Transaction, changes: Sequence[Change]) -> dict[bytes, int]:
+    """Move what its guard lets through; answer the ids, each with its number of requests."""
+    if not changes:
+        return {}
+    groups = Groups()
+    for change in changes:
+        row, events = change.row, change.events
+        origin, role = change.moved_from, change.role_from
+        if origin is None or role is None:
+            origin, role = row.state, row.role
+        own, shared = _NO_EVENT_OWN, _NO_EVENT_SHARED
+        if events:
+            own, shared = _event_own_of(events[-1]), trail.shared_of(events[-1])
+        groups.add(
+            (*_shared_of(row), *shared, origin, role, len(events)),
+            (row.id, change.token, *_own_of(row), *own),
+        )
+    moved: dict[bytes, int] = dict(t.db.rows(MOVE_LEASED, groups.bind(MOVES)))
+    earlier = [
+        (month_of(change.row.created_at), event)
+        for change in changes
+        if len(change.events) > 1 and change.row.id in moved
+        for event in change.events[:-1]
+    ]
+    trail.append(t.db, earlier)
+    return moved
+
+
+def _count_move(t: Transaction, change: Change) -> None:
+    row, origin, role = change.row, change.moved_from, change.role_from
+    if origin is not None and role is not None:
+        t.count((row.flow, row.flow_version, origin, role), -1)
+        t.count((row.flow, row.flow_version, row.state, row.role), 1)
+
+
+def _lock(db: Session, changes: Sequence[Change]) -> dict[bytes, JobRow]:
+    ids = Ids([change.row.id for change in changes])
+    return {row[0]: as_job(row) for row in db.rows(LOCK, (ids,))}
+
+
+def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) -> Receipt:
+    """Write one change to a row that is locked and read."""
+    if old is not None and is_in_trail(t.db, change, old):
+        return COMMITTED
+    refusal = _guard(change, old) or _lack(t, change, rest)
+    if refusal is not None:
+        return refusal
+    assert old is not None  # noqa: S101 - no guard lets an absent job pass
+    row, before = change.row, old.seq
+    if len(change.events) != row.seq - before or not follow_each_other(change, before):
+        raise Refused(
+            f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
+        )
+    t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], Id(row.id)))
+    month = month_of(old.created_at)
+    trail.append(t.db, [(month, event) for event in change.events])
+    if (old.state, old.role) != (row.state, row.role):
+        t.count((old.flow, old.flow_version, old.state, old.role), -1)
+        t.count((old.flow, old.flow_version, row.state, row.role), 1)
+    rest.follow(change, old)
+    return COMMITTED
+
+
+def is_in_trail(db: Session, change: Change, row: JobRow) -> bool:
+    """Tell whether this very change was written: its last event carries its commit id."""
+    facts = (Id(change.row.id), change.row.seq, change.commit_id, month_of(row.created_at))
+    return db.row(IS_IN_TRAIL, facts) is not None
+
+
+def _guard(change: Change, old: JobRow | None) -> Receipt | None:
+    """Answer the refusal when somebody came first."""
+    if change.token is not None:
+        return None if old is not None and old.token == change.token else LeaseLost()
+    if old is None or old.version != change.version or old.leased_by is not None:
+        return Stale(old)
+    return None
+
+
+def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
+    """Take the key and the slot that the change needs, or answer what it lacks."""
+    row, limit = change.row, change.takes_slot
+    if limit is not None or change.takes_key:
+        rest.give_up()
+    free = [] if limit is None else slots.find_free(t.db, limit, 1)
+    if limit is not None and not free:
+        return SlotTaken(limit)
+    key = keys.key_of(row) if change.takes_key else None
+    if key is not None:
+        holder = keys.take(t, {key: (row.id, None)}).get(key)
+        if holder is not None and holder.id != row.id:
+            return KeyTaken(holder.id)
+    if limit is not None:
+        # A job holds one slot at a time: the one of the stage before is given up first.
+        rest.leave_slot(change)
+        slots.write(t.db, [(limit, free[0], row.id)])
+    return None
+
+
+class Rest:
+    """What a batch writes after its jobs: results, messages, keys, new jobs, slots."""
+
+    def __init__(self, t: Transaction) -> None:
+        self._t = t
+        self._results: list[tuple[int, Result]] = []
+        self._spawns: list[NewJob] = []
+        self._free_keys: list[tuple[keys.Key, bytes]] = []
+        self._free_slots: list[tuple[str, bytes]] = []
+        self._freed: Counter[str] = Counter()
+        self._messages: list[Change] = []
+        self._pauses: list[Change] = []
+
+    def follow(self, change: Change, row: JobRow) -> None:
+        """Note what hangs on a change that was written. The row's fixed columns are the stored."""
+        t = self._t
+        if change.row.lane and change.row.leased_by is None:
+            t.made_due = True
+        for stage in change.voids:
+            if stage == EVERY_STAGE:
+                t.db.execute(VOID_ALL, (Id(row.id),))
+            else:
+                t.db.execute(VOID_STAGE, (Id(row.id), stage))
+        if change.results:
+            month = month_of(row.created_at)
+            self._results += [(month, result) for result in change.results]
+        if change.answers:
+            settle(t.db, row.id, change.answers)
+        if change.proofs:
+            t.prove(row.tenant, change.events, change.proofs)
+        if change.messages:
+            self._messages.append(change)
+        if change.frees_slot is not None and change.takes_slot is None:
+            self._free_slots.append((change.frees_slot, row.id))
+        key = keys.key_of(row)
+        if change.frees_key and key is not None:
+            self._free_keys.append((key, row.id))
+        self._spawns += change.spawns
+        if change.pauses:
+            self._pauses.append(change)
+
+    def give_up(self) -> None:
+        """Free the keys and slots of the changes so far: the next one may take them."""
+        keys.free(self._t.db, self._free_keys)
+        self._freed += slots.leave(self._t.db, self._free_slots)
+        self._free_keys, self._free_slots = [], []
+
+    def leave_slot(self, change: Change) -> None:
+        """Free the slot of a job that is about to take another."""
+        if change.frees_slot is not None:
+            self._free_slots.append((change.frees_slot, change.row.id))
+            self.give_up()
+
+    def write(self) -> None:
+        """Write it all: jobs before keys, keys before slots, slots before pauses."""
+        t = self._t
+        trail.keep(t.db, self._results)
+        outbox.post(t.db, [m for change in self._messages for m in change.messages])
+        self.give_up()
+        if self._spawns:
+            intake.add_again(t, self._spawns)
+        # Last, so that nobody is let in to a place that this very batch has taken.
+        slots.let_in(t, self._freed)
+        for change in self._pauses:
+            control.pause_keys(t, sorted(change.pauses), change.events[-1].actor)
+
+
+def _requests_of(db: Session, ids: Iterable[bytes]) -> dict[bytes, list[Request]]:
+    wanted = list(ids)
+    found: dict[bytes, list[Request]] = {}
+    if wanted:
+        for row in db.rows(REQUESTS_OF, (Ids(wanted),)):
+            found.setdefault(row[0], []).append(as_request(row))
+    return found
+
+
+def settle(db: Session, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+    """Drop settled requests and count those that are left."""
+    kinds, names = zip(*answers, strict=True) if answers else ((), ())
+    db.execute(SETTLE, (Id(job_id), Texts(kinds), Texts(names)))
+    db.execute(COUNT_REQUESTS, (Id(job_id),))

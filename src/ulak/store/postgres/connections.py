@@ -1,0 +1,325 @@
+"""Connections and transactions: who waits for whom, and what a lost connection means."""
+
+from __future__ import annotations
+
+import logging
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+
+from ulak.clock import Clock, Instant
+from ulak.core.job import Event
+from ulak.errors import Contended, Refused, StoreError
+from ulak.store import faults
+from ulak.store.postgres import proofs, values
+from ulak.store.postgres.values import Numbers, Row, Texts
+
+log = logging.getLogger("ulak.postgres")
+
+T = TypeVar("T")
+
+CountKey = tuple[str, int, str, str]
+
+# A guess at how many threads of one process talk to the database at once: the worker's five, and
+# requests of a web application. Whoever finds none free waits for one.
+MOST_CONNECTIONS = 20
+
+# How long an intake waits for a key that a transaction of somebody else holds, before it goes on
+# without that job. Ours hold one for a few milliseconds.
+LOCK_TIMEOUT_MS = 200
+
+# After a failed attempt to connect, nobody tries again before a part of this has passed, drawn at
+# random: a hundred workers must not knock at once when a server comes back.
+LONGEST_PAUSE_S = 0.4
+CONNECT_TIMEOUT_S = 10
+
+MOST_TRIES = 8
+"""How often a transaction is tried when others get in its way; each try is a draw."""
+
+BEGIN = "BEGIN"
+BEGIN_IMPATIENT = f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+# Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
+# order (E-21), and no plan reads a table that has become long.
+BEGIN_ORDERED = (
+    "BEGIN; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
+    "SET LOCAL enable_seqscan = off"
+)
+
+APPEND_DELTAS = """
+    INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
+    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bigint[])
+"""
+
+
+class Session:
+    """One connection with its cursor; used by one thread at a time."""
+
+    __slots__ = ("_plain", "_prepare", "connection", "cursor")
+
+    def __init__(self, connection: psycopg.Connection[Row], *, prepare: bool) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor(binary=True)
+        self._plain = connection.cursor()
+        self._prepare = prepare
+
+    def execute(self, statement: str, facts: Any = None) -> psycopg.Cursor[Row]:
+        """Run one statement; the cursor is good until the next."""
+        return self.cursor.execute(statement, facts, prepare=self._prepare)
+
+    def rows(self, statement: str, facts: Any = None) -> list[Row]:
+        """Run a query and answer its rows."""
+        return self.execute(statement, facts).fetchall()
+
+    def row(self, statement: str, facts: Any = None) -> Row | None:
+        """Run a query and answer its first row."""
+        return self.execute(statement, facts).fetchone()
+
+    def touch(self, statement: str, facts: Any = None) -> int:
+        """Run a write and answer how many rows it touched."""
+        return self.execute(statement, facts).rowcount
+
+    def plainly(self, statement: str) -> None:
+        """Run statements without parameters, in one message."""
+        self._plain.execute(statement, prepare=False)
+
+
+class Transaction:
+    """What one write sees and leaves: the session, the time, what it counted and proves."""
+
+    __slots__ = ("counts", "db", "links", "made_due", "now")
+
+    def __init__(self, db: Session, now: Instant) -> None:
+        self.db = db
+        self.now = now
+        self.counts: dict[CountKey, int] = {}
+        self.links: list[proofs.Link] = []
+        self.made_due = False
+
+    def count(self, key: CountKey, jobs: int) -> None:
+        """Add to the number of jobs that stand in a state."""
+        self.counts[key] = self.counts.get(key, 0) + jobs
+
+    def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
+        """Chain these events when everything else is written: heads of chains are taken last."""
+        for event, body in zip(events, bodies, strict=False):
+            self.links.append((tenant, event.job_id, event.seq, body))
+
+    def finish(self) -> None:
+        """Write what is written last."""
+        counted = [(key, jobs) for key, jobs in self.counts.items() if jobs]
+        if counted:
+            flows, versions, states, roles = zip(*(key for key, _ in counted), strict=True)
+            jobs = [n for _, n in counted]
+            self.db.execute(
+                APPEND_DELTAS,
+                (Texts(flows), Numbers(versions), Texts(states), Texts(roles), Numbers(jobs)),
+            )
+        if self.links:
+            proofs.chain(self.db, self.links)
+
+
+class Connections:
+    """Every connection of this process but the listener's."""
+
+    def __init__(
+        self, conninfo: str, *, clock: Clock, prepare: bool, most: int = MOST_CONNECTIONS
+    ) -> None:
+        self._conninfo = conninfo
+        self._clock = clock
+        self._prepare = prepare
+        self._idle: list[Session] = []
+        self._changed = threading.Condition()
+        self._free = most
+        self._closed = False
+        self._not_before = 0.0
+        self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
+        self._rings: list[Callable[[], None]] = []
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        """Call `ring` after each commit that may have made a job due."""
+        self._rings.append(ring)
+
+    # --- transactions -----------------------------------------------------------
+
+    def run(
+        self,
+        kind: str,
+        work: Callable[[Transaction], T],
+        *,
+        begin: str = BEGIN,
+        urgent: bool = False,
+    ) -> T:
+        """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
+
+        A transaction that others got in the way of is tried again, so `work` may be called
+        several times.
+
+        Raises:
+            Refused: the data cannot be stored.
+            Contended: somebody else holds what it needs, for longer than it may wait.
+            StoreError: the database could not write, or it is not known whether it has.
+        """
+        points = faults.POINTS[kind]
+        faults.point(points.before)
+        for tries in range(1, MOST_TRIES + 1):
+            try:
+                with self._session(urgent=urgent) as db:
+                    transaction, answer = self._transact(db, work, begin, points.inside)
+                break
+            except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+                if tries == MOST_TRIES:
+                    raise StoreError(f"PostgreSQL: {_said(error)}") from error
+                time.sleep(self._draw.random() * 0.002 * tries)
+            except _FOREIGN as error:
+                raise translated(error) from error
+        faults.point(points.after)
+        if transaction.made_due:
+            for ring in self._rings:
+                ring()
+        return answer
+
+    def _transact(
+        self, db: Session, work: Callable[[Transaction], T], begin: str, inside: str
+    ) -> tuple[Transaction, T]:
+        db.plainly(begin)
+        transaction = Transaction(db, self._clock.now())
+        answer = work(transaction)
+        transaction.finish()
+        faults.point(inside)
+        db.plainly("COMMIT")
+        return transaction, answer
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Run `work`, which only reads, on a connection of its own.
+
+        Raises:
+            StoreError: the database could not answer.
+        """
+        try:
+            with self._session() as db:
+                return work(db)
+        except _FOREIGN as error:
+            raise translated(error) from error
+
+    # --- connections ------------------------------------------------------------
+
+    @contextmanager
+    def _session(self, *, urgent: bool = False) -> Iterator[Session]:
+        session = self._take(urgent)
+        try:
+            yield session
+        except BaseException:
+            # What is open is taken back: by the server when the connection is lost or given up.
+            if not _is_rolled_back(session):
+                session.connection.close()
+            raise
+        finally:
+            self._give_back(session, urgent)
+
+    def _take(self, urgent: bool) -> Session:
+        with self._changed:
+            while not urgent and self._free <= 0 and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise StoreError("this store is closed")
+            if not urgent:
+                self._free -= 1
+            session = self._idle.pop() if self._idle else None
+        if session is not None:
+            return session
+        try:
+            return Session(self.connect(), prepare=self._prepare)
+        except BaseException:
+            with self._changed:
+                self._free += not urgent
+                self._changed.notify()
+            raise
+
+    def _give_back(self, session: Session, urgent: bool) -> None:
+        lost: list[Session] = []
+        with self._changed:
+            self._free += not urgent
+            if session.connection.closed:
+                # The others of the same server are likely lost too: nobody should meet them.
+                lost, self._idle = self._idle, []
+            elif self._closed:
+                lost = [session]
+            else:
+                self._idle.append(session)
+            self._changed.notify()
+        for other in lost:
+            other.connection.close()
+
+    def connect(self) -> psycopg.Connection[Row]:
+        """Open a connection that leaves transactions to us.
+
+        Raises:
+            StoreError: the server does not answer, or it is too early to ask again.
+        """
+        if time.monotonic() < self._not_before:
+            raise StoreError("PostgreSQL does not answer; the next attempt follows shortly")
+        try:
+            connection = psycopg.connect(
+                self._conninfo,
+                autocommit=True,
+                prepare_threshold=0 if self._prepare else None,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="ulak",
+            )
+        except psycopg.Error as error:
+            self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
+            raise StoreError(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        values.teach(connection.adapters)
+        return connection
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for session in idle:
+            session.connection.close()
+
+
+def _is_rolled_back(session: Session) -> bool:
+    connection = session.connection
+    if connection.closed:
+        return False
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        return True
+    try:
+        session.plainly("ROLLBACK")
+    except psycopg.Error:
+        return False
+    return True
+
+
+_FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
+
+
+def translated(error: Exception) -> StoreError:
+    """Say whose fault it was: the data's, for ever, or the database's, for now."""
+    if isinstance(error, errors.LockNotAvailable):
+        return Contended(f"PostgreSQL: {_said(error)}")
+    if not isinstance(error, psycopg.Error):
+        return Refused(f"PostgreSQL will not store this: {error}")
+    is_of_the_data = isinstance(error, (psycopg.DataError, psycopg.IntegrityError)) or (
+        error.sqlstate is not None and error.sqlstate.startswith("54")  # a limit of the program
+    )
+    if is_of_the_data:
+        return Refused(f"PostgreSQL will not store this: {_said(error)}")
+    return StoreError(f"PostgreSQL could not do it: {_said(error)}")
+
+
+def _said(error: BaseException) -> str:
+    """Answer the first line of what the server said."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

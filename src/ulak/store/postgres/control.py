@@ -1,0 +1,358 @@
+"""Flow control: limits, rates, pauses, weights, and the lines of audit that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ulak.clock import Instant
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store import flow_control as control
+from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
+from ulak.store.postgres import slots
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.protocol import (
+    AuditRow,
+    BucketRow,
+    LimitRow,
+    PauseRow,
+    RateRow,
+    WeightRow,
+)
+
+
+def _columns(record: type[tuple[object, ...]]) -> str:
+    return ", ".join(record._fields)  # type: ignore[attr-defined] # every record is a named tuple
+
+
+_TEXTS = {"name", "actor", "kind", "note", "tenant"}
+
+
+def _put(table: str, record: type[tuple[object, ...]], key: str) -> str:
+    columns = _columns(record).split(", ")
+    values = ", ".join(f"%s::{'text' if c in _TEXTS else 'bigint'}" for c in columns)
+    setting = ", ".join(f"{c} = excluded.{c}" for c in columns)
+    return (
+        f"INSERT INTO ulak.{table} ({_columns(record)}) VALUES ({values}) "
+        f"ON CONFLICT ({key}) DO UPDATE SET {setting}"
+    )
+
+
+LIMITS = f"SELECT {_columns(LimitRow)} FROM ulak.limits ORDER BY name"
+LIMIT = f"SELECT {_columns(LimitRow)} FROM ulak.limits WHERE name = %s::text FOR UPDATE"
+PUT_LIMIT = _put("limits", LimitRow, "name")
+# Everything that begins with `flow/state/`: a slash is followed by a zero.
+_OF_KEYS = """
+    {name} = %(name)s::text OR {name} > %(name)s::text || '/' AND {name} < %(name)s::text || '0'
+"""
+SLOTS_OF_KEYS = f"""
+    SELECT DISTINCT limit_name FROM ulak.slots WHERE {_OF_KEYS.format(name="limit_name")}
+    ORDER BY limit_name
+"""
+
+RATES = f"SELECT {_columns(RateRow)} FROM ulak.rates ORDER BY name"
+RATE = f"SELECT {_columns(RateRow)} FROM ulak.rates WHERE name = %s::text FOR UPDATE"
+PUT_RATE = _put("rates", RateRow, "name")
+BUCKETS = f"SELECT {_columns(BucketRow)} FROM ulak.buckets ORDER BY name"
+BUCKET = f"SELECT {_columns(BucketRow)} FROM ulak.buckets WHERE name = %s::text"
+BUCKETS_OF_KEYS = f"""
+    SELECT {_columns(BucketRow)} FROM ulak.buckets WHERE {_OF_KEYS.format(name="name")}
+    ORDER BY name FOR UPDATE
+"""
+PUT_BUCKET = _put("buckets", BucketRow, "name")
+
+PAUSES = f"""
+    SELECT {_columns(PauseRow)} FROM ulak.pauses WHERE until_at IS NULL OR until_at > %s::bigint
+    ORDER BY kind, name
+"""
+PAUSE = f"""
+    SELECT {_columns(PauseRow)} FROM ulak.pauses
+    WHERE kind = %s::text AND name = %s::text FOR UPDATE
+"""
+PUT_PAUSE = _put("pauses", PauseRow, "kind, name")
+OVER = f"""
+    SELECT {_columns(PauseRow)} FROM ulak.pauses
+    WHERE until_at <= %s::bigint ORDER BY until_at, kind, name LIMIT %s::bigint
+    FOR UPDATE SKIP LOCKED
+"""
+END_PAUSE = "DELETE FROM ulak.pauses WHERE kind = %s::text AND name = %s::text"
+
+WEIGHTS = f"SELECT {_columns(WeightRow)} FROM ulak.weights ORDER BY tenant"
+WEIGHT = "SELECT weight FROM ulak.weights WHERE tenant = %s::text FOR UPDATE"
+PUT_WEIGHT = _put("weights", WeightRow, "tenant")
+FORGET_WEIGHT = "DELETE FROM ulak.weights WHERE tenant = %s::text"
+
+NOTE = """
+    INSERT INTO ulak.audit (at, actor, act, subject, note, details)
+    VALUES (%s::bigint, %s::text, %s::text, %s::text, %s::text, %s::text)
+"""
+AUDIT = f"""
+    SELECT {_columns(AuditRow)} FROM ulak.audit WHERE position < %s::bigint
+    ORDER BY position DESC LIMIT %s::bigint
+"""
+AUDIT_OF = f"""
+    SELECT {_columns(AuditRow)} FROM ulak.audit
+    WHERE subject = %s::text AND position < %s::bigint
+    ORDER BY position DESC LIMIT %s::bigint
+"""
+LAST_POSITION = 2**62
+
+IDLE_KEYS = """
+    SELECT limit_name FROM ulak.slots AS s
+    WHERE n = 1 AND limit_name LIKE '%%/%%/%%'
+      AND NOT EXISTS (
+        SELECT FROM ulak.slots WHERE limit_name = s.limit_name AND job_id IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM ulak.jobs WHERE parked_on = s.limit_name)
+    ORDER BY limit_name LIMIT %s::bigint
+"""
+# A slot that is being taken is not free any more; those that are missing are opened again.
+CLOSE_KEYS = """
+    DELETE FROM ulak.slots WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM ulak.slots WHERE limit_name = %s::text AND job_id IS NULL
+        FOR UPDATE SKIP LOCKED
+    ))
+"""
+# A bucket is full when what was lacking has come in since; nobody may be parked on it.
+FULL_BUCKETS = f"""
+    DELETE FROM ulak.buckets WHERE ctid = ANY (ARRAY(
+        SELECT b.ctid FROM ulak.buckets AS b JOIN ulak.rates AS r
+            ON b.name = r.name OR (b.name > r.name || '/' AND b.name < r.name || '0')
+        WHERE b.level + (%s::bigint - b.filled_at) * r.n >= r.burst * r.per_us
+          AND NOT EXISTS (SELECT FROM ulak.jobs WHERE parked_on = '{ON_RATE}' || b.name)
+        ORDER BY b.name LIMIT %s::bigint FOR UPDATE OF b SKIP LOCKED
+    ))
+"""
+WORTHLESS_TURNS = """
+    DELETE FROM ulak.turns WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM ulak.turns AS t
+        WHERE passed <= (SELECT max(began) FROM ulak.turns WHERE lane = t.lane)
+        ORDER BY lane, tenant LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+    ))
+"""
+
+
+# --- limits ---------------------------------------------------------------------
+
+
+def declare(
+    t: Transaction, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms]
+) -> None:
+    """Take over what flows declare, except where an operator has set another value."""
+    for name, limit in sorted(limits.items()):
+        known = _limit(t, name)
+        new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, t.now)
+        if known is not None and known.actor is not None:
+            new = new._replace(n=known.n, actor=known.actor, at=known.at)
+        elif known is not None and known.n == limit.n:
+            new = new._replace(at=known.at)
+        if new != known:
+            _put_limit(t, new)
+    for name, rate in sorted(rates.items()):
+        _declare_rate(t, name, rate)
+
+
+def change_limit(
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str
+) -> LimitRow | None:
+    """Set a limit, or go back to the declared one."""
+    known = _limit(t, name)
+    if known is None:
+        return None
+    new = known._replace(n=known.declared, actor=None, at=t.now)
+    if n is not None:
+        new = known._replace(n=n, actor=actor, at=t.now)
+    _put_limit(t, new)
+    _note(t, actor, control.LIMIT_CHANGED, name, note, control.limit_details(known, new))
+    return new
+
+
+def _limit(t: Transaction, name: str) -> LimitRow | None:
+    row = t.db.row(LIMIT, (name,))
+    return None if row is None else LimitRow(*row)
+
+
+def _put_limit(t: Transaction, limit: LimitRow) -> None:
+    """Set a limit; open and close the slots that there are of it."""
+    t.db.execute(PUT_LIMIT, tuple(limit))
+    opened = [row[0] for row in t.db.rows(SLOTS_OF_KEYS, {"name": limit.name})]
+    if not limit.keyed and limit.name not in opened:
+        opened.append(limit.name)
+    for name in opened:
+        slots.open_slots(t, name, limit.n)
+
+
+# --- rates ----------------------------------------------------------------------
+
+
+def _declare_rate(t: Transaction, name: str, terms: RateTerms) -> None:
+    known = _rate(t, name)
+    new = RateRow(name, *terms, *terms, None, t.now)
+    if known is not None and (known.actor is not None or control.terms_of(known) == terms):
+        new = known._replace(
+            declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
+        )
+    if new != known:
+        _put_rate(t, known, new)
+
+
+def change_rate(
+    t: Transaction, name: str, terms: RateTerms | None, *, actor: str, note: str
+) -> RateRow | None:
+    """Set a rate, or go back to the declared one."""
+    known = _rate(t, name)
+    if known is None:
+        return None
+    n, per_us, burst = control.declared_terms(known) if terms is None else terms
+    who = None if terms is None else actor
+    new = known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=t.now)
+    _put_rate(t, known, new)
+    _note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
+    return new
+
+
+def _rate(t: Transaction, name: str) -> RateRow | None:
+    row = t.db.row(RATE, (name,))
+    return None if row is None else RateRow(*row)
+
+
+def _put_rate(t: Transaction, before: RateRow | None, rate: RateRow) -> None:
+    """Set a rate; its buckets keep their tokens."""
+    t.db.execute(PUT_RATE, tuple(rate))
+    if before is None or control.terms_of(before) == control.terms_of(rate):
+        return
+    for row in t.db.rows(BUCKETS_OF_KEYS, {"name": rate.name}):
+        bucket = BucketRow(*row)
+        level = control.rescale(
+            Level(bucket.level, bucket.filled_at),
+            control.terms_of(before),
+            control.terms_of(rate),
+            t.now,
+        )
+        # Whoever claims next looks when the first of those who are parked can be paid.
+        ready_at = None if bucket.ready_at is None else t.now
+        t.db.execute(PUT_BUCKET, (bucket.name, *level, ready_at))
+        t.made_due = t.made_due or ready_at is not None
+
+
+# --- pauses ---------------------------------------------------------------------
+
+
+def pause(t: Transaction, new: PauseRow) -> PauseRow | None:
+    """Begin a pause; answer the one that it replaces."""
+    before = _pause(t, new.kind, new.name)
+    t.db.execute(PUT_PAUSE, tuple(new))
+    details = control.pause_details(new.until_at, before)
+    _note(t, new.actor, control.PAUSED, f"{new.kind}/{new.name}", new.note, details)
+    return before
+
+
+def pause_keys(t: Transaction, pauses: Iterable[tuple[str, Instant]], actor: str) -> None:
+    """Pause keys by a change. Only what was not paused is audited: a crowd says it often."""
+    for key, until in pauses:
+        before = _pause(t, KEY, key)
+        if until <= t.now or control.outlasts(before, until):
+            continue
+        if before is None:
+            pause(t, PauseRow(KEY, key, until, actor, None, t.now))
+        else:
+            t.db.execute(PUT_PAUSE, tuple(before._replace(until_at=until)))
+
+
+def resume(t: Transaction, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+    """End a pause; answer it, or None when there is none."""
+    known = _pause(t, kind, name)
+    if known is None:
+        return None
+    t.db.execute(PUT_PAUSE, tuple(known._replace(until_at=t.now)))
+    details = control.pause_details(t.now, known)
+    _note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
+    end_pauses(t)
+    t.made_due = True
+    return known
+
+
+def end_pauses(t: Transaction, limit: int = 100) -> int:
+    """Unpark what was parked on keys whose pause is over; answer how many jobs."""
+    unparked = 0
+    for row in t.db.rows(OVER, (t.now, limit)):
+        over = PauseRow(*row)
+        let_go = 0
+        if over.kind == KEY:
+            let_go = slots.pass_on(t, ON_KEY + over.name, control.MOST_UNPARKED)
+        unparked += let_go
+        if let_go < control.MOST_UNPARKED:
+            t.db.execute(END_PAUSE, (over.kind, over.name))
+    return unparked
+
+
+def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
+    """Answer a pause that is not over."""
+    row = t.db.row(PAUSE, (kind, name))
+    found = None if row is None else PauseRow(*row)
+    return None if found is None or control.is_over(found, t.now) else found
+
+
+# --- weights, audit, upkeep -----------------------------------------------------
+
+
+def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+    """Give a tenant a weight, or take it away; answer the one that it had."""
+    row = t.db.row(WEIGHT, (tenant,))
+    before: int | None = None if row is None else row[0]
+    if weight is None:
+        t.db.execute(FORGET_WEIGHT, (tenant,))
+    else:
+        t.db.execute(PUT_WEIGHT, (tenant, weight, actor, t.now))
+    _note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
+    return before
+
+
+def _note(
+    t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
+) -> None:
+    t.db.execute(NOTE, (t.now, actor, act, subject, note or None, details))
+
+
+def sweep(t: Transaction, limit: int) -> int:
+    """Remove what counts for nothing any more."""
+    idle = t.db.rows(IDLE_KEYS, (limit,))
+    for (name,) in idle:
+        t.db.execute(CLOSE_KEYS, (name,))
+    filled = t.db.touch(FULL_BUCKETS, (t.now, limit))
+    over = len(t.db.rows(OVER, (t.now, limit)))
+    end_pauses(t, limit)
+    over -= len(t.db.rows(OVER, (t.now, limit)))
+    worthless = t.db.touch(WORTHLESS_TURNS, (limit,))
+    return len(idle) + filled + over + worthless
+
+
+# --- reading --------------------------------------------------------------------
+
+
+def limits(db: Session) -> list[LimitRow]:
+    return [LimitRow(*row) for row in db.rows(LIMITS)]
+
+
+def rates(db: Session) -> list[RateRow]:
+    return [RateRow(*row) for row in db.rows(RATES)]
+
+
+def buckets(db: Session, name: str | None) -> list[BucketRow]:
+    found = db.rows(BUCKETS) if name is None else db.rows(BUCKET, (name,))
+    return [BucketRow(*row) for row in found]
+
+
+def pauses(db: Session, now: Instant) -> list[PauseRow]:
+    return [PauseRow(*row) for row in db.rows(PAUSES, (now,))]
+
+
+def weights(db: Session) -> list[WeightRow]:
+    return [WeightRow(*row) for row in db.rows(WEIGHTS)]
+
+
+def audit_trail(db: Session, subject: str | None, before: int | None, limit: int) -> list[AuditRow]:
+    below = LAST_POSITION if before is None else before
+    if subject is None:
+        found = db.rows(AUDIT, (below, limit))
+    else:
+        found = db.rows(AUDIT_OF, (subject, below, limit))
+    return [AuditRow(*row) for row in found]

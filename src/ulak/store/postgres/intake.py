@@ -1,0 +1,145 @@
+"""New jobs: the row, the first event, the payload, the key.
+
+Keys are taken first, in their order, and then every job is stored that has its key or needs none.
+That is not the order of other writes, and no circle can come of it: nobody else can wait for the
+row of a job that is not stored yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, get_type_hints
+
+from psycopg import errors
+
+from ulak.core.job import Event, JobRow, NewJob
+from ulak.store.postgres import keys, trail
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.months import month_of
+from ulak.store.postgres.values import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    Groups,
+    Id,
+    Ids,
+    Sheet,
+    as_job,
+)
+from ulak.store.protocol import Added
+
+_TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}
+
+JOB_TYPES = {name: _TYPES.get(hint, "text") for name, hint in get_type_hints(JobRow).items()}
+"""The type of every column of a job."""
+
+_OWN = (
+    "id", "created_at", "dedup_key", "expires_at", "scheduled_for", "changed_at", "not_before",
+    "deadline_at", "wake_at",
+)  # fmt: skip
+_SHARED = tuple(name for name in JobRow._fields if name not in _OWN)
+_own_of = itemgetter(*(JobRow._fields.index(name) for name in _OWN))
+_shared_of = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
+
+_EVENT = {f"event_{name}": kind for name, kind in (trail.OWN | trail.SHARED).items()}
+_EVENT_OWN = {name: _EVENT[name] for name in _EVENT if name.removeprefix("event_") in trail.OWN}
+_EVENT_SHARED = {name: _EVENT[name] for name in _EVENT if name not in _EVENT_OWN}
+
+NEW = Sheet(
+    "n",
+    {name: JOB_TYPES[name] for name in _OWN} | _EVENT_OWN | {"data": "bytea"},
+    {name: JOB_TYPES[name] for name in _SHARED}
+    | _EVENT_SHARED
+    | {"schema": "bigint", "month": "bigint"},
+)
+INSERT = f"""
+    WITH n AS (SELECT * FROM {NEW.source}),
+    new_jobs AS (
+        INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
+        SELECT {NEW.columns(JobRow._fields)}, {NEW["month"]} FROM n
+    ),
+    new_payloads AS (
+        INSERT INTO ulak.payloads (month, job_id, data, schema)
+        SELECT {NEW.columns(("month", "id", "data", "schema"))} FROM n
+    )
+    INSERT INTO ulak.events (month, {EVENT_COLUMNS})
+    SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
+"""
+FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
+FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
+
+
+class Repeated(Exception):
+    """Some of these jobs are stored already: the answer to their first `add` was lost."""
+
+
+def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store the jobs, as if none of them were there.
+
+    Raises:
+        Repeated: some are; `add_again` looks at each.
+    """
+    try:
+        return _add(t, jobs, {})
+    except errors.UniqueViolation as error:
+        raise Repeated from error
+
+
+def add_again(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store the jobs that are not stored already."""
+    ids = Ids(sorted({job.row.id for job in jobs}))
+    stored = {row[0]: as_job(row) for row in t.db.rows(FIND_JOBS, (ids,))}
+    return _add(t, jobs, stored)
+
+
+def _add(t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow]) -> list[Added]:
+    first: dict[keys.Key, NewJob] = {}
+    """Of several with one key, the first."""
+    chosen: dict[bytes, NewJob] = {}
+    for job in jobs:
+        key = keys.key_of(job.row)
+        if job.row.id in stored or job.row.id in chosen or key in first:
+            continue
+        if key is not None:
+            first[key] = job
+        chosen[job.row.id] = job
+    held = keys.take(t, {key: (job.row.id, job.key_expires_at) for key, job in first.items()})
+    for key in held:
+        del chosen[first[key].row.id]
+    insert(t, [chosen[job_id] for job_id in sorted(chosen)])
+
+    def answer(job: NewJob) -> Added:
+        if job.row.id in stored:
+            return Added(stored[job.row.id], True)
+        if job.row.id in chosen:
+            return Added(chosen[job.row.id].row, True)
+        key = keys.key_of(job.row)
+        assert key is not None  # noqa: S101 - nothing but a key makes a job a duplicate
+        return Added(held[key] if key in held else first[key].row, False)
+
+    return [answer(job) for job in jobs]
+
+
+def insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Store new jobs, by id, with payload and first event."""
+    if not jobs:
+        return
+    groups = Groups()
+    for row, event, payload, _, proof in jobs:
+        own = (*_own_of(row), *trail.own_of(event), payload.data)
+        shared = (
+            *_shared_of(row), *trail.shared_of(event), payload.schema, month_of(row.created_at),
+        )  # fmt: skip
+        groups.add(shared, own)
+        t.count((row.flow, row.flow_version, row.state, row.role), 1)
+        if row.lane:
+            t.made_due = True
+        if proof is not None:
+            t.prove(row.tenant, [event], [proof])
+    t.db.execute(INSERT, groups.bind(NEW))
+
+
+def find_job(db: Session, job_id: bytes) -> JobRow | None:
+    """Answer the job as it is stored."""
+    row = db.row(FIND_JOB, (Id(job_id),))
+    return None if row is None else as_job(row)

@@ -1,0 +1,170 @@
+"""The ring between processes: a notification after a commit, and none when it would be too many.
+
+NOTIFY inside a transaction that writes takes a lock that every other such commit waits for; sent
+afterwards, on a connection that does nothing else, it costs the writers nothing. A ring that is
+lost costs a little time, since workers look by themselves too. Behind a pooler that hands a
+connection to another client after each transaction nothing can be listened to: there the listener
+looks instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from ulak.errors import StoreError
+from ulak.store.postgres.values import Row
+
+if TYPE_CHECKING:
+    from ulak.store.postgres.connections import Connections
+
+log = logging.getLogger("ulak.postgres")
+
+CHANNEL = "ulak"
+# Two rings within this time are one.
+QUIET_S = 0.005
+TEST_EVERY_S = 30.0
+TEST_PATIENCE_S = 2.0
+# How often a listener that cannot listen looks whether somebody has committed.
+GLANCE_S = 0.1
+RECONNECT_S = 0.5
+
+LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+
+
+class Listener:
+    """Hears the commits of other processes, and tells them of ours."""
+
+    def __init__(self, connections: Connections, *, listens: bool) -> None:
+        self._connections = connections
+        self._listens = listens
+        self._rings: list[Callable[[], None]] = []
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._asked_to_ring = False
+        self._stopping = False
+        self._changed = False
+        self._last_rung = 0.0
+        self._test_sent_at: float | None = None
+        self._next_test = 0.0
+        self._seen: str | None = None
+        self.heard = 0
+        """How many rings of other processes have arrived."""
+        self.rung = 0
+        self.is_well: bool | None = None
+        """Whether the last test of the ring arrived; None before the first, and without a ring."""
+        self._thread = threading.Thread(target=self._serve, name="ulak-listener", daemon=True)
+        self._thread.start()
+
+    def on_ring(self, ring: Callable[[], None]) -> None:
+        """Call `ring` when another process may have made a job due."""
+        self._rings.append(ring)
+
+    def ring(self) -> None:
+        """Tell other processes that something was committed; a crowd of rings is one."""
+        if self._listens and not self._asked_to_ring:
+            self._asked_to_ring = True
+            self._wake()
+
+    def has_changed(self) -> bool:
+        """Tell whether another process has committed since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._stopping = True
+        self._wake()
+        self._thread.join()
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is full of wakes already
+            os.write(self._write_end, b"!")
+
+    # --- the thread -------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            try:
+                with self._connections.connect() as connection:
+                    if self._listens:
+                        self._listen(connection)
+                    else:
+                        self._look(connection)
+            except (psycopg.Error, StoreError, OSError) as error:
+                if self._stopping:
+                    return
+                self.is_well = False if self._listens else None
+                log.info("the listener has lost its connection", extra={"error": str(error)})
+                # What happened meanwhile was not heard.
+                self._notice()
+                select.select([self._read_end], [], [], RECONNECT_S)
+                self._drain_pipe()
+
+    def _listen(self, connection: psycopg.Connection[Row]) -> None:
+        connection.execute(f"LISTEN {CHANNEL}")
+        self._next_test = 0.0
+        own_pid = connection.info.backend_pid
+        while not self._stopping:
+            now = time.monotonic()
+            self._test(connection, now)
+            wait = max(0.0, min(self._next_test - now, 1.0))
+            if self._asked_to_ring:
+                wait = self._last_rung + QUIET_S - now
+                if wait <= 0:
+                    self._asked_to_ring = False
+                    self._last_rung = now
+                    self.rung += 1
+                    connection.execute(f"NOTIFY {CHANNEL}")
+                    continue
+            readable, _, _ = select.select([connection.fileno(), self._read_end], [], [], wait)
+            if self._read_end in readable:
+                self._drain_pipe()
+            for notification in connection.notifies(timeout=0):
+                if notification.pid != own_pid:
+                    self.heard += 1
+                    self._notice()
+                elif notification.payload:
+                    self._test_sent_at = None
+                    self.is_well = True
+
+    def _test(self, connection: psycopg.Connection[Row], now: float) -> None:
+        """Ring for ourselves now and then: a ring that does not arrive is a ring nobody hears."""
+        if self._test_sent_at is not None and now - self._test_sent_at > TEST_PATIENCE_S:
+            self._test_sent_at = None
+            raise StoreError("a ring of our own has not arrived")
+        if now >= self._next_test:
+            self._test_sent_at = now
+            self._next_test = now + TEST_EVERY_S
+            connection.execute(f"NOTIFY {CHANNEL}, 'test'")
+
+    def _look(self, connection: psycopg.Connection[Row]) -> None:
+        while not self._stopping:
+            found = connection.execute(LAST_TRANSACTION, prepare=False).fetchone()
+            last = "" if found is None else str(found[0])
+            if self._seen is not None and last != self._seen:
+                self._notice()
+            self._seen = last
+            select.select([self._read_end], [], [], GLANCE_S)
+            self._drain_pipe()
+
+    def _notice(self) -> None:
+        self._changed = True
+        for ring in self._rings:
+            ring()
+
+    def _drain_pipe(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._read_end, 4096):
+                pass

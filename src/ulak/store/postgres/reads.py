@@ -1,0 +1,235 @@
+"""Everything that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core.change import Change
+from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.ids import to_text
+from ulak.store.postgres.commits import REQUESTS_OF
+from ulak.store.postgres.connections import Session
+from ulak.store.postgres.values import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    OUTBOX_COLUMNS,
+    RESULT_COLUMNS,
+    Blobs,
+    Id,
+    Ids,
+    Numbers,
+    as_event,
+    as_job,
+    as_message_row,
+    as_request,
+    as_result,
+)
+from ulak.store.protocol import (
+    CountRow,
+    DedupRow,
+    JobFilter,
+    OutboxRow,
+    Progress,
+    ProofRow,
+    SlotRow,
+    WorkerRow,
+)
+
+_OF_JOB = "job_id = %(id)s::uuid AND month = (SELECT month FROM ulak.jobs WHERE id = %(id)s::uuid)"
+PAYLOAD = f"SELECT data, schema FROM ulak.payloads WHERE {_OF_JOB}"
+RESULTS = f"SELECT {RESULT_COLUMNS} FROM ulak.results WHERE {_OF_JOB} ORDER BY round, stage, name"
+TRAIL = f"""
+    SELECT {EVENT_COLUMNS} FROM ulak.events WHERE {_OF_JOB} AND seq > %(after)s::bigint
+    ORDER BY seq LIMIT %(limit)s::bigint
+"""
+KEY = """
+    SELECT job_id FROM ulak.dedup WHERE tenant = %s::text AND flow = %s::text AND key = %s::text
+    AND (expires_at IS NULL OR expires_at > %s::bigint)
+"""
+WRITTEN = """
+    SELECT e.job_id FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[]) AS c (job_id, seq, commit_id)
+    JOIN ulak.jobs AS j ON j.id = c.job_id
+    JOIN ulak.events AS e ON e.job_id = c.job_id AND e.seq = c.seq AND e.commit_id = c.commit_id
+                         AND e.month = j.month
+"""
+PROGRESS = "SELECT job_id, fraction, note, at FROM ulak.progress WHERE job_id = %s::uuid"
+COUNTS = """
+    SELECT flow, flow_version, state, role, sum(jobs)::bigint FROM (
+        SELECT * FROM ulak.counts UNION ALL SELECT * FROM ulak.count_deltas
+    ) AS both_of_them
+    GROUP BY flow, flow_version, state, role HAVING sum(jobs) <> 0
+    ORDER BY flow, flow_version, state, role
+"""
+WORKERS = (
+    "SELECT id, started_at, renewed_at, expires_at, lanes, about FROM ulak.workers ORDER BY id"
+)
+SLOTS = "SELECT limit_name, n, job_id, closed FROM ulak.slots ORDER BY limit_name, n"
+SLOTS_OF = """
+    SELECT limit_name, n, job_id, closed FROM ulak.slots WHERE limit_name = %s::text ORDER BY n
+"""
+JOBS_UPWARD = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id > %s::uuid ORDER BY id LIMIT %s::bigint
+"""
+FIRST_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs ORDER BY id LIMIT %s::bigint"
+MESSAGES_OF = f"""
+    SELECT {OUTBOX_COLUMNS} FROM ulak.outbox WHERE job_id = %s::uuid ORDER BY seq, n
+"""
+_KEYS = """
+    SELECT tenant, flow, key, job_id, expires_at FROM ulak.dedup
+    WHERE (tenant, flow, key) {after} (%s::text, %s::text, %s::text)
+    ORDER BY tenant, flow, key LIMIT %s::bigint
+"""
+FIRST_KEYS = _KEYS.format(after=">=")
+NEXT_KEYS = _KEYS.format(after=">")
+PROOFS = """
+    SELECT tenant, proof_id, job_id, seq, body, hash FROM ulak.proofs
+    WHERE tenant = %s::text AND proof_id > %s::bigint ORDER BY proof_id LIMIT %s::bigint
+"""
+PROOF_HEADS = "SELECT tenant, proof_id, hash FROM ulak.proof_heads ORDER BY tenant"
+
+OWNED = {
+    "events": "events",
+    "payload": "payloads",
+    "results": "results",
+    "requests": "requests",
+    "progress": "progress",
+    "messages": "outbox",
+    "dedup key": "dedup",
+    "slot": "slots",
+    "tick": "ticks",
+}
+"""What hangs on a job, and the table it is in."""
+
+# What a retired month still holds goes with the month.
+NOT_RETIRED = "AND month NOT IN (SELECT month FROM ulak.retired_months)"
+DATED = ("events", "payloads", "results")
+
+MOST_ORPHANS = 1000
+UNREMARKABLE = ("done", "ready", "busy")
+"""The roles that the index `jobs_remarkable` leaves out."""
+KEYS_PER_PAGE = 1000
+
+
+def payload(db: Session, job_id: bytes) -> Payload | None:
+    row = db.row(PAYLOAD, {"id": Id(job_id)})
+    return None if row is None else Payload(*row)
+
+
+def results(db: Session, job_id: bytes) -> list[Result]:
+    return [as_result(row) for row in db.rows(RESULTS, {"id": Id(job_id)})]
+
+
+def key(db: Session, facts: tuple[str, str, str], now: Instant) -> bytes | None:
+    row = db.row(KEY, (*facts, now))
+    return None if row is None else row[0]
+
+
+def commits(db: Session, changes: Sequence[Change]) -> list[bool]:
+    facts = (
+        Ids([change.row.id for change in changes]),
+        Numbers([change.row.seq for change in changes]),
+        Blobs([change.commit_id for change in changes]),
+    )
+    written = {row[0] for row in db.rows(WRITTEN, facts)}
+    return [change.row.id in written for change in changes]
+
+
+def progress(db: Session, job_id: bytes) -> Progress | None:
+    row = db.row(PROGRESS, (Id(job_id),))
+    return None if row is None else Progress(*row)
+
+
+def trail(db: Session, job_id: bytes, after: int, limit: int) -> list[Event]:
+    facts = {"id": Id(job_id), "after": after, "limit": limit}
+    return [as_event(row) for row in db.rows(TRAIL, facts)]
+
+
+def list_jobs(db: Session, where: JobFilter, after: bytes | None, limit: int) -> list[JobRow]:
+    """Walk the jobs downward by id; rare roles have an index of their own."""
+    statement, facts = list_statement(where, after)
+    return [as_job(row) for row in db.rows(statement, (*facts, limit))]
+
+
+def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
+    """Write the query for a filter; values are bound, never written into it."""
+    terms: list[str] = []
+    facts: list[Any] = []
+    for name in ("tenant", "flow", "state", "role", "code"):
+        value = getattr(where, name)
+        if value is not None:
+            terms.append(f"{name} = %s::text")
+            facts.append(value)
+    if where.role is not None and where.role not in UNREMARKABLE:
+        # Word for word what the index says, so that it serves a plan without the value too.
+        terms += [f"role <> '{role}'" for role in UNREMARKABLE]
+    if where.queue is not None:
+        terms.append("starts_with(lane, %s::text)")
+        facts.append(f"{where.queue}/")
+    if after is not None:
+        terms.append("id < %s::uuid")
+        facts.append(Id(after))
+    condition = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return (
+        f"SELECT {JOB_COLUMNS} FROM ulak.jobs{condition} ORDER BY id DESC LIMIT %s::bigint",
+        facts,
+    )
+
+
+def counts(db: Session) -> list[CountRow]:
+    return [CountRow(*row) for row in db.rows(COUNTS)]
+
+
+def workers(db: Session) -> list[WorkerRow]:
+    return [WorkerRow(*row) for row in db.rows(WORKERS)]
+
+
+def requests(db: Session, job_id: bytes) -> list[Request]:
+    return [as_request(row) for row in db.rows(REQUESTS_OF, (Ids([job_id]),))]
+
+
+def slots(db: Session, limit: str | None) -> list[SlotRow]:
+    found = db.rows(SLOTS) if limit is None else db.rows(SLOTS_OF, (limit,))
+    return [SlotRow(*row) for row in found]
+
+
+def jobs_upward(db: Session, after: bytes, limit: int) -> list[JobRow]:
+    if not after:
+        return [as_job(row) for row in db.rows(FIRST_JOBS, (limit,))]
+    return [as_job(row) for row in db.rows(JOBS_UPWARD, (Id(after), limit))]
+
+
+def messages_of(db: Session, job_id: bytes) -> list[OutboxRow]:
+    return [as_message_row(row) for row in db.rows(MESSAGES_OF, (Id(job_id),))]
+
+
+def keys(db: Session, last: DedupRow | None) -> list[DedupRow]:
+    """Answer the page of dedup keys that follows this one."""
+    after = ("", "", "") if last is None else last[:3]
+    statement = FIRST_KEYS if last is None else NEXT_KEYS
+    return [DedupRow(*row) for row in db.rows(statement, (*after, KEYS_PER_PAGE))]
+
+
+def proofs(db: Session, tenant: str, after: int, limit: int) -> list[ProofRow]:
+    return [ProofRow(*row) for row in db.rows(PROOFS, (tenant, after, limit))]
+
+
+def proof_heads(db: Session) -> dict[str, tuple[int, bytes]]:
+    return {row[0]: (row[1], row[2]) for row in db.rows(PROOF_HEADS)}
+
+
+def orphans(db: Session) -> list[str]:
+    """Name what belongs to no job, by table and then by job."""
+    found: list[str] = []
+    for name, table in OWNED.items():
+        # The names of tables are our own, from the lines above.
+        rows = db.rows(
+            f"SELECT DISTINCT job_id FROM ulak.{table} WHERE job_id IS NOT NULL "
+            f"{NOT_RETIRED if table in DATED else ''} "
+            "AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = job_id) "
+            "ORDER BY job_id LIMIT %s::bigint",
+            (MOST_ORPHANS,),
+        )
+        found += [f"{name} of job {to_text(row[0])}: there is no such job" for row in rows]
+    return found

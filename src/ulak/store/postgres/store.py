@@ -1,0 +1,418 @@
+"""The store itself: each verb of the protocol, sent to a transaction or to a reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ulak.clock import Clock, Instant
+from ulak.core.change import Change, Receipt
+from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.errors import StoreError
+from ulak.store.postgres import (
+    claims,
+    commits,
+    control,
+    intake,
+    migrations,
+    months,
+    outbox,
+    reads,
+    schedules,
+    upkeep,
+)
+from ulak.store.postgres.clock import ServerClock
+from ulak.store.postgres.connections import (
+    BEGIN_IMPATIENT,
+    BEGIN_ORDERED,
+    Connections,
+    Session,
+)
+from ulak.store.postgres.listener import Listener
+from ulak.store.protocol import (
+    NO_RATES,
+    Added,
+    AuditRow,
+    BucketRow,
+    Claimed,
+    ClaimRequest,
+    CountRow,
+    DedupRow,
+    Features,
+    JobFilter,
+    LimitRow,
+    OutboxRow,
+    PauseRow,
+    Progress,
+    ProofRow,
+    RateRow,
+    Renewal,
+    ScheduleRow,
+    SlotRow,
+    Tick,
+    TickRow,
+    WeightRow,
+    WorkerRow,
+)
+
+T = TypeVar("T")
+
+# Whether a whole month may go is a question to every job of that month: seldom asked.
+RETIRE_EVERY_S = 60.0
+
+SERVER = "SELECT current_setting('server_version'), current_setting('synchronous_commit')"
+
+
+class PostgresStore:
+    """A `Store` in the schema `ulak` of a PostgreSQL database, 14 or newer.
+
+    Args:
+        conninfo: Where the server is, as libpq understands it: a URL or words.
+        clock: Tells the time that decides, by default the server's.
+        pooled: The server is behind a pooler that hands a connection to another client after each
+            transaction: nothing is prepared, nothing is listened to, workers poll.
+    """
+
+    def __init__(self, conninfo: str, *, clock: Clock | None = None, pooled: bool = False) -> None:
+        self._conninfo = conninfo
+        self._pooled = pooled
+        self.clock: Clock = clock or ServerClock()
+        self.features = Features(
+            name="postgres",
+            durable=True,
+            shared=True,
+            durability="nothing that was acknowledged is lost, unless the server's "
+            "synchronous_commit or fsync is off",
+        )
+        self._open: Connections | None = None
+        self._listener: Listener | None = None
+        self._rings: list[Callable[[], None]] = []
+        self._months: set[int] = set()
+        self._retire_at = 0.0
+
+    # --- life -------------------------------------------------------------------
+
+    def open(self) -> None:
+        if self._open is not None:
+            return
+        connections = self._new_connections()
+        try:
+            connections.read(migrations.create_or_check)
+            if isinstance(self.clock, ServerClock):
+                heard = connections.read(lambda db: db.row(f"SELECT {claims.SERVER_TIME}"))
+                self.clock.hear(0 if heard is None else heard[0])
+            connections.read(self._make_months)
+        except BaseException:
+            connections.close()
+            raise
+        listener = Listener(connections, listens=not self._pooled)
+        connections.on_commit(listener.ring)
+        for ring in self._rings:
+            connections.on_commit(ring)
+            listener.on_ring(ring)
+        self._open, self._listener = connections, listener
+
+    def close(self) -> None:
+        connections, self._open = self._open, None
+        listener, self._listener = self._listener, None
+        if connections is not None:
+            connections.close()
+        if listener is not None:
+            listener.close()
+
+    def migrate(self) -> tuple[int, int]:
+        if self._open is not None:
+            return self._open.read(migrations.upgrade)
+        connections = self._new_connections()
+        try:
+            return connections.read(migrations.upgrade)
+        finally:
+            connections.close()
+
+    def _new_connections(self) -> Connections:
+        return Connections(self._conninfo, clock=self.clock, prepare=not self._pooled)
+
+    @property
+    def _db(self) -> Connections:
+        if self._open is None:
+            raise StoreError("this store is not open; call open() first")
+        return self._open
+
+    def _read(self, read: Callable[[Session], T]) -> T:
+        return self._db.read(read)
+
+    def about(self) -> dict[str, object]:
+        """Answer what `doctor` shows of this store."""
+        version, synchronous = self._read(lambda db: db.row(SERVER)) or ("", "")
+        listener = self._listener
+        return {
+            "postgresql": version,
+            "synchronous_commit": synchronous,
+            "pooled": self._pooled,
+            "ring": None if listener is None else listener.is_well,
+            "rings_heard": 0 if listener is None else listener.heard,
+            "months": sorted(self._read(months.existing)),
+            "schema": self._read(migrations.version_of),
+        }
+
+    def _make_months(self, db: Session) -> None:
+        """Make the partitions of this month and the next ones, if they are not there."""
+        wanted = [m for m in months.foreseen(self.clock.now()) if m not in self._months]
+        if wanted:
+            there = months.existing(db)
+            self._months |= there
+            self._months.update(m for m in wanted if m not in there and months.make(db, m))
+
+    # --- writing ----------------------------------------------------------------
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        try:
+            return self._db.run("add", lambda t: intake.add(t, jobs), begin=BEGIN_IMPATIENT)
+        except intake.Repeated:
+            return self._db.run("add", lambda t: intake.add_again(t, jobs), begin=BEGIN_IMPATIENT)
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        return self._db.run("commit", lambda t: commits.commit(t, changes), begin=BEGIN_ORDERED)
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        return self._db.run("claim", lambda t: claims.claim(t, request, self.clock))
+
+    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
+        return self._db.run(
+            "register",
+            lambda t: claims.register(
+                t, worker, self.clock, lease_us=lease_us, lanes=lanes, about=about
+            ),
+        )
+
+    def renew(self, worker: str, *, lease_us: int) -> Renewal:
+        return self._db.run(
+            "renew", lambda t: claims.renew(t, worker, self.clock, lease_us=lease_us), urgent=True
+        )
+
+    def unregister(self, worker: str) -> None:
+        self._db.run("unregister", lambda t: claims.unregister(t, worker))
+
+    def leased(self, worker: str) -> list[JobRow]:
+        return self._read(lambda db: claims.leased(db, worker))
+
+    def request(self, request: Request) -> bool:
+        return self._db.run("request", lambda t: upkeep.request(t, request))
+
+    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
+        self._db.run("dismiss", lambda t: upkeep.dismiss(t, job_id, answers))
+
+    def report(self, progress: Sequence[Progress]) -> None:
+        self._db.run("report", lambda t: upkeep.report(t, progress))
+
+    # --- flow control -----------------------------------------------------------
+
+    def declare(
+        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
+    ) -> None:
+        self._db.run("declare", lambda t: control.declare(t, limits, rates))
+
+    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+        return self._db.run(
+            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note)
+        )
+
+    def change_rate(
+        self, name: str, terms: RateTerms | None, *, actor: str, note: str
+    ) -> RateRow | None:
+        return self._db.run(
+            "rate", lambda t: control.change_rate(t, name, terms, actor=actor, note=note)
+        )
+
+    def pause(
+        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
+    ) -> PauseRow | None:
+        return self._db.run(
+            "pause",
+            lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
+        )
+
+    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
+        return self._db.run(
+            "resume", lambda t: control.resume(t, kind, name, actor=actor, note=note)
+        )
+
+    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
+        return self._db.run(
+            "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
+        )
+
+    def sweep(self, limit: int) -> int:
+        return self._db.run("sweep", lambda t: control.sweep(t, limit))
+
+    def limits(self) -> list[LimitRow]:
+        return self._read(control.limits)
+
+    def rates(self) -> list[RateRow]:
+        return self._read(control.rates)
+
+    def buckets(self, name: str | None = None) -> list[BucketRow]:
+        return self._read(lambda db: control.buckets(db, name))
+
+    def pauses(self) -> list[PauseRow]:
+        return self._read(lambda db: control.pauses(db, self.clock.now()))
+
+    def weights(self) -> list[WeightRow]:
+        return self._read(control.weights)
+
+    def audit_trail(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        return self._read(lambda db: control.audit_trail(db, subject, before, limit))
+
+    # --- upkeep -----------------------------------------------------------------
+
+    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
+        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit, after))
+
+    def overdue_leased(self, limit: int) -> list[JobRow]:
+        return self._read(lambda db: upkeep.overdue_leased(db, self.clock.now(), limit))
+
+    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
+        return self._read(lambda db: upkeep.asked(db, limit, after))
+
+    def unpark(self, limit: int) -> int:
+        return self._db.run("unpark", lambda t: upkeep.unpark(t, limit))
+
+    def fold_counts(self) -> None:
+        self._db.run("fold", upkeep.fold_counts)
+        self._read(self._make_months)
+
+    def prune(self, *, before: Instant, limit: int) -> int:
+        if time.monotonic() >= self._retire_at:
+            self._retire_at = time.monotonic() + RETIRE_EVERY_S
+            over = [m for m in self._read(months.existing) if m < months.month_of(before)]
+            if over:
+                self._db.run("prune", lambda t: upkeep.retire(t, over, before))
+        pruned = self._db.run("prune", lambda t: upkeep.prune(t, before, limit))
+        if pruned < limit:
+            for month in self._read(upkeep.empty_months):
+                self._read(partial(months.drop, month=month))
+                self._months.discard(month)
+        return pruned
+
+    # --- schedules --------------------------------------------------------------
+
+    def keep_schedules(self, rows: Sequence[ScheduleRow]) -> None:
+        self._db.run("schedules", lambda t: schedules.keep(t, rows))
+
+    def due_schedules(
+        self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
+    ) -> list[ScheduleRow]:
+        return self._read(lambda db: schedules.due(db, by, limit, after))
+
+    def tick(self, ticks: Sequence[Tick]) -> list[bool]:
+        return self._db.run("tick", lambda t: schedules.tick(t, ticks))
+
+    def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
+        return self._db.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
+
+    def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
+        return self._db.run("schedule-pause", lambda t: schedules.resume(t, name, next_at))
+
+    def schedules(self) -> list[ScheduleRow]:
+        return self._read(schedules.every)
+
+    def ticks(
+        self, schedule: str, *, before: Instant | None = None, limit: int = 100
+    ) -> list[TickRow]:
+        return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+
+    # --- outbox -----------------------------------------------------------------
+
+    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        return self._db.run("take", lambda t: outbox.take(t, limit, hold_us))
+
+    def settle_messages(
+        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
+    ) -> None:
+        self._db.run("settle", lambda t: outbox.settle(t, sent, failed))
+
+    def dead_messages(self, limit: int) -> list[OutboxRow]:
+        return self._read(lambda db: outbox.dead(db, limit))
+
+    def revive_message(self, message: Message) -> bool:
+        return self._db.run("revive", lambda t: outbox.revive(t, message))
+
+    # --- reading ----------------------------------------------------------------
+
+    def find_job(self, job_id: bytes) -> JobRow | None:
+        return self._read(lambda db: intake.find_job(db, job_id))
+
+    def find_payload(self, job_id: bytes) -> Payload | None:
+        return self._read(lambda db: reads.payload(db, job_id))
+
+    def find_results(self, job_id: bytes) -> list[Result]:
+        return self._read(lambda db: reads.results(db, job_id))
+
+    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
+        return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
+
+    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
+        return self._read(lambda db: reads.commits(db, changes))
+
+    def find_progress(self, job_id: bytes) -> Progress | None:
+        return self._read(lambda db: reads.progress(db, job_id))
+
+    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        return self._read(lambda db: reads.trail(db, job_id, after, limit))
+
+    def list_jobs(
+        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
+    ) -> list[JobRow]:
+        return self._read(lambda db: reads.list_jobs(db, where, after, limit))
+
+    def counts(self) -> list[CountRow]:
+        return self._read(reads.counts)
+
+    def workers(self) -> list[WorkerRow]:
+        return self._read(reads.workers)
+
+    def pending_requests(self, job_id: bytes) -> list[Request]:
+        return self._read(lambda db: reads.requests(db, job_id))
+
+    def slots(self, limit: str | None = None) -> list[SlotRow]:
+        return self._read(lambda db: reads.slots(db, limit))
+
+    # --- whole-store reads ------------------------------------------------------
+
+    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
+        return self._read(lambda db: reads.jobs_upward(db, after, limit))
+
+    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
+        return self._read(lambda db: reads.messages_of(db, job_id))
+
+    def scan_keys(self) -> Iterator[DedupRow]:
+        page = self._read(lambda db: reads.keys(db, None))
+        while page:
+            yield from page
+            last = page[-1]
+            page = self._read(partial(reads.keys, last=last))
+
+    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
+        return self._read(lambda db: reads.proofs(db, tenant, after, limit))
+
+    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
+        return self._read(reads.proof_heads)
+
+    def scan_orphans(self) -> list[str]:
+        return self._read(reads.orphans)
+
+    # --- waking -----------------------------------------------------------------
+
+    def changed_elsewhere(self) -> bool:
+        return self._listener is not None and self._listener.has_changed()
+
+    def on_commit(self, ring: Callable[[], None]) -> None:
+        self._rings.append(ring)
+        if self._open is not None and self._listener is not None:
+            self._open.on_commit(ring)
+            self._listener.on_ring(ring)

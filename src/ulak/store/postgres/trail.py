@@ -1,0 +1,102 @@
+"""Lines of the trail and results, as they are written by claims, commits and intake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+from ulak.core.draft import proof_body
+from ulak.core.job import Event, Result
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.values import (
+    EVENT_COLUMNS,
+    RESULT_COLUMNS,
+    Blobs,
+    Groups,
+    Ids,
+    Numbers,
+    Sheet,
+    Texts,
+)
+
+OWN = {
+    "job_id": "uuid",
+    "seq": "bigint",
+    "token": "bigint",
+    "started_at": "bigint",
+    "at": "bigint",
+    "commit_id": "bytea",
+}
+SHARED = {
+    "kind": "text",
+    "from_state": "text",
+    "to_state": "text",
+    "actor": "text",
+    "code": "text",
+    "message": "text",
+    "details": "text",
+    "round": "bigint",
+    "attempt": "bigint",
+    "worker": "text",
+    "emitted": "bigint",
+}
+own_of = itemgetter(*(Event._fields.index(name) for name in OWN))
+shared_of = itemgetter(*(Event._fields.index(name) for name in SHARED))
+
+EVENTS = Sheet("e", OWN, SHARED | {"month": "bigint"})
+APPEND = f"""
+    INSERT INTO ulak.events (month, {EVENT_COLUMNS})
+    SELECT {EVENTS["month"]}, {EVENTS.columns(Event._fields)} FROM {EVENTS.source}
+"""
+KEEP = f"""
+    INSERT INTO ulak.results (month, {RESULT_COLUMNS})
+    SELECT * FROM unnest(
+        %s::bigint[], %s::uuid[], %s::bigint[], %s::text[], %s::text[], %s::bytea[]
+    )
+    ON CONFLICT (job_id, round, stage, name, month) DO UPDATE SET data = excluded.data
+"""
+JOBS_WITH_PROOFS = "SELECT job_id FROM ulak.proofs WHERE seq = 1 AND job_id = ANY (%s::uuid[])"
+ANY_PROOFS = "SELECT EXISTS (SELECT FROM ulak.proof_heads)"
+
+Line = tuple[int, Event]
+"""An event with the month of its job."""
+
+
+def append(db: Session, lines: Sequence[Line]) -> None:
+    """Write events; a number that the trail has already is refused by its key."""
+    if not lines:
+        return
+    groups = Groups()
+    for month, event in lines:
+        groups.add((*shared_of(event), month), own_of(event))
+    db.execute(APPEND, groups.bind(EVENTS))
+
+
+def append_own(t: Transaction, written: Sequence[tuple[str, int, Event]]) -> None:
+    """Write events that no change brought, with tenant and month, and prove what must be proved.
+
+    A store knows no flows. A job whose first event has a proof is of a flow with proofs.
+    """
+    if not written:
+        return
+    append(t.db, [(month, event) for _, month, event in written])
+    if t.db.rows(ANY_PROOFS) == [(False,)]:
+        return
+    ids = Ids([event.job_id for _, _, event in written])
+    proven = {row[0] for row in t.db.rows(JOBS_WITH_PROOFS, (ids,))}
+    for tenant, _, event in written:
+        if event.job_id in proven:
+            t.prove(tenant, [event], [proof_body(event)])
+
+
+def keep(db: Session, results: Sequence[tuple[int, Result]]) -> None:
+    """Write results; a later one of the same name takes the place of the earlier."""
+    latest = {result[:4]: (month, result) for month, result in results}
+    if not latest:
+        return
+    months = [month for month, _ in latest.values()]
+    ids, rounds, stages, names, data = zip(*(r for _, r in latest.values()), strict=True)
+    db.execute(
+        KEEP,
+        (Numbers(months), Ids(ids), Numbers(rounds), Texts(stages), Texts(names), Blobs(data)),
+    )
