@@ -14,6 +14,7 @@ from ulak.cli.output import JsonOption, print_facts, print_json, print_table, wh
 from ulak.cli.target import AppOption, in_force, load
 from ulak.clock import rfc3339, to_datetime
 from ulak.core.lifecycle import CLAIMABLE, FINAL
+from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.settings import Settings
@@ -65,7 +66,7 @@ def doctor(
             return
         alive = _alive(engine)
         facts = _facts(found, engine, alive, counts)
-        troubles = unservable + _unserved(engine, counts, alive)
+        troubles = unservable + _unserved(engine, counts, alive) + _late(engine, alive)
     finally:
         engine.store.close()
     if as_json:
@@ -91,6 +92,9 @@ def _facts(
         },
         "store": {**features, **(about() if about is not None else {})},
         "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
+        "schedules": [
+            {"schedule": row.name, "paused": row.paused_at is not None} for row in store.schedules()
+        ],
         "workers": [
             {
                 "id": w.id,
@@ -173,6 +177,27 @@ def _unserved(
     return troubles
 
 
+def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
+    """Answer the schedules that were due a while ago, although workers run."""
+    now = engine.store.clock.now()
+    late = [row for row in engine.store.schedules() if row.next_at + LATE < now]
+    troubles = []
+    for row in late if alive else []:
+        if row.paused_at is not None:
+            continue
+        is_declared = row.name in engine.declared_schedules
+        cure = (
+            "no worker sees to it" if is_declared else "this program does not declare it; pause it"
+        )
+        troubles.append(
+            Trouble(
+                code="schedule-late", flow=row.flow, version=row.flow_version, state="", jobs=0,
+                sentence=f"schedule {row.name} was due {when(to_datetime(row.next_at))}: {cure}",
+            )
+        )  # fmt: skip
+    return troubles
+
+
 def _lane(engine: Engine, count: CountRow) -> str | None:
     """Answer the lane in which jobs of this state stand, None when this program cannot know."""
     for flow in engine.flows:
@@ -212,6 +237,7 @@ def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
     print_facts(
         [
             ("flows", flows or "none"),
+            ("schedules", _schedules(facts["schedules"])),
             ("jobs", f"{jobs['unfinished']} unfinished, {jobs['ended']} ended"),
             ("workers", f"{len(facts['workers'])} alive"),
         ]
@@ -224,6 +250,11 @@ def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
         _print_troubles(troubles)
     else:
         print("every job can be served")
+
+
+def _schedules(schedules: list[dict[str, Any]]) -> str:
+    paused = sum(schedule["paused"] for schedule in schedules)
+    return f"{len(schedules)}, {paused} paused" if schedules else "none"
 
 
 def _print_before_deploy(found: Settings, troubles: list[Trouble], as_json: bool) -> None:

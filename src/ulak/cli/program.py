@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import ulak
-from ulak.cli import doctor, flows, jobs, outbox, store, up, verify, why, worker
+from ulak.cli import doctor, flows, jobs, outbox, schedules, store, up, verify, why, worker
 
 program = typer.Typer(
     name="ulak",
@@ -45,3 +45,4 @@ program.command("doctor")(doctor.doctor)
 program.command("migrate")(store.migrate)
 program.command("prune")(store.prune)
 program.add_typer(outbox.group, name="outbox")
+program.add_typer(schedules.group, name="schedules")

@@ -163,6 +163,10 @@ class AsyncEngine:
         """Answer every schedule, by name."""
         return await asyncio.to_thread(self._engine.schedules)
 
+    async def get_schedule(self, schedule: str) -> Schedule:
+        """Answer one schedule."""
+        return await asyncio.to_thread(self._engine.get_schedule, schedule)
+
     async def ticks(
         self, schedule: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[ScheduleTick]:

@@ -62,11 +62,13 @@ class Reads:
         if stored is None:
             raise JobNotFound(job_id)
         plain = codec.decode(stored.data)
-        flow = self._flows.get((row.flow, row.flow_version))
-        if reveal or (flow is not None and not isinstance(plain, dict)):
-            return plain
+        return plain if reveal else self._hide(row.flow, row.flow_version, plain)
+
+    def _hide(self, flow_name: str, version: int, plain: Any) -> Any:
+        """Hide the secret fields of a payload, or all of it when nobody knows which they are."""
+        flow = self._flows.get((flow_name, version))
         if not isinstance(plain, dict):
-            return HIDDEN
+            return HIDDEN if flow is None else plain
         return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
 
     def result(self, job_id: str) -> Any:

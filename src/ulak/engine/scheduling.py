@@ -97,6 +97,8 @@ class Schedule:
     tenant: str
     priority: int
     expires: timedelta | None
+    payload: Any
+    """What it submits, as plain data; secret fields are hidden."""
     rule: str
     """The cron expression, or `@every 300s`."""
     zone: str
@@ -235,6 +237,14 @@ class Scheduling(Reads):
         """Answer every schedule, by name; those too that this program does not declare."""
         return [self._view(row) for row in self.open().store.schedules()]
 
+    def get_schedule(self, schedule: str) -> Schedule:
+        """Answer one schedule.
+
+        Raises:
+            BadInput: there is no such schedule.
+        """
+        return self._view(self._find_schedule(schedule))
+
     def ticks(
         self, schedule: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[ScheduleTick]:
@@ -261,7 +271,7 @@ class Scheduling(Reads):
         """
         row = self._find_schedule(schedule)
         self.store.pause_schedule(row.name, actor=actor, note=note)
-        return self._view(self._find_schedule(schedule))
+        return self.get_schedule(schedule)
 
     def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
         """End a pause. Dates that have passed meanwhile are skipped: they were not wanted.
@@ -272,7 +282,7 @@ class Scheduling(Reads):
         row = self._find_schedule(schedule)
         following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
         self.store.resume_schedule(row.name, next_at=following, actor=actor, note=note)
-        return self._view(self._find_schedule(schedule))
+        return self.get_schedule(schedule)
 
     def run_schedule(self, schedule: str, *, actor: str = "") -> Job:
         """Submit a schedule's job now, besides its dates and even while it is paused.
@@ -301,6 +311,7 @@ class Scheduling(Reads):
             name=row.name, flow=row.flow, version=row.flow_version, tenant=row.tenant,
             priority=row.priority,
             expires=None if row.expires_us is None else timedelta(microseconds=row.expires_us),
+            payload=self._hide(row.flow, row.flow_version, codec.decode(row.payload)),
             rule=row.rule, zone=row.zone, catch_up=row.catch_up,
             next_at=to_datetime(row.next_at),
             paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
