@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.store.postgres import intake
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.control import NOTE
 from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import ScheduleRow, Tick, TickRow
-from ulak.store.ticks import must_be_a_batch
+from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
 
 COLUMNS = ", ".join(ScheduleRow._fields)
 _TYPES = {
@@ -46,6 +47,7 @@ MOVE = """
 PAUSE = """
     UPDATE ulak.schedules SET paused_at = %s::bigint, paused_by = %s::text, pause_note = %s::text
     WHERE name = %s::text AND paused_at IS NULL
+    RETURNING next_at
 """
 RESUME = """
     UPDATE ulak.schedules
@@ -105,11 +107,22 @@ def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
 
 
 def pause(t: Transaction, name: str, actor: str, note: str) -> bool:
-    return t.db.touch(PAUSE, (t.now, actor, note, name)) == 1
+    paused = t.db.rows(PAUSE, (t.now, actor, note, name))
+    for (next_at,) in paused:
+        _audit(t, PAUSED, name, next_at, actor, note)
+    return bool(paused)
 
 
-def resume(t: Transaction, name: str, next_at: Instant) -> bool:
-    return t.db.touch(RESUME, (next_at, name)) == 1
+def resume(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
+    is_resumed = t.db.touch(RESUME, (next_at, name)) == 1
+    if is_resumed:
+        _audit(t, RESUMED, name, next_at, actor, note)
+    return is_resumed
+
+
+def _audit(t: Transaction, act: str, name: str, next_at: Instant, actor: str, note: str) -> None:
+    line = (t.now, actor, act, subject_of(name), note or None, details_of(next_at))
+    t.db.execute(NOTE, line)
 
 
 def every(db: Session) -> list[ScheduleRow]:

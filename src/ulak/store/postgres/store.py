@@ -316,7 +316,9 @@ class PostgresStore:
         return self._db.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        return self._db.run("schedule-pause", lambda t: schedules.resume(t, name, next_at))
+        return self._db.run(
+            "schedule-pause", lambda t: schedules.resume(t, name, next_at, actor, note)
+        )
 
     def schedules(self) -> list[ScheduleRow]:
         return self._read(schedules.every)
