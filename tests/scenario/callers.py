@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import psycopg
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -121,5 +122,26 @@ def on_sqlite(kind: str, path: Path) -> Caller:
     return alchemy(kind, f"{driver}:///{path}")
 
 
+def psycopg_connection(url: str) -> Caller:
+    db = psycopg.connect(url)
+    return Caller(asyncio.new_event_loop(), db, db.execute, db.close)
+
+
+def psycopg_async_connection(url: str) -> Caller:
+    loop = asyncio.new_event_loop()
+    db: Any = loop.run_until_complete(psycopg.AsyncConnection.connect(url))
+    return Caller(loop, db, db.execute, db.close)
+
+
+def on_postgres(kind: str, url: str) -> Caller:
+    """Open a connection of this kind to a database."""
+    if kind == "psycopg":
+        return psycopg_connection(url)
+    if kind == "psycopg async":
+        return psycopg_async_connection(url)
+    return alchemy(kind, url.replace("postgresql://", "postgresql+psycopg://"))
+
+
 ALCHEMY = ("Connection", "Session", "AsyncConnection", "AsyncSession")
 SQLITE = ("sqlite3", "aiosqlite", *ALCHEMY)
+POSTGRES = ("psycopg", "psycopg async", *ALCHEMY)

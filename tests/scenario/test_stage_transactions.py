@@ -1,7 +1,7 @@
 """`transaction=True`: what the worker does with a stage's own transaction, whatever the store.
 
 The transaction is a double here: its rows are a list, and its change is committed to the store in
-memory. What a real one does is told in `test_postgres_transactions.py`.
+memory. What a real one does is told in `test_postgres_stage_transactions.py`.
 """
 
 import threading

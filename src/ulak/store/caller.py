@@ -20,7 +20,7 @@ from ulak.store.protocol import Added
 
 T = TypeVar("T")
 
-Values = tuple[Any, ...]
+Values = Any
 Rows = list[tuple[Any, ...]]
 Steps = Generator[tuple[str, Values], Rows, T]
 """Yields (statement, values), is sent the rows, and returns its answer. What the driver raises is
@@ -63,7 +63,7 @@ def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
         BadInput: the connection cannot be used, with what can be; nothing was changed.
     """
     _refuse_wrong_verb(guest, connection, is_async=False)
-    below, driver = _reach(guest, connection)
+    below, driver = _reach(guest, connection, connection)
     steps = guest.add_steps(make())
     try:
         step = next(steps)
@@ -83,9 +83,9 @@ async def add_async(guest: Guest, connection: Any, make: Callable[[], NewJob]) -
     """Store a job in the transaction of an asynchronous connection; else as `add`."""
     _refuse_wrong_verb(guest, connection, is_async=True)
     if _is_alchemy(connection):
-        below, driver = await connection.run_sync(lambda sync: _reach(guest, sync))
+        below, driver = await connection.run_sync(lambda sync: _reach(guest, sync, connection))
     else:
-        below, driver = _reach(guest, connection)
+        below, driver = _reach(guest, connection, connection)
     steps = guest.add_steps(make())
     try:
         step = next(steps)
@@ -108,7 +108,7 @@ def is_of(connection: object, module: str, *names: str) -> bool:
     return isinstance(connection, tuple(kind for kind in kinds if isinstance(kind, type)))
 
 
-def _reach(guest: Guest, connection: Any) -> tuple[Any, Driver]:
+def _reach(guest: Guest, connection: Any, given: object) -> tuple[Any, Driver]:
     """Answer the driver's own connection, in a transaction, and how to write with it."""
     if not _is_alchemy(connection):
         driver = _driver(guest, connection, connection)
@@ -117,7 +117,7 @@ def _reach(guest: Guest, connection: Any) -> tuple[Any, Driver]:
     # A session takes its connection, and begins, with whatever it is first used for.
     alchemy = connection if _is_alchemy_connection(connection) else connection.connection()
     below = alchemy.connection.driver_connection
-    driver = _driver(guest, below, connection)
+    driver = _driver(guest, below, given)
     driver.check(below)
     if not alchemy.in_transaction():
         # As any statement would: without it SQLAlchemy's commit() would know of nothing to do.

@@ -41,6 +41,9 @@ LOCK_TIMEOUT_MS = 200
 LONGEST_PAUSE_S = 0.4
 CONNECT_TIMEOUT_S = 10
 
+PREPARE_AFTER = 5
+"""How often psycopg runs a statement of the program before it prepares it: its own default."""
+
 MOST_TRIES = 8
 """How often a transaction is tried when others get in its way; each try is a draw."""
 
@@ -48,10 +51,11 @@ BEGIN = "BEGIN"
 BEGIN_IMPATIENT = f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long.
-BEGIN_ORDERED = (
-    "BEGIN; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
+IN_ORDER = (
+    "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
     "SET LOCAL enable_seqscan = off"
 )
+BEGIN_ORDERED = f"BEGIN; {IN_ORDER}"
 
 APPEND_DELTAS = """
     INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
@@ -64,9 +68,15 @@ class Session:
 
     __slots__ = ("_plain", "_prepare", "connection", "cursor")
 
-    def __init__(self, connection: psycopg.Connection[Row], *, prepare: bool) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Row],
+        *,
+        prepare: bool,
+        cursor: psycopg.Cursor[Row] | None = None,
+    ) -> None:
         self.connection = connection
-        self.cursor = connection.cursor(binary=True)
+        self.cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
         self._prepare = prepare
 
@@ -181,10 +191,14 @@ class Connections:
             except _FOREIGN as error:
                 raise translated(error) from error
         faults.point(points.after)
+        self.tell(transaction)
+        return answer
+
+    def tell(self, transaction: Transaction) -> None:
+        """Ring, if what was committed may have made a job due."""
         if transaction.made_due:
             for ring in self._rings:
                 ring()
-        return answer
 
     def _transact(
         self, db: Session, work: Callable[[Transaction], T], begin: str, inside: str
@@ -259,7 +273,19 @@ class Connections:
             other.connection.close()
 
     def connect(self) -> psycopg.Connection[Row]:
-        """Open a connection that leaves transactions to us.
+        """Open a connection that leaves transactions to us and knows our values.
+
+        Raises:
+            StoreError: the server does not answer, or it is too early to ask again.
+        """
+        connection = self.connect_plainly()
+        if self._prepare:
+            connection.prepare_threshold = 0
+        values.teach(connection.adapters)
+        return connection
+
+    def connect_plainly(self) -> psycopg.Connection[Row]:
+        """Open a connection that leaves transactions to us and is otherwise psycopg's own.
 
         Raises:
             StoreError: the server does not answer, or it is too early to ask again.
@@ -270,14 +296,13 @@ class Connections:
             connection = psycopg.connect(
                 self._conninfo,
                 autocommit=True,
-                prepare_threshold=0 if self._prepare else None,
+                prepare_threshold=PREPARE_AFTER if self._prepare else None,
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="ulak",
             )
         except psycopg.Error as error:
             self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
             raise StoreError(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        values.teach(connection.adapters)
         return connection
 
     def close(self) -> None:

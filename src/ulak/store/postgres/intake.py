@@ -124,19 +124,25 @@ def insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     """Store new jobs, by id, with payload and first event."""
     if not jobs:
         return
-    groups = Groups()
-    for row, event, payload, _, proof in jobs:
-        own = (*_own_of(row), *trail.own_of(event), payload.data)
-        shared = (
-            *_shared_of(row), *trail.shared_of(event), payload.schema, month_of(row.created_at),
-        )  # fmt: skip
-        groups.add(shared, own)
+    for row, event, _, _, proof in jobs:
         t.count((row.flow, row.flow_version, row.state, row.role), 1)
         if row.lane:
             t.made_due = True
         if proof is not None:
             t.prove(row.tenant, [event], [proof])
-    t.db.execute(INSERT, groups.bind(NEW))
+    t.db.execute(INSERT, bind(jobs))
+
+
+def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    """Answer the parameters of `INSERT`."""
+    groups = Groups()
+    for row, event, payload, _, _ in jobs:
+        own = (*_own_of(row), *trail.own_of(event), payload.data)
+        shared = (
+            *_shared_of(row), *trail.shared_of(event), payload.schema, month_of(row.created_at),
+        )  # fmt: skip
+        groups.add(shared, own)
+    return groups.bind(NEW)
 
 
 def find_job(db: Session, job_id: bytes) -> JobRow | None:

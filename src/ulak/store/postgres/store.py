@@ -12,7 +12,9 @@ from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
+from ulak.store.caller import Driver, Steps
 from ulak.store.postgres import (
+    caller,
     claims,
     commits,
     control,
@@ -32,6 +34,8 @@ from ulak.store.postgres.connections import (
     Session,
 )
 from ulak.store.postgres.listener import Listener
+from ulak.store.postgres.stage import StageConnections
+from ulak.store.postgres.values import Row
 from ulak.store.protocol import (
     NO_RATES,
     Added,
@@ -57,6 +61,7 @@ from ulak.store.protocol import (
     WeightRow,
     WorkerRow,
 )
+from ulak.store.stage import StageTransaction
 
 T = TypeVar("T")
 
@@ -84,6 +89,8 @@ class PostgresStore:
             name="postgres",
             durable=True,
             shared=True,
+            caller_transactions=True,
+            stage_transactions=True,
             durability="nothing that was acknowledged is lost, unless the server's "
             "synchronous_commit or fsync is off",
         )
@@ -92,6 +99,8 @@ class PostgresStore:
         self._rings: list[Callable[[], None]] = []
         self._months: set[int] = set()
         self._retire_at = 0.0
+        self._here: Row | None = None
+        self._stages: StageConnections | None = None
 
     # --- life -------------------------------------------------------------------
 
@@ -105,6 +114,7 @@ class PostgresStore:
                 heard = connections.read(lambda db: db.row(f"SELECT {claims.SERVER_TIME}"))
                 self.clock.hear(0 if heard is None else heard[0])
             connections.read(self._make_months)
+            self._here = connections.read(caller.where_we_are)
         except BaseException:
             connections.close()
             raise
@@ -114,10 +124,14 @@ class PostgresStore:
             connections.on_commit(ring)
             listener.on_ring(ring)
         self._open, self._listener = connections, listener
+        self._stages = StageConnections(connections, clock=self.clock, prepare=not self._pooled)
 
     def close(self) -> None:
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
+        stages, self._stages = self._stages, None
+        if stages is not None:
+            stages.close()
         if connections is not None:
             connections.close()
         if listener is not None:
@@ -267,6 +281,23 @@ class PostgresStore:
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
         return self._read(lambda db: control.audit_trail(db, subject, before, limit))
+
+    # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
+
+    caller_kinds = caller.KINDS
+
+    def find_driver(self, connection: object) -> Driver | None:
+        return caller.find_driver(connection)
+
+    def add_steps(self, job: NewJob) -> Steps[Added]:
+        return caller.add_steps(self._here, job, self.clock.now())
+
+    # --- stages' transactions (`ulak.store.stage.StageStore`) -------------------------
+
+    def begin_stage(self) -> StageTransaction:
+        if self._stages is None:
+            raise StoreError("this store is not open; call open() first")
+        return self._stages.begin()
 
     # --- upkeep -----------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +102,10 @@ def _prove(job: NewJob, body: bytes) -> Steps[None]:
     tenant = job.row.tenant
     heads: Rows = yield PROOF_HEAD, (tenant,)
     number, last = heads[0] if heads else (0, chain.FIRST_HASH)
-    number, link = number + 1, sha256(last + body).digest()
-    yield ADD_PROOF, (tenant, number, job.row.id, job.event.seq, body, link)
-    yield SET_PROOF_HEAD, (tenant, number, link)
+    link = (tenant, job.row.id, job.event.seq, body)
+    for proof in chain.linked(number, last, [link]):
+        yield ADD_PROOF, (tenant, *proof)
+        yield SET_PROOF_HEAD, (tenant, proof[0], proof[-1])
 
 
 def _read_job(values: tuple[Any, ...]) -> JobRow:

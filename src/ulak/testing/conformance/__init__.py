@@ -37,6 +37,7 @@ from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
+from ulak.testing.conformance.transactions import TestStageTransactions
 from ulak.testing.conformance.upkeep import TestUpkeep
 
 __all__ = [
@@ -56,5 +57,6 @@ __all__ = [
     "TestRequests",
     "TestSchedules",
     "TestSlots",
+    "TestStageTransactions",
     "TestUpkeep",
 ]

@@ -1,0 +1,159 @@
+"""A job written in a caller's own transaction: his connection, his commit, plain statements.
+
+How the caller has set up his connection must not matter: statements run on a cursor made here, with
+its own row factory and its own ways to write and read values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
+
+from ulak.clock import Instant
+from ulak.core.job import NewJob
+from ulak.errors import BadInput, Contended, NotSupported
+from ulak.store.caller import Driver, Rows, Steps
+from ulak.store.postgres import intake, keys, values
+from ulak.store.postgres.connections import APPEND_DELTAS, Session
+from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
+from ulak.store.protocol import Added
+
+KINDS = (
+    "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
+    "AsyncSession of SQLAlchemy over psycopg"
+)
+
+# The server's own number, which a restart and a failover keep, and that of the database in it.
+WHERE_WE_ARE = """
+    SELECT (SELECT system_identifier::text FROM pg_control_system()), oid::bigint
+    FROM pg_database WHERE datname = current_database()
+"""
+TAKE_OVER = f"{keys.TAKE_OVER} RETURNING tenant"
+
+Cursor = TypeVar("Cursor", psycopg.Cursor[Row], psycopg.AsyncCursor[Row])
+
+
+def where_we_are(db: Session) -> Row | None:
+    """Answer what tells this database from every other."""
+    return db.row(WHERE_WE_ARE)
+
+
+def add_steps(here: Row | None, job: NewJob, now: Instant) -> Steps[Added]:
+    """Store a job, or answer the one that holds its key.
+
+    In a READ COMMITTED transaction a duplicate is no error of the database's, whoever is writing
+    the same key at this moment; the row of a key that is held is never locked.
+    """
+    row = job.row
+    if job.proof is not None:
+        raise NotSupported(
+            f"{row.flow} has proofs, and submit(connection=...) cannot chain one on PostgreSQL: "
+            "every other job of the tenant would wait until your transaction ends; leave "
+            "connection= out, commit your own rows first and then submit with a dedup_key"
+        )
+    found: Rows = yield WHERE_WE_ARE, ()
+    if found != [here]:
+        raise BadInput(
+            "this connection is to another database than the jobs are in: a transaction is of "
+            "one database; connect to that one and keep your tables in it"
+        )
+    if row.dedup_key is not None:
+        first = yield from _take_key(job, (row.tenant, row.flow, row.dedup_key), now)
+        if first is not None:
+            return Added(first, False)
+    yield intake.INSERT, intake.bind([job])
+    yield (
+        APPEND_DELTAS,
+        (
+            Texts([row.flow]), Numbers([row.flow_version]), Texts([row.state]), Texts([row.role]),
+            Numbers([1]),
+        ),
+    )  # fmt: skip
+    return Added(row, True)
+
+
+def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
+    """Take a key that is free or has expired, or answer the job that holds it."""
+    names = tuple(Texts([part]) for part in key)
+    for _ in range(keys.MOST_ROUNDS):
+        taken: Rows = yield (
+            keys.TAKE_FREE,
+            (*names, Ids([job.row.id]), Numbers([job.key_expires_at])),
+        )
+        if taken:
+            return None
+        held: Rows = yield keys.HOLDERS, names
+        if not held:
+            continue  # freed in between
+        holder, expires_at, first = held[0][3], held[0][4], held[0][5:]
+        if first[0] is not None and (expires_at is None or expires_at > now):
+            return as_job(first)
+        over: Rows = yield TAKE_OVER, (Id(job.row.id), job.key_expires_at, *key, Id(holder))
+        if over:
+            return None
+    raise Contended(f"the dedup key {key[2]!r} changes hands too fast; try again")
+
+
+def find_driver(connection: object) -> Driver | None:
+    """Answer how a connection is written with, or None when it is not one of psycopg's."""
+    if isinstance(connection, psycopg.Connection):
+        return Driver(False, _execute, _check)
+    if isinstance(connection, psycopg.AsyncConnection):
+        return Driver(True, _execute_async, _check)
+    return None
+
+
+def own_cursor(cursor: Cursor) -> Cursor:
+    """Make a cursor ours: what is registered with its connection does not matter to it."""
+    cursor.format = Format.BINARY
+    _teach(cursor.adapters)
+    return cursor
+
+
+def _teach(adapters: AdaptersMap) -> None:
+    values.teach(adapters)
+    for name, loader in (
+        ("int2", Int2BinaryLoader),
+        ("int4", Int4BinaryLoader),
+        ("int8", Int8BinaryLoader),
+        ("text", TextBinaryLoader),
+        ("bytea", ByteaBinaryLoader),
+    ):
+        adapters.register_loader(name, loader)
+
+
+def _check(connection: Any) -> None:
+    status = connection.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise BadInput("the transaction of this connection has failed; roll it back first")
+    if status == TransactionStatus.IDLE and connection.autocommit:
+        raise BadInput(
+            "this connection commits each statement by itself, so that the job would not be part "
+            "of a transaction of yours; begin one (with connection.transaction(): ...), or "
+            "connect without autocommit"
+        )
+    if connection.info.encoding != "utf-8":
+        raise BadInput(
+            f"this connection speaks {connection.info.encoding}, in which not every job can be "
+            "written; connect with client_encoding=utf8"
+        )
+
+
+def _execute(connection: psycopg.Connection[Any], statement: str, facts: Any) -> Rows:
+    with own_cursor(psycopg.Cursor(connection, row_factory=tuple_row)) as cursor:
+        cursor.execute(statement, facts)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def _execute_async(
+    connection: psycopg.AsyncConnection[Any], statement: str, facts: Any
+) -> Rows:
+    async with own_cursor(psycopg.AsyncCursor(connection, row_factory=tuple_row)) as cursor:
+        await cursor.execute(statement, facts)
+        return await cursor.fetchall() if cursor.description else []
