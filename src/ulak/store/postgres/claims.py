@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 from ulak.clock import Clock, Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
 from ulak.core.lifecycle import BUSY, READY
+from ulak.store.flow_control import FLOW, KEY, ON_KEY, ON_RATE, QUEUE, keys_in
+from ulak.store.in_turn import FIRST_LOOK, PRIORITIES, Candidate, Family, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
-from ulak.store.postgres import slots, trail
+from ulak.store.postgres import control, fairness, slots, trail
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
+from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import (
     JOB_COLUMNS,
     RESULT_COLUMNS,
@@ -36,16 +39,24 @@ ANY_LAPSES = 2**31
 # A claim that finds a crowd before one slot parks no more of it than this in one transaction; the
 # next claim goes on.
 MOST_PARKED = 500
+LEAST_LOOK = 16
+"""Where some may lack what they need, at least so many are looked at at once."""
 
 SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # The worker's row is held so that nobody can declare it lapsed in the middle of its claim; a
-# renewal, which moves no key, need not wait.
+# renewal, which moves no key, need not wait. The rest is one look for those who use none of it.
 LOOK = f"""
     SELECT {SERVER_TIME},
         (SELECT 1 FROM ulak.workers WHERE id = %(worker)s::text FOR KEY SHARE),
         EXISTS (SELECT FROM ulak.workers WHERE expires_at <= %(now)s::bigint),
-        EXISTS (SELECT FROM ulak.requests)
+        EXISTS (SELECT FROM ulak.requests),
+        EXISTS (SELECT FROM ulak.pauses),
+        (SELECT min(until_at) FROM ulak.pauses WHERE until_at IS NOT NULL),
+        (SELECT min(ready_at) FROM ulak.buckets WHERE ready_at IS NOT NULL)
+"""
+PAUSED = """
+    SELECT kind, name FROM ulak.pauses WHERE until_at IS NULL OR until_at > %s::bigint
 """
 _CLAIMABLE = """
     lane = {lane} AND priority = {priority} AND not_before {when} %(now)s::bigint
@@ -53,13 +64,13 @@ _CLAIMABLE = """
 """
 _URGENCY = """
     CASE WHEN %(ageing)s::bigint = 0 THEN {c}.priority ELSE 0 END,
-    {c}.not_before + {c}.priority * %(ageing)s::bigint, {c}.id
+    {c}.not_before + {c}.priority * %(ageing)s::bigint, {c}.priority, {c}.id
 """
 _NEXT = f"""
     SELECT c.* FROM unnest(%(lanes)s::text[]) AS l (lane)
     CROSS JOIN generate_series(0, 3) AS p (priority)
     CROSS JOIN LATERAL (
-        SELECT id, lane, priority, not_before, lapses, slot FROM ulak.jobs
+        SELECT id, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
         WHERE {_CLAIMABLE.format(lane="l.lane", priority="p.priority", when="<=")}
           AND lapses <= %(lapses)s::bigint
         ORDER BY not_before, id LIMIT %(places)s::bigint {{lock}}
@@ -67,12 +78,26 @@ _NEXT = f"""
     ORDER BY {_URGENCY.format(c="c")} LIMIT %(places)s::bigint
 """
 SHARES = f"""
-    SELECT lane, priority, count(*), max(lapses), count(slot) FROM ({_NEXT.format(lock="")}) AS s
+    SELECT lane, priority, count(*), max(lapses), count(slot) + count(rate)
+    FROM ({_NEXT.format(lock="")}) AS s
     GROUP BY lane, priority
 """
 CANDIDATES = f"""
-    SELECT id, lapses, slot FROM ({_NEXT.format(lock="FOR NO KEY UPDATE SKIP LOCKED")}) AS s
+    SELECT {", ".join(Candidate._fields)}
+    FROM ({_NEXT.format(lock="FOR NO KEY UPDATE SKIP LOCKED")}) AS s
     ORDER BY {_URGENCY.format(c="s")}
+"""
+# The first of each line, for those who take turns.
+LINES = f"""
+    SELECT r.lane, r.priority, {", ".join(f"c.{name}" for name in Candidate._fields)}
+    FROM unnest(%(lanes)s::text[], %(priorities)s::bigint[]) AS r (lane, priority)
+    CROSS JOIN LATERAL (
+        SELECT {", ".join(Candidate._fields)} FROM ulak.jobs
+        WHERE {_CLAIMABLE.format(lane="r.lane", priority="r.priority", when="<=")}
+          AND lapses <= %(lapses)s::bigint
+        ORDER BY not_before, id LIMIT %(places)s::bigint FOR NO KEY UPDATE SKIP LOCKED
+    ) AS c
+    ORDER BY c.not_before, c.id
 """
 NEXT_DUE = f"""
     SELECT min(c.not_before) FROM unnest(%(lanes)s::text[]) AS l (lane)
@@ -112,7 +137,7 @@ LEASE_SHARES = f"""
         CROSS JOIN LATERAL (
             SELECT {_CHOSEN} FROM ulak.jobs
             WHERE {_CLAIMABLE.format(lane="s.lane", priority="s.priority", when="<=")}
-              AND lapses <= {NO_SUSPECTS} AND slot IS NULL
+              AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
             ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
         ) AS c
     ), {_LEASED}
@@ -122,7 +147,10 @@ LEASE_IDS = f"""
         SELECT {_CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[])
     ), {_LEASED}
 """
-PARK = "UPDATE ulak.jobs SET parked_on = slot WHERE id = ANY (%s::uuid[])"
+PARK = """
+    UPDATE ulak.jobs SET parked_on = p.parked_on
+    FROM unnest(%s::uuid[], %s::text[]) AS p (id, parked_on) WHERE jobs.id = p.id
+"""
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM ulak.results
     WHERE job_id = ANY (%s::uuid[]) AND month = ANY (%s::bigint[])
@@ -171,44 +199,80 @@ REQUESTS_OF_WORKER = f"""
 _WIDTH = len(JobRow._fields)
 
 
-class Candidate(NamedTuple):
-    """What a claim must know of a job before it takes it."""
+class _Look(NamedTuple):
+    """What a claim sees besides jobs."""
 
-    id: bytes
-    lapses: int
-    slot: str | None
+    server_time: Instant
+    is_worker: int | None
+    any_lapsed: bool
+    any_requests: bool
+    any_pauses: bool
+    pause_ends_at: Instant | None
+    bucket_ready_at: Instant | None
+
+    def next_at(self) -> Instant | None:
+        return _earliest(self.pause_ends_at, self.bucket_ready_at)
 
 
 def claim(t: Transaction, request: ClaimRequest, clock: Clock) -> Claimed:
     """Give back lapsed leases, then lease what is due."""
-    heard, is_worker, any_lapsed, any_requests = _look(t, request)
+    look = _look(t, request)
     if isinstance(clock, ServerClock):
-        clock.hear(heard)
-    unparked = 0
-    if any_lapsed:
-        unparked = give_back_lapsed(t)
-        is_worker = _look(t, request)[1]
-    if not is_worker:
+        clock.hear(look.server_time)
+    unparked, buckets = 0, Buckets(t)
+    if look.any_lapsed:
+        unparked += give_back_lapsed(t)
+        look = _look(t, request)
+    if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
+        unparked += control.end_pauses(t)
+    if look.bucket_ready_at is not None and look.bucket_ready_at <= t.now:
+        unparked += buckets.unpark_paid()
+    if not look.is_worker:
+        buckets.write()
         return Claimed([], t.now, [], None, unparked)
-    search = _Search(t, request)
-    claims = [claim for want in request.wants for claim in search.take(want)]
-    requests = requests_of(t.db, request.worker) if any_requests else []
-    next_at = t.now if search.is_cut else _next_due(t, request)
-    return Claimed(claims, t.now, requests, next_at, unparked)
+    paused: frozenset[tuple[str, str]] = frozenset()
+    if look.any_pauses:
+        paused = frozenset((row[0], row[1]) for row in t.db.rows(PAUSED, (t.now,)))
+    wants = [Want(open_lanes(want.lanes, paused), want.places) for want in request.wants]
+    lanes = list(dict.fromkeys(lane for want in wants for lane in want.lanes))
+    fairness.hold(t.db, filter(is_family, lanes))
+    search = _Search(t, request, buckets, {name for kind, name in paused if kind == KEY})
+    claims = [claim for want in wants for claim in search.take(want)]
+    requests = requests_of(t.db, request.worker) if look.any_requests else []
+    if buckets.write() or look.next_at() is not None:
+        look = _look(t, request)
+    next_at: Instant | None = t.now
+    if not search.is_cut:
+        next_at = _earliest(_next_due(t, lanes), look.next_at())
+    stopped = frozenset(pause for pause in paused if pause[0] != KEY)
+    return Claimed(claims, t.now, requests, next_at, unparked, stopped)
 
 
-def _look(t: Transaction, request: ClaimRequest) -> tuple[Instant, bool, bool, bool]:
+def _look(t: Transaction, request: ClaimRequest) -> _Look:
     found = t.db.row(LOOK, {"worker": request.worker, "now": t.now})
     assert found is not None  # noqa: S101 - a query without a table answers one row
-    return found[0], found[1] is not None, found[2], found[3]
+    return _Look(*found)
+
+
+def open_lanes(lanes: Sequence[str], paused: frozenset[tuple[str, str]]) -> tuple[str, ...]:
+    """Leave out the lanes of queues and flows that are paused."""
+    return tuple(
+        lane
+        for lane in lanes
+        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
+    )
 
 
 class _Search:
     """One claim's walk along the lanes: most urgent first, then longest due."""
 
-    def __init__(self, t: Transaction, request: ClaimRequest) -> None:
+    def __init__(
+        self, t: Transaction, request: ClaimRequest, buckets: Buckets, paused_keys: set[str]
+    ) -> None:
         self._t = t
         self._request = request
+        self._buckets = buckets
+        self._paused_keys = paused_keys
         self._most_lapses = ANY_LAPSES if request.suspects else NO_SUSPECTS
         self._parked = 0
         self.is_cut = False
@@ -217,7 +281,7 @@ class _Search:
         self._facts = {
             "now": t.now,
             "worker": request.worker,
-            "ageing": 0,
+            "ageing": request.ageing_us,
             "flows": Texts([key[0] for key, _ in entries]),
             "versions": Numbers([key[1] for key, _ in entries]),
             "states": Texts([key[2] for key, _ in entries]),
@@ -225,9 +289,11 @@ class _Search:
         }
 
     def take(self, want: Want) -> list[Claim]:
-        """Lease up to `places` jobs, each with its slot; park those that find none."""
-        if want.places <= 0 or not want.lanes:
+        """Lease up to `places` jobs, each with what it needs; park those that lack something."""
+        if want.places <= 0 or not want.lanes or self.is_cut:
             return []
+        if any(map(is_family, want.lanes)):
+            return self._take_in_turn(want)
         facts = {
             **self._facts, "lanes": Texts(want.lanes), "places": want.places,
             "lapses": self._most_lapses,
@@ -235,61 +301,84 @@ class _Search:
         shares = self._t.db.rows(SHARES, facts)
         if not shares:
             return []
-        lanes, priorities, numbers, lapses, limited = zip(*shares, strict=True)
-        if max(lapses) < SUSPECT_LAPSES and not any(limited):
-            facts |= {
-                "share_lanes": Texts(lanes),
-                "priorities": Numbers(priorities),
-                "shares": Numbers(numbers),
-            }
-            claims = self._lease(LEASE_SHARES, facts)
-        else:
-            claims = self._choose(facts, want.places)
-        return claims
+        lanes, priorities, numbers, lapses, particular = zip(*shares, strict=True)
+        if max(lapses) >= SUSPECT_LAPSES or any(particular):
+            return self._take_singly(facts, want.places)
+        facts |= {
+            "share_lanes": Texts(lanes),
+            "priorities": Numbers(priorities),
+            "shares": Numbers(numbers),
+        }
+        return self._lease(LEASE_SHARES, facts)
 
-    def _choose(self, facts: dict[str, object], places: int) -> list[Claim]:
-        """Look at each due job in turn."""
+    def _take_singly(self, facts: dict[str, object], places: int) -> list[Claim]:
+        """Look at each due job in the order of urgency."""
         taken: list[Claim] = []
         while places > 0 and not self.is_cut:
-            facts |= {"places": places, "lapses": self._most_lapses}
+            # Some of them will be parked: the next look should not be needed for each of those.
+            look = max(places, LEAST_LOOK)
+            facts |= {"places": look, "lapses": self._most_lapses}
             found = [Candidate(*row) for row in self._t.db.rows(CANDIDATES, facts)]
-            chosen = self._sift(found)
+            shelf = Supplies(self._t, self._buckets, self._paused_keys)
+            shelf.bring(found)
+            chosen: list[bytes] = []
+            for candidate in found:
+                if len(chosen) == places:
+                    break
+                if self._may_run(candidate, shelf):
+                    chosen.append(candidate.id)
+            self._park(shelf)
             if chosen:
                 taken += self._lease(LEASE_IDS, {**facts, "ids": Ids(chosen)})
                 places -= len(chosen)
-            if len(chosen) == len(found):
+            if len(found) < look:
                 break
         return taken
 
-    def _sift(self, found: Sequence[Candidate]) -> list[bytes]:
-        """Answer those that may run, with their slots taken; park those that find none."""
+    def _take_in_turn(self, want: Want) -> list[Claim]:
+        """Let the tenants of fair flows take turns."""
+        families = [fairness.read(self._t.db, lane) for lane in want.lanes if is_family(lane)]
+        lanes = [lane for lane in want.lanes if not is_family(lane)]
+        lines = _Lines(self._t, {**self._facts, "lapses": self._most_lapses})
+        lines.look_ahead(lanes, families, want.places)
+        order = InTurn(
+            lanes, families, self._t.now, ageing_us=self._request.ageing_us, find=lines.find
+        )
+        shelf = Supplies(self._t, self._buckets, self._paused_keys)
+        shelf.bring(lines.found())
         chosen: list[bytes] = []
-        parked: list[bytes] = []
-        taken: list[tuple[str, int, bytes]] = []
-        free: dict[str, Iterator[int]] = {}
-        for candidate in found:
-            is_suspect = candidate.lapses >= SUSPECT_LAPSES
-            if is_suspect and self._most_lapses < candidate.lapses:
-                continue
-            limit = candidate.slot
-            if limit is not None:
-                if limit not in free:
-                    wanted = sum(other.slot == limit for other in found)
-                    free[limit] = iter(slots.find_free(self._t.db, limit, wanted))
-                n = next(free[limit], None)
-                if n is None:
-                    parked.append(candidate.id)
-                    continue
-                taken.append((limit, n, candidate.id))
-            if is_suspect:
-                self._most_lapses = NO_SUSPECTS
-            chosen.append(candidate.id)
-        slots.write(self._t.db, taken)
-        if parked:
-            self._t.db.execute(PARK, (Ids(sorted(parked)),))
-            self._parked += len(parked)
+        for line, candidate in order:
+            shelf.bring([candidate])
+            if self._may_run(candidate, shelf):
+                chosen.append(candidate.id)
+                if line.family is not None:
+                    line.family.take_turn(line.tenant)
+            if len(chosen) == want.places or shelf.parked_many():
+                break
+        self._park(shelf)
+        fairness.write(self._t.db, families)
+        if not chosen:
+            return []
+        claims = self._lease(LEASE_IDS, {**self._facts, "ids": Ids(chosen)})
+        by_id = {claim.row.id: claim for claim in claims}
+        return [by_id[job_id] for job_id in chosen]
+
+    def _may_run(self, candidate: Candidate, shelf: Supplies) -> bool:
+        is_suspect = candidate.lapses >= SUSPECT_LAPSES
+        if (is_suspect and self._most_lapses < candidate.lapses) or not shelf.supply(candidate):
+            return False
+        if is_suspect:
+            self._most_lapses = NO_SUSPECTS
+        return True
+
+    def _park(self, shelf: Supplies) -> None:
+        """Write what was taken, and park those that lacked something."""
+        slots.write(self._t.db, shelf.taken)
+        if shelf.parked:
+            ids, reasons = zip(*sorted(shelf.parked), strict=True)
+            self._t.db.execute(PARK, (Ids(ids), Texts(reasons)))
+            self._parked += len(shelf.parked)
             self.is_cut = self._parked >= MOST_PARKED
-        return chosen
 
     def _lease(self, statement: str, facts: dict[str, object]) -> list[Claim]:
         t = self._t
@@ -312,12 +401,127 @@ class _Search:
         if with_results:
             results = _results_of(t.db, with_results)
             claims = [c._replace(results=tuple(results.get(c.row.id, ()))) for c in claims]
-        claims.sort(key=_urgency)
+        claims.sort(key=self._urgency)
         return claims
 
+    def _urgency(self, claim: Claim) -> tuple[int, int, bytes]:
+        row, ageing = claim.row, self._request.ageing_us
+        if ageing:
+            return (row.not_before + row.priority * ageing, row.priority, row.id)
+        return (row.priority, row.not_before, row.id)
 
-def _urgency(claim: Claim) -> tuple[int, Instant, bytes]:
-    return (claim.row.priority, claim.row.not_before, claim.row.id)
+
+class Supplies:
+    """What the runs of a claim need: slots and tokens, held for those who are looked at.
+
+    Buckets are taken hold of in their order, before anything is taken from them. Slots are found
+    a few at a time: whoever else looks for one skips those that are held here.
+    """
+
+    def __init__(self, t: Transaction, buckets: Buckets, paused_keys: set[str]) -> None:
+        self._t = t
+        self._buckets = buckets
+        self._paused_keys = paused_keys
+        self._free: dict[str, list[int]] = {}
+        self._held: dict[str, list[int]] = {}
+        self._look: dict[str, int] = {}
+        self.taken: list[tuple[str, int, bytes]] = []
+        """Limit, number and job of every slot that was given."""
+        self.parked: list[tuple[bytes, str]] = []
+        """Those who lacked something, and what."""
+
+    def bring(self, found: Sequence[Candidate]) -> None:
+        """Take hold of the buckets that these are paid from."""
+        self._buckets.hold(c.rate for c in found if c.rate is not None)
+
+    def supply(self, candidate: Candidate) -> bool:
+        """Give a run its slot and its tokens, or neither, and remember what it lacks."""
+        slot, rate = candidate.slot, candidate.rate
+        lack = self._lack(candidate)
+        if lack is not None:
+            self.parked.append((candidate.id, lack))
+            return False
+        if rate is not None:
+            self._buckets.pay(rate, candidate.cost)
+        if slot is not None:
+            self.taken.append((slot, self._free[slot].pop(0), candidate.id))
+        return True
+
+    def _lack(self, candidate: Candidate) -> str | None:
+        slot, rate = candidate.slot, candidate.rate
+        if self._paused_keys:
+            for key in keys_in(slot, rate):
+                if key in self._paused_keys:
+                    return ON_KEY + key
+        if slot is not None and not self._has_free(slot):
+            return slot
+        if rate is not None:
+            order = (candidate.priority, candidate.not_before, candidate.id)
+            if not self._buckets.can_pay(rate, candidate.cost, order):
+                self._buckets.park(rate, candidate.cost, order)
+                return ON_RATE + rate
+        return None
+
+    def _has_free(self, limit: str) -> bool:
+        held = self._held.setdefault(limit, [])
+        if not self._free.get(limit) and self._look.get(limit, 1):
+            look = self._look.get(limit, 1)
+            found = self._free[limit] = slots.find_free(self._t.db, limit, look, held)
+            held += found
+            self._look[limit] = 0 if len(found) < look else 2 * look
+        return bool(self._free[limit])
+
+    def parked_many(self) -> bool:
+        """Tell whether so many lacked something that the next claim should go on."""
+        return len(self.parked) >= MOST_PARKED
+
+
+class _Lines:
+    """The lines of those who take turns: the first of each are read at once."""
+
+    def __init__(self, t: Transaction, facts: dict[str, object]) -> None:
+        self._t = t
+        self._facts = facts
+        self._ahead: dict[tuple[str, int], list[Candidate]] = {}
+        self._depth = 0
+
+    def look_ahead(self, lanes: Sequence[str], families: Sequence[Family], places: int) -> None:
+        """Read as much of every line as its share of the places may need."""
+        lines = [(lane, priority) for lane in lanes for priority in PRIORITIES]
+        for family in families:
+            for standing in family.lanes:
+                lines += [
+                    (standing.lane, priority)
+                    for priority, head in zip(PRIORITIES, standing.heads, strict=True)
+                    if head is not None and head <= self._t.now
+                ]
+        if lines:
+            self._depth = max(FIRST_LOOK, 2 * places // len(lines))
+            self._ahead = {line: [] for line in lines}
+            for line, candidate in self._read(lines, self._depth):
+                self._ahead[line].append(candidate)
+
+    def found(self) -> list[Candidate]:
+        """Answer all that were read ahead."""
+        return [candidate for line in self._ahead.values() for candidate in line]
+
+    def find(self, lane: str, priority: int, limit: int) -> list[Candidate]:
+        """Answer the first so many of a line."""
+        ahead = self._ahead.get((lane, priority), [])
+        if limit <= self._depth or len(ahead) < self._depth:
+            return ahead[:limit]
+        return [candidate for _, candidate in self._read([(lane, priority)], limit)]
+
+    def _read(
+        self, lines: Sequence[tuple[str, int]], limit: int
+    ) -> Iterator[tuple[tuple[str, int], Candidate]]:
+        lanes, priorities = zip(*lines, strict=True)
+        facts = {
+            **self._facts, "lanes": Texts(lanes), "priorities": Numbers(priorities),
+            "places": limit,
+        }  # fmt: skip
+        for row in self._t.db.rows(LINES, facts):
+            yield (row[0], row[1]), Candidate(*row[2:])
 
 
 def _results_of(db: Session, rows: Sequence[JobRow]) -> dict[bytes, list[Result]]:
@@ -328,10 +532,17 @@ def _results_of(db: Session, rows: Sequence[JobRow]) -> dict[bytes, list[Result]
     return found
 
 
-def _next_due(t: Transaction, request: ClaimRequest) -> Instant | None:
-    lanes = list(dict.fromkeys(lane for want in request.wants for lane in want.lanes))
-    found = t.db.row(NEXT_DUE, {"lanes": Texts(lanes), "now": t.now}) if lanes else None
-    return None if found is None else found[0]
+def _next_due(t: Transaction, lanes: Sequence[str]) -> Instant | None:
+    dates = [fairness.next_due(t.db, lane, t.now) for lane in lanes if is_family(lane)]
+    plain = [lane for lane in lanes if not is_family(lane)]
+    if plain:
+        found = t.db.row(NEXT_DUE, {"lanes": Texts(plain), "now": t.now})
+        dates.append(None if found is None else found[0])
+    return _earliest(*dates)
+
+
+def _earliest(*dates: Instant | None) -> Instant | None:
+    return min((date for date in dates if date is not None), default=None)
 
 
 def give_back_lapsed(t: Transaction) -> int:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
+from ulak.clock import Instant
 from ulak.core.change import (
     COMMITTED,
     EVERY_STAGE,
@@ -23,6 +24,7 @@ from ulak.core.change import (
     SlotTaken,
     Stale,
 )
+from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result
 from ulak.errors import Refused
 from ulak.ids import to_text
@@ -250,7 +252,9 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
     row, limit = change.row, change.takes_slot
     if limit is not None or change.takes_key:
         rest.give_up()
-    free = [] if limit is None else slots.find_free(t.db, limit, 1)
+    free: list[int] = []
+    if limit is not None and control.paused_key(t, row.slot, row.rate) is None:
+        free = slots.find_free(t.db, limit, 1)
     if limit is not None and not free:
         return SlotTaken(limit)
     key = keys.key_of(row) if change.takes_key else None
@@ -276,7 +280,7 @@ class Rest:
         self._free_slots: list[tuple[str, bytes]] = []
         self._freed: Counter[str] = Counter()
         self._messages: list[Change] = []
-        self._pauses: list[Change] = []
+        self._pauses: list[tuple[str, Instant, str]] = []
 
     def follow(self, change: Change, row: JobRow) -> None:
         """Note what hangs on a change that was written. The row's fixed columns are the stored."""
@@ -303,8 +307,9 @@ class Rest:
         if change.frees_key and key is not None:
             self._free_keys.append((key, row.id))
         self._spawns += change.spawns
-        if change.pauses:
-            self._pauses.append(change)
+        for paused, until in change.pauses:
+            actor = change.events[-1].actor if change.events else ENGINE
+            self._pauses.append((paused, until, actor))
 
     def give_up(self) -> None:
         """Free the keys and slots of the changes so far: the next one may take them."""
@@ -328,8 +333,8 @@ class Rest:
             intake.add_again(t, self._spawns)
         # Last, so that nobody is let in to a place that this very batch has taken.
         slots.let_in(t, self._freed)
-        for change in self._pauses:
-            control.pause_keys(t, sorted(change.pauses), change.events[-1].actor)
+        for paused, until, actor in sorted(self._pauses):
+            control.pause_key(t, paused, until, actor)
 
 
 def _requests_of(db: Session, ids: Iterable[bytes]) -> dict[bytes, list[Request]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ulak.store.flow_control import stage_of
+from ulak.store.flow_control import is_keyed, stage_of
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.values import Ids, Numbers, Texts
 
 HOLD_LIMIT = "SELECT n, keyed FROM ulak.limits WHERE name = %s::text FOR SHARE"
+PLACES = "SELECT n FROM ulak.limits WHERE name = %s::text"
 # How many are open, how many are held, and how many of those are closed: one in a closed slot
 # counts until it has drained, so that never more run than the limit says.
 STANDING = """
@@ -23,7 +24,7 @@ STANDING = """
 """
 FIND_FREE = """
     SELECT n FROM ulak.slots WHERE limit_name = %s::text AND job_id IS NULL AND closed = 0
-    ORDER BY n LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+    AND n <> ALL (%s::bigint[]) ORDER BY n LIMIT %s::bigint FOR UPDATE SKIP LOCKED
 """
 TAKE_ALL = "SELECT 1 FROM ulak.slots WHERE limit_name = %s::text ORDER BY n FOR UPDATE"
 TAKE = """
@@ -54,8 +55,8 @@ OPEN_AGAIN = """
 """
 
 
-def find_free(db: Session, limit: str, most: int) -> list[int]:
-    """Answer up to so many slots that are free and now ours to take."""
+def find_free(db: Session, limit: str, most: int, held: Sequence[int] = ()) -> list[int]:
+    """Answer up to so many slots that are free and now ours to take, beside those we hold."""
     held_limit = db.row(HOLD_LIMIT, (stage_of(limit),))
     if held_limit is None:
         return []
@@ -65,8 +66,10 @@ def find_free(db: Session, limit: str, most: int) -> list[int]:
         # Which of them count is decided by all of them, so they are taken all.
         db.execute(TAKE_ALL, (limit,))
         free, _ = _standing(db, limit, 0)
-    most = min(most, free)
-    return [row[0] for row in db.rows(FIND_FREE, (limit, most))] if most > 0 else []
+    most = min(most, free - len(held))
+    if most <= 0:
+        return []
+    return [row[0] for row in db.rows(FIND_FREE, (limit, Numbers(held), most))]
 
 
 def _standing(db: Session, limit: str, wanted: int) -> tuple[int, bool]:
@@ -83,8 +86,12 @@ def _standing(db: Session, limit: str, wanted: int) -> tuple[int, bool]:
 
 
 def free_places(db: Session, limit: str) -> int:
-    """Answer how many more jobs may run under this limit, as far as slots are open."""
-    return _standing(db, limit, 0)[0]
+    """Answer how many more jobs may run under this limit."""
+    free, held, _ = db.row(STANDING, (limit,)) or (0, 0, 0)
+    if not free and is_keyed(limit):
+        declared = db.row(PLACES, (stage_of(limit),))
+        free = 0 if declared is None else declared[0]
+    return int(free) - int(held)
 
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]]) -> None:

@@ -10,6 +10,7 @@ from ulak.store.flow_control import ON_KEY, ON_RATE
 from ulak.store.postgres import keys, months, slots
 from ulak.store.postgres.commits import COUNT_REQUESTS, REQUESTS_OF, settle
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import (
     JOB_COLUMNS,
     REQUEST_COLUMNS,
@@ -50,20 +51,21 @@ REPORT = """
     SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
 """
 
-# Along the index from one to the next, past the crowd behind each.
-PARKED_ON = """
-    WITH RECURSIVE p (parked_on) AS (
-        (SELECT parked_on FROM ulak.jobs WHERE parked_on IS NOT NULL ORDER BY parked_on LIMIT 1)
+# Everything on which jobs are parked, each found by one step along the index.
+PARKED_NAMES = """
+    WITH RECURSIVE parked (name) AS (
+        SELECT (
+            SELECT parked_on FROM ulak.jobs WHERE parked_on IS NOT NULL ORDER BY parked_on LIMIT 1
+        )
         UNION ALL
         SELECT (
             SELECT parked_on FROM ulak.jobs
-            WHERE parked_on > p.parked_on ORDER BY parked_on LIMIT 1
-        ) FROM p WHERE p.parked_on IS NOT NULL
+            WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1
+        ) FROM parked WHERE parked.name IS NOT NULL
     )
-    SELECT parked_on FROM p WHERE parked_on IS NOT NULL
+    SELECT name FROM parked WHERE name IS NOT NULL
 """
-IS_FILLING = "SELECT 1 FROM ulak.buckets WHERE name = %s::text AND ready_at IS NOT NULL"
-IS_PAUSED = "SELECT 1 FROM ulak.pauses WHERE kind = 'key' AND name = %s::text"
+IS_KNOWN_PAUSE = "SELECT 1 FROM ulak.pauses WHERE kind = 'key' AND name = %s::text"
 
 # What another fold is taking is left to it; the sums are written in the order of their keys.
 MOST_DELTAS = 20_000
@@ -170,18 +172,19 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
 
 
 def unpark(t: Transaction, limit: int) -> int:
-    """Unpark what nobody else will: a free slot, a bucket or a pause that is not there."""
-    unparked = 0
-    for (parked_on,) in t.db.rows(PARKED_ON):
-        left = limit - unparked
-        if parked_on.startswith(ON_RATE):
-            bucket = parked_on.removeprefix(ON_RATE)
-            places = 0 if t.db.row(IS_FILLING, (bucket,)) else left
-        elif parked_on.startswith(ON_KEY):
-            places = 0 if t.db.row(IS_PAUSED, (parked_on.removeprefix(ON_KEY),)) else left
+    """Pass on what a commit has missed, and look after what nobody will look at again."""
+    unparked, buckets = 0, Buckets(t)
+    for (name,) in t.db.rows(PARKED_NAMES):
+        if name.startswith(ON_RATE):
+            buckets.look_after(name.removeprefix(ON_RATE))
+            continue
+        if name.startswith(ON_KEY):
+            known = t.db.row(IS_KNOWN_PAUSE, (name.removeprefix(ON_KEY),))
+            places = limit if known is None else 0
         else:
-            places = min(slots.free_places(t.db, parked_on), left)
-        unparked += slots.pass_on(t, parked_on, places)
+            places = slots.free_places(t.db, name)
+        unparked += slots.pass_on(t, name, min(places, limit - unparked))
+    buckets.write()
     return unparked
 
 

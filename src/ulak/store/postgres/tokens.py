@@ -1,0 +1,164 @@
+"""The buckets of rates while a claim is made: locked once, counted here, written at its end.
+
+A bucket is one row. Whoever takes from it holds it until he has committed, so nobody takes what
+another has taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ulak.clock import Instant
+from ulak.core.policy import RateTerms
+from ulak.store import flow_control as control
+from ulak.store.flow_control import ON_RATE, Level
+from ulak.store.postgres import slots
+from ulak.store.postgres.connections import Transaction
+from ulak.store.postgres.values import Numbers, Texts
+
+Order = tuple[int, Instant, bytes]
+"""Priority, date and id: the order in which jobs are unparked."""
+
+TERMS = "SELECT n, per_us, burst FROM ulak.rates WHERE name = %s::text FOR SHARE"
+# One that nobody has taken from has no row; it is made before it is held.
+MAKE = """
+    INSERT INTO ulak.buckets (name, level, filled_at) VALUES (%s::text, %s::bigint, %s::bigint)
+    ON CONFLICT (name) DO NOTHING
+"""
+HOLD = "SELECT level, filled_at, ready_at FROM ulak.buckets WHERE name = %s::text FOR UPDATE"
+READY = """
+    SELECT name FROM ulak.buckets WHERE ready_at <= %s::bigint
+    ORDER BY ready_at, name LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+"""
+PARKED = """
+    SELECT priority, not_before, id, cost FROM ulak.jobs WHERE parked_on = %s::text
+    ORDER BY priority, not_before, id LIMIT %s::bigint
+"""
+WRITE = """
+    UPDATE ulak.buckets AS b
+    SET level = w.level, filled_at = w.filled_at, ready_at = w.ready_at
+    FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+        AS w (name, level, filled_at, ready_at)
+    WHERE b.name = w.name
+"""
+
+# As many as one claim looks at: a few milliseconds. The next claim goes on with the rest.
+MOST_BUCKETS = 100
+
+
+@dataclass(slots=True)
+class _Bucket:
+    terms: RateTerms
+    level: Level
+    ready_at: Instant | None
+    first: Order | None
+    """The most urgent of those who are parked on it."""
+    cost: int
+    """What that one costs."""
+    has_changed: bool = False
+
+
+class Buckets:
+    """The buckets that one claim has to do with."""
+
+    def __init__(self, t: Transaction) -> None:
+        self._t = t
+        self._open: dict[str, _Bucket | None] = {}
+
+    def hold(self, names: Iterable[str]) -> None:
+        """Take hold of buckets, in their order, before anything is taken from them."""
+        for name in sorted(set(names) - self._open.keys()):
+            self._open[name] = self._read(name)
+
+    def can_pay(self, name: str, cost: int, order: Order) -> bool:
+        """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
+        bucket = self._open[name]
+        if bucket is None or bucket.level.parts < control.price(cost, bucket.terms):
+            return False
+        return bucket.first is None or order < bucket.first
+
+    def pay(self, name: str, cost: int) -> None:
+        """Take the tokens of a run that can be paid."""
+        bucket = self._open[name]
+        if bucket is not None:
+            left = bucket.level.parts - control.price(cost, bucket.terms)
+            bucket.level = Level(left, bucket.level.at)
+            bucket.has_changed = True
+
+    def park(self, name: str, cost: int, order: Order) -> None:
+        """Know of one more that is parked, and when the first of them can be paid."""
+        bucket = self._open[name]
+        if bucket is None:
+            return
+        if bucket.first is None or order < bucket.first:
+            bucket.first, bucket.cost = order, cost
+        self._await(bucket)
+
+    def look_after(self, name: str) -> None:
+        """Say when the first of those who are parked can be paid, if nobody has said so."""
+        self.hold([name])
+        bucket = self._open[name]
+        if bucket is not None and bucket.ready_at is None:
+            self._await(bucket)
+
+    def unpark_paid(self) -> int:
+        """Unpark, from every bucket that has filled, as many as it pays for."""
+        ready = [row[0] for row in self._t.db.rows(READY, (self._t.now, MOST_BUCKETS))]
+        self.hold(ready)
+        return sum(self._unpark_from(name) for name in ready)
+
+    def write(self) -> int:
+        """Write every bucket that has changed; answer how many have."""
+        changed = [
+            (name, *bucket.level, bucket.ready_at)
+            for name, bucket in sorted(self._open.items(), key=lambda item: item[0])
+            if bucket is not None and bucket.has_changed
+        ]
+        if changed:
+            names, levels, dates, ready = zip(*changed, strict=True)
+            facts = (Texts(names), Numbers(levels), Numbers(dates), Numbers(ready))
+            self._t.db.execute(WRITE, facts)
+        return len(changed)
+
+    def _unpark_from(self, name: str) -> int:
+        bucket = self._open[name]
+        if bucket is None:
+            return 0
+        left, unparked = bucket.level, 0
+        bucket.ready_at = bucket.first = None
+        bucket.has_changed = True
+        most = control.MOST_UNPARKED + 1
+        for priority, not_before, job_id, cost in self._t.db.rows(PARKED, (ON_RATE + name, most)):
+            parts = control.price(cost, bucket.terms)
+            if left.parts < parts or unparked >= control.MOST_UNPARKED:
+                bucket.first, bucket.cost = (priority, not_before, job_id), cost
+                bucket.ready_at = control.payable_at(left, parts, bucket.terms)
+                break
+            left = Level(left.parts - parts, left.at)
+            unparked += 1
+        return slots.pass_on(self._t, ON_RATE + name, unparked)
+
+    def _await(self, bucket: _Bucket) -> None:
+        bucket.ready_at = None
+        bucket.has_changed = True
+        if bucket.first is not None:
+            parts = control.price(bucket.cost, bucket.terms)
+            bucket.ready_at = control.payable_at(bucket.level, parts, bucket.terms)
+
+    def _read(self, name: str) -> _Bucket | None:
+        db, now = self._t.db, self._t.now
+        row = db.row(TERMS, (control.stage_of(name),))
+        if row is None:
+            return None
+        terms = RateTerms(*row)
+        stored = db.row(HOLD, (name,))
+        if stored is None:
+            db.execute(MAKE, (name, *control.full(terms, now)))
+            stored = db.row(HOLD, (name,))
+        assert stored is not None  # noqa: S101 - it was made, and only a holder may remove it
+        level = control.fill(Level(stored[0], stored[1]), terms, now)
+        head = db.row(PARKED, (ON_RATE + name, 1))
+        if head is None:
+            return _Bucket(terms, level, stored[2], None, 0)
+        return _Bucket(terms, level, stored[2], head[:3], head[3])
