@@ -48,6 +48,10 @@ MOST_TRIES = 8
 """How often a transaction is tried when others get in its way; each try is a draw."""
 
 BEGIN = "BEGIN"
+# Nothing is said: what is written goes out without waiting for answers, and the end of it, which
+# the server takes as the end of the transaction, makes the only round trip. For writes that read
+# nothing.
+AT_ONCE = ""
 BEGIN_IMPATIENT = f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long.
@@ -61,6 +65,10 @@ APPEND_DELTAS = """
     INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bigint[])
 """
+
+
+class AlreadyThere(Refused):
+    """A row of this key is stored: of a write whose answer was lost, or of somebody else."""
 
 
 class Session:
@@ -173,6 +181,7 @@ class Connections:
         several times.
 
         Raises:
+            AlreadyThere: a row of this key is stored.
             Refused: the data cannot be stored.
             Contended: somebody else holds what it needs, for longer than it may wait.
             StoreError: the database could not write, or it is not known whether it has.
@@ -203,6 +212,13 @@ class Connections:
     def _transact(
         self, db: Session, work: Callable[[Transaction], T], begin: str, inside: str
     ) -> tuple[Transaction, T]:
+        if begin == AT_ONCE:
+            with db.connection.pipeline():
+                transaction = Transaction(db, self._clock.now())
+                answer = work(transaction)
+                transaction.finish()
+                faults.point(inside)
+            return transaction, answer
         db.plainly(begin)
         transaction = Transaction(db, self._clock.now())
         answer = work(transaction)
@@ -337,6 +353,8 @@ def translated(error: Exception) -> StoreError:
         return Contended(f"PostgreSQL: {_said(error)}")
     if not isinstance(error, psycopg.Error):
         return Refused(f"PostgreSQL will not store this: {error}")
+    if isinstance(error, errors.UniqueViolation):
+        return AlreadyThere(f"PostgreSQL: {_said(error)}")
     is_of_the_data = isinstance(error, (psycopg.DataError, psycopg.IntegrityError)) or (
         error.sqlstate is not None and error.sqlstate.startswith("54")  # a limit of the program
     )

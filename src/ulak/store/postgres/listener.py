@@ -114,6 +114,7 @@ class Listener:
 
     def _listen(self, connection: psycopg.Connection[Row]) -> None:
         connection.execute(f"LISTEN {CHANNEL}")
+        self._notice()  # what was committed before was not heard
         self._next_test = 0.0
         own_pid = connection.info.backend_pid
         while not self._stopping:
@@ -153,7 +154,7 @@ class Listener:
         while not self._stopping:
             found = connection.execute(LAST_TRANSACTION, prepare=False).fetchone()
             last = "" if found is None else str(found[0])
-            if self._seen is not None and last != self._seen:
+            if last != self._seen:
                 self._notice()
             self._seen = last
             select.select([self._read_end], [], [], GLANCE_S)

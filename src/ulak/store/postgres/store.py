@@ -28,8 +28,10 @@ from ulak.store.postgres import (
 )
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.connections import (
+    AT_ONCE,
     BEGIN_IMPATIENT,
     BEGIN_ORDERED,
+    AlreadyThere,
     Connections,
     Session,
 )
@@ -184,8 +186,10 @@ class PostgresStore:
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
         try:
+            if intake.is_lone(jobs):
+                return self._db.run("add", lambda t: intake.add_lone(t, jobs[0]), begin=AT_ONCE)
             return self._db.run("add", lambda t: intake.add(t, jobs), begin=BEGIN_IMPATIENT)
-        except intake.Repeated:
+        except AlreadyThere:
             return self._db.run("add", lambda t: intake.add_again(t, jobs), begin=BEGIN_IMPATIENT)
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
