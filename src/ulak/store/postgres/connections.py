@@ -44,22 +44,27 @@ CONNECT_TIMEOUT_S = 10
 PREPARE_AFTER = 5
 """How often psycopg runs a statement of the program before it prepares it: its own default."""
 
+MOST_PREPARED = 500
+"""More statements than the store has: none is prepared twice."""
+
 MOST_TRIES = 8
 """How often a transaction is tried when others get in its way; each try is a draw."""
 
-BEGIN = "BEGIN"
+# Said each time: a database or a role may have another default, under which a statement would not
+# see what was committed while it waited for a lock.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 # Nothing is said: what is written goes out without waiting for answers, and the end of it, which
 # the server takes as the end of the transaction, makes the only round trip. For writes that read
 # nothing.
 AT_ONCE = ""
-BEGIN_IMPATIENT = f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+BEGIN_IMPATIENT = f"{BEGIN}; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long.
 IN_ORDER = (
     "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
     "SET LOCAL enable_seqscan = off"
 )
-BEGIN_ORDERED = f"BEGIN; {IN_ORDER}"
+BEGIN_ORDERED = f"{BEGIN}; {IN_ORDER}"
 
 APPEND_DELTAS = """
     INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
@@ -297,6 +302,7 @@ class Connections:
         connection = self.connect_plainly()
         if self._prepare:
             connection.prepare_threshold = 0
+            connection.prepared_max = MOST_PREPARED
         values.teach(connection.adapters)
         return connection
 
