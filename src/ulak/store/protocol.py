@@ -676,7 +676,10 @@ class Store(Protocol):
     # --- waking -----------------------------------------------------------------
 
     def changed_elsewhere(self) -> bool:
-        """Tell cheaply whether another process has committed since the last call."""
+        """Tell cheaply whether another process has committed since the last call.
+
+        A store that cannot tell others' commits from its own may say so once too often.
+        """
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit of this process that may have made a job due."""

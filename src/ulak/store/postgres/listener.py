@@ -36,6 +36,7 @@ TEST_PATIENCE_S = 2.0
 # How often a listener that cannot listen looks whether somebody has committed.
 GLANCE_S = 0.1
 RECONNECT_S = 0.5
+BEGIN_WITHIN_S = 5.0
 
 LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 
@@ -57,6 +58,7 @@ class Listener:
         self._test_sent_at: float | None = None
         self._next_test = 0.0
         self._seen: str | None = None
+        self._has_begun = threading.Event()
         self.heard = 0
         """How many rings of other processes have arrived."""
         self.rung = 0
@@ -64,6 +66,10 @@ class Listener:
         """Whether the last test of the ring arrived; None before the first, and without a ring."""
         self._thread = threading.Thread(target=self._serve, name="ulak-listener", daemon=True)
         self._thread.start()
+
+    def wait_until_it_hears(self) -> None:
+        """Wait, not for ever, until nothing that is committed from now on can be missed."""
+        self._has_begun.wait(BEGIN_WITHIN_S)
 
     def on_ring(self, ring: Callable[[], None]) -> None:
         """Call `ring` when another process may have made a job due."""
@@ -114,7 +120,7 @@ class Listener:
 
     def _listen(self, connection: psycopg.Connection[Row]) -> None:
         connection.execute(f"LISTEN {CHANNEL}")
-        self._notice()  # what was committed before was not heard
+        self._has_begun.set()
         self._next_test = 0.0
         own_pid = connection.info.backend_pid
         while not self._stopping:
@@ -157,6 +163,7 @@ class Listener:
             if last != self._seen:
                 self._notice()
             self._seen = last
+            self._has_begun.set()
             select.select([self._read_end], [], [], GLANCE_S)
             self._drain_pipe()
 

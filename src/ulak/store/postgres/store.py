@@ -125,6 +125,7 @@ class PostgresStore:
         for ring in self._rings:
             connections.on_commit(ring)
             listener.on_ring(ring)
+        listener.wait_until_it_hears()
         self._open, self._listener = connections, listener
         self._stages = StageConnections(connections, clock=self.clock, prepare=not self._pooled)
 
