@@ -360,6 +360,24 @@ def test_above_read_committed_a_stage_that_came_too_late_runs_again(url: str) ->
     assert tickets(url) == [1]
 
 
+@pytest.mark.shows("E-36")
+def test_what_the_database_says_of_transactions_does_not_matter(url: str) -> None:
+    name = url.rpartition("/")[2]
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    said: list[Any] = []
+
+    def book(run: Run[Any]) -> None:
+        said.append(run.connection.execute("SHOW transaction_isolation").fetchone())
+        issue(run)
+
+    flow = booking(book)
+    with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
+        assert engine.wait(engine.submit(flow, 1).id, timeout=SOON).state == "done"
+    assert said == [("read committed",)]
+    assert tickets(url) == [1]
+
+
 @pytest.mark.shows("E-36", "E-8")
 def test_a_job_function_is_given_its_connection_first(url: str) -> None:
     engine = ulak.connect(url)

@@ -69,6 +69,9 @@ class StageConnections:
                 connection.close()
                 self._close_idle()
         connection = self._connections.connect_plainly()
+        # As every transaction of the store: a change must see what was committed before it.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
         try:
             return self._begin_on(connection)
         except psycopg.Error as error:
