@@ -54,4 +54,10 @@ def _picture(desk: Desk) -> list[object]:
         sorted(store.workers()),
         sorted(store.counts()),
         store.proof_heads(),
+        store.limits(),
+        store.rates(),
+        store.buckets(),
+        store.pauses(),
+        store.weights(),
+        store.audit_trail(),
     ]

@@ -196,6 +196,8 @@ def _deferred(draft: Draft, outcome: Deferred) -> None:
             _failed(draft, Raised(kinds.GAVE_UP, outcome.message or "no attempts are left"))
             return
     wait = micros(outcome.after)
+    if outcome.key is not None:
+        draft.pauses += ((outcome.key, draft.now + wait),)
     draft.row = row._replace(attempt=spent, not_before=draft.now + wait, lapsed=0)
     draft.note(kinds.RETRY, from_state=row.state, message=outcome.message)
 

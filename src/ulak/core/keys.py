@@ -73,15 +73,23 @@ def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
 def _key(
     flow: Flow[Any], stage: Stage[Any, Any], what: str, key: Callable[[Any], str], payload: Any
 ) -> str:
-    made: object = key(payload)
-    where = f'{flow.name}: the key of the {what} of "{stage.state}"'
-    if not isinstance(made, str) or not made:
-        raise BadInput(f"{where} is {made!r} for this payload; it must be a text that is not empty")
-    if len(made) > LONGEST_KEY:
-        raise BadInput(f"{where} has {len(made)} characters; {LONGEST_KEY} are allowed")
-    if "\x00" in made or not _is_utf8(made):
-        raise BadInput(f"{where} is {made!r}, which holds a character that no store can keep")
-    return made
+    where = f'{flow.name}: the key of the {what} of "{stage.state}" for this payload'
+    return storable_key(key(payload), where)
+
+
+def storable_key(key: object, where: str) -> str:
+    """Answer a key that every store can keep.
+
+    Raises:
+        BadInput: it is none; `where` says whose it is.
+    """
+    if not isinstance(key, str) or not key:
+        raise BadInput(f"{where} is {key!r}; it must be a text that is not empty")
+    if len(key) > LONGEST_KEY:
+        raise BadInput(f"{where} has {len(key)} characters; {LONGEST_KEY} are allowed")
+    if "\x00" in key or not _is_utf8(key):
+        raise BadInput(f"{where} is {key!r}, which holds a character that no store can keep")
+    return key
 
 
 def _cost(flow: Flow[Any], stage: Stage[Any, Any], cost: object) -> int:

@@ -42,6 +42,8 @@ class RetryLater:
     _: KW_ONLY
     spend_attempt: bool = False
     why: str = ""
+    key: str | None = None
+    """Pause this key for as long: no job whose limit or rate has it is begun meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Deferred:
     after: timedelta
     spend_attempt: bool
     message: str
+    key: str | None = None
+    """The key that is paused for as long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from ulak.core import event as kinds
 from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
+from ulak.core.keys import storable_key
 from ulak.core.outcome import (
     Deferred,
     Finished,
@@ -52,7 +53,9 @@ def read_return(
     if isinstance(returned, Hold):
         return Stopped(returned.code, returned.why)
     if isinstance(returned, RetryLater):
-        return Deferred(max(returned.after, timedelta(0)), returned.spend_attempt, returned.why)
+        after = max(returned.after, timedelta(0))
+        key = None if returned.key is None else storable_key(returned.key, "RetryLater(key=...)")
+        return Deferred(after, returned.spend_attempt, returned.why, key)
     value = returned.result if isinstance(returned, Goto) else returned
     try:
         data = None if value is None else codec.encode(value)

@@ -5,7 +5,7 @@ Every verb runs under one lock, so each is one transaction. Nothing survives the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
@@ -20,10 +20,21 @@ from ulak.core.change import (
     SlotTaken,
     Stale,
 )
-from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, NewJob, Request
+from ulak.core.job import (
+    EVERY_TENANT,
+    FIRST_MUTABLE,
+    SIDE,
+    JobRow,
+    NewJob,
+    Request,
+    flow_of,
+    queue_of,
+)
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
+from ulak.store import flow_control as control
+from ulak.store.flow_control import FLOW, KEY, ON_KEY, ON_RATE, QUEUE
 from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
@@ -38,6 +49,11 @@ from ulak.store.protocol import (
     Renewal,
     WorkerRow,
 )
+
+Paused = frozenset[tuple[str, str]]
+"""Kind and name of everything that is paused."""
+Due = tuple[str, JobRow]
+"""A job and the lane or the family by which it was found."""
 
 
 class MemoryStore(MemorySchedules):
@@ -91,6 +107,7 @@ class MemoryStore(MemorySchedules):
             ordered = sorted(changes, key=lambda change: change.row.id)
             receipts = {change.row.id: self._commit(change, now) for change in ordered}
             self._pass_on_freed()
+            self._pause_keys(now)
             return [receipts[change.row.id] for change in changes]
 
     def _must_be_writable(self, changes: Sequence[Change]) -> None:
@@ -132,7 +149,10 @@ class MemoryStore(MemorySchedules):
 
     def _lack(self, change: Change, now: Instant) -> Receipt | None:
         """Answer the refusal when the change needs what is not to be had."""
-        if change.takes_slot is not None and self._free_places(change.takes_slot) <= 0:
+        if change.takes_slot is not None and (
+            self._free_places(change.takes_slot) <= 0
+            or self._paused_key(change.row, now) is not None
+        ):
             return SlotTaken(change.takes_slot)
         if change.takes_key:
             holder = self._holder(key_of(change.row), now)
@@ -161,24 +181,36 @@ class MemoryStore(MemorySchedules):
             self._take_key(key_of(row), row.id, None)
         for job in change.spawns:
             self._add(job, now)
+        actor = change.events[-1].actor if change.events else kinds.ENGINE
+        self._asked_pauses += [(key, until, actor) for key, until in change.pauses]
 
     # --- claims and leases ------------------------------------------------------
 
     def claim(self, request: ClaimRequest) -> Claimed:
         with self._transaction() as now:
             unparked = self._give_back_lapsed(now)
+            unparked += self._end_pauses(now) + self._unpark_paid(now)
             if request.worker not in self._workers:
                 return Claimed([], now, [], None, unparked)
-            claims = self._take(request, now)
-            lanes = {lane for want in request.wants for lane in want.lanes}
-            dates = [row.not_before for lane in lanes for row in self._on_shelf("lane", lane)]
+            paused = frozenset(
+                (p.kind, p.name) for p in self._pauses.values() if not control.is_over(p, now)
+            )
+            claims = self._take(request, paused, now)
             return Claimed(
                 claims,
                 now,
                 self._requests_of_worker(request.worker),
-                min((date for date in dates if date > now), default=None),
+                self._next_at(request, paused, now),
                 unparked,
+                frozenset((kind, name) for kind, name in paused if kind != KEY),
             )
+
+    def _next_at(self, request: ClaimRequest, paused: Paused, now: Instant) -> Instant | None:
+        lanes = {lane for want in request.wants for lane in _open_lanes(want.lanes, paused)}
+        dates = [row.not_before for lane in lanes for row in self._standing(lane)]
+        dates += [b.ready_at for b in self._buckets.values() if b.ready_at is not None]
+        dates += [p.until_at for p in self._pauses.values() if p.until_at is not None]
+        return min((date for date in dates if date > now), default=None)
 
     def _give_back_lapsed(self, now: Instant) -> int:
         """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
@@ -198,26 +230,75 @@ class MemoryStore(MemorySchedules):
             del self._workers[worker.id]
         return self._pass_on_freed()
 
-    def _take(self, request: ClaimRequest, now: Instant) -> list[Claim]:
+    def _take(self, request: ClaimRequest, paused: Paused, now: Instant) -> list[Claim]:
         claims: list[Claim] = []
         suspects = request.suspects
         for want in request.wants:
-            standing = [row for lane in want.lanes for row in self._on_shelf("lane", lane)]
-            due = sorted((row for row in standing if row.not_before <= now), key=urgency)
             free = want.places
-            for row in due:
+            due = [
+                (lane, row)
+                for lane in _open_lanes(want.lanes, paused)
+                for row in self._standing(lane)
+                if row.not_before <= now
+            ]
+            for lane, row in self._in_order(due, request.ageing_us):
                 is_suspect = row.lapses >= SUSPECT_LAPSES
                 if free <= 0:
                     break
                 if is_suspect and not suspects:
                     continue
-                if row.slot is not None and not self._take_slot(row.slot, row.id):
-                    self._put(row._replace(parked_on=row.slot))
+                if not self._has_what_it_needs(row, now):
                     continue
+                if lane.endswith(EVERY_TENANT):
+                    self._take_turn(lane, row.tenant)
                 claims.append(self._lease(row, request, now))
                 free -= 1
                 suspects = suspects and not is_suspect
         return claims
+
+    def _standing(self, lane: str) -> list[JobRow]:
+        """Answer the jobs of a lane, or of every lane of a family."""
+        if not lane.endswith(EVERY_TENANT):
+            return self._on_shelf("lane", lane)
+        return [
+            row
+            for kind, name in list(self._shelves)
+            if kind == "lane" and name.startswith(lane[:-1])
+            for row in self._on_shelf("lane", name)
+        ]
+
+    def _in_order(self, due: list[Due], ageing_us: int) -> Iterator[Due]:
+        """Answer who is next, the most urgent first; of a family, whose turn it is then."""
+        due.sort(key=lambda found: urgency(found[1], ageing_us), reverse=True)
+        while due:
+            lane, first = due[-1]
+            chosen = len(due) - 1
+            if lane.endswith(EVERY_TENANT):
+                # Each has been sorted: the last of a tenant is its most urgent job.
+                last = {
+                    row.tenant: n
+                    for n, (other, row) in enumerate(due)
+                    if other == lane and row.priority == first.priority
+                }
+                chosen = last[min(last, key=lambda tenant: (self._had(lane, tenant), tenant))]
+            yield due.pop(chosen)
+
+    def _has_what_it_needs(self, row: JobRow, now: Instant) -> bool:
+        """Take slot and tokens for a run, or park the job on what it lacks."""
+        key = self._paused_key(row, now)
+        if key is not None:
+            self._put(row._replace(parked_on=ON_KEY + key))
+        elif row.slot is not None and self._free_places(row.slot) <= 0:
+            self._put(row._replace(parked_on=row.slot))
+        elif row.rate is not None and not self._can_pay(row, now):
+            self._put(row._replace(parked_on=ON_RATE + row.rate))
+            self._await_payment(row.rate, now)
+        else:
+            if row.slot is not None:
+                self._take_slot(row.slot, row.id)
+            self._pay(row, now)
+            return True
+        return False
 
     def _lease(self, row: JobRow, request: ClaimRequest, now: Instant) -> Claim:
         """Give a job to a worker, entering the busy state of its stage on the way."""
@@ -306,10 +387,16 @@ class MemoryStore(MemorySchedules):
             return [(self._jobs[i], self._asked_of(i)) for i in free]
 
     def unpark(self, limit: int) -> int:
-        with self._transaction():
+        with self._transaction() as now:
             unparked = 0
-            for name in sorted(self._slots):
-                unparked += self._pass_on(name, min(self._free_places(name), limit - unparked))
+            for name in self._parked_names():
+                if name.startswith(ON_RATE):
+                    self._await_payment_if_nobody_does(name.removeprefix(ON_RATE), now)
+                    continue
+                places = self._free_places(name)
+                if name.startswith(ON_KEY):
+                    places = 0 if (KEY, name.removeprefix(ON_KEY)) in self._pauses else limit
+                unparked += self._pass_on(name, min(places, limit - unparked))
             return unparked
 
     def fold_counts(self) -> None:
@@ -326,3 +413,12 @@ class MemoryStore(MemorySchedules):
             ][:limit]
             self._forget(set(ended))
             return len(ended)
+
+
+def _open_lanes(lanes: Sequence[str], paused: Paused) -> list[str]:
+    """Leave out the lanes of queues and flows that are paused."""
+    return [
+        lane
+        for lane in lanes
+        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow
@@ -161,6 +161,11 @@ class MemoryControl(MemoryReads):
             ready_at = control.payable_at(level, control.price(first.cost, terms), terms)
         self._buckets[name] = BucketRow(name, *level, ready_at)
 
+    def _await_payment_if_nobody_does(self, name: str, now: Instant) -> None:
+        bucket = self._buckets.get(name)
+        if bucket is None or bucket.ready_at is None:
+            self._await_payment(name, now)
+
     def _unpark_paid(self, now: Instant) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
         ready = [b for b in self._buckets.values() if b.ready_at is not None and b.ready_at <= now]
@@ -201,13 +206,16 @@ class MemoryControl(MemoryReads):
         self._note(pause.at, pause.actor, control.PAUSED, subject, pause.note, details)
         return before
 
-    def _pause_keys(self, pauses: Iterable[tuple[str, Instant]], actor: str, now: Instant) -> None:
-        """Pause keys by a change. Only what was not paused is audited: a crowd says it often."""
-        for key, until in pauses:
+    def _pause_keys(self, now: Instant) -> None:
+        """Pause the keys of a batch. Only what was not paused is audited: a crowd says it often."""
+        asked, self._asked_pauses = sorted(self._asked_pauses), []
+        for key, until, actor in asked:
             before = self._pauses.get((KEY, key))
+            if before is not None and control.is_over(before, now):
+                before = None
             if until <= now or control.outlasts(before, until):
                 continue
-            if before is None or control.is_over(before, now):
+            if before is None:
                 self._pause(PauseRow(KEY, key, until, actor, None, now))
             else:
                 self._pauses[KEY, key] = before._replace(until_at=until)

@@ -67,6 +67,8 @@ class MemoryTables:
         self._rates: dict[str, RateRow] = {}
         self._buckets: dict[str, BucketRow] = {}
         self._pauses: dict[tuple[str, str], PauseRow] = {}
+        self._asked_pauses: list[tuple[str, Instant, str]] = []
+        """Keys that this batch pauses: until when, and who says so."""
         self._weights: dict[str, WeightRow] = {}
         self._turns: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Per family of lanes and tenant: how much it has had, and had had before its last turn."""
@@ -105,6 +107,12 @@ class MemoryTables:
 
     def _on_shelf(self, kind: str, name: str = "") -> list[JobRow]:
         return [self._jobs[job_id] for job_id in self._shelves.get((kind, name), ())]
+
+    def _parked_names(self) -> list[str]:
+        """Answer everything on which jobs are parked."""
+        return sorted(
+            name for (kind, name), ids in self._shelves.items() if kind == "parked" and ids
+        )
 
     def _forget(self, job_ids: set[bytes]) -> None:
         """Remove jobs and everything of their own; proofs stay."""
@@ -242,8 +250,10 @@ class MemoryTables:
         return len(chosen)
 
 
-def urgency(row: JobRow) -> tuple[int, Instant, bytes]:
-    """The order in which jobs are claimed and unparked."""
+def urgency(row: JobRow, ageing_us: int = 0) -> tuple[int, int, bytes]:
+    """The order in which jobs are unparked and claimed: waiting may count for priority."""
+    if ageing_us:
+        return (row.not_before + row.priority * ageing_us, row.priority, row.id)
     return (row.priority, row.not_before, row.id)
 
 

@@ -10,12 +10,15 @@ import msgspec
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
 from ulak.core.lifecycle import BUSY, READY
+from ulak.store.flow_control import FLOW, ON_KEY, ON_RATE, QUEUE
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
-from ulak.store.sqlite import keys, trail
+from ulak.store.sqlite import control, keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
+from ulak.store.sqlite.fairness import Candidate, InTurn, is_family
+from ulak.store.sqlite.fairness import next_due as next_due_of
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     JOB_COLUMNS,
@@ -25,6 +28,7 @@ from ulak.store.sqlite.rows import (
     as_result,
     pack,
 )
+from ulak.store.sqlite.tokens import Buckets
 from ulak.store.sqlite.writer import Transaction
 
 ANY_LAPSES = 2**31
@@ -34,6 +38,8 @@ PRIORITIES = range(4)
 # few milliseconds; the next claim goes on.
 MOST_PARKED = 500
 
+NOTHING_PAUSED: frozenset[tuple[str, str]] = frozenset()
+
 # These conditions are those of the index, word for word: SQLite takes a partial index only when
 # it can see that the query implies it.
 _CLAIMABLE = """
@@ -42,19 +48,30 @@ _CLAIMABLE = """
       AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
 CANDIDATES = f"""
-    SELECT json_group_array(json_array(not_before, hex(id), lapses, slot)) FROM (
-        SELECT not_before, id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
+    SELECT json_group_array(json_array(not_before, hex(id), priority, lapses, slot, rate, cost))
+    FROM (
+        SELECT not_before, id, priority, lapses, slot, rate, cost {_CLAIMABLE.format(when="<=")}
+          AND lapses <= ?
         ORDER BY not_before, id LIMIT ?
     )
 """
 # The same without looking at each: enough when there is nothing to choose among them.
 CROWD = f"""
-    SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) FROM (
-        SELECT id, lapses, slot {_CLAIMABLE.format(when="<=")} AND lapses <= ?
+    SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) + count(rate) FROM (
+        SELECT id, lapses, slot, rate {_CLAIMABLE.format(when="<=")} AND lapses <= ?
         ORDER BY not_before, id LIMIT ?
     )
 """
 NEXT_DUE = f"SELECT min(not_before) {_CLAIMABLE.format(when='>')}"
+# When the oldest of each priority is due, all in one step.
+_OLDEST = "(SELECT min(not_before) " + _CLAIMABLE.format(when="<=") + ")"
+HEADS = "SELECT " + ", ".join(
+    _OLDEST.replace(
+        "lane = ? AND priority = ? AND not_before <= ?",
+        f"lane = ?1 AND priority = {priority} AND not_before <= ?2",
+    )
+    for priority in PRIORITIES
+)
 
 LEASE = f"""
     UPDATE OR FAIL jobs SET leased_by = ?2, leased_at = ?3, token = token + 1, stood = 1
@@ -76,12 +93,20 @@ LEASED = f"""
     FROM jobs JOIN payloads ON payloads.job_id = jobs.id WHERE jobs.id IN {PACKED_IDS}
 """
 PAYLOAD = "SELECT data FROM payloads WHERE job_id = ?"
-PARK = "UPDATE jobs SET parked_on = slot WHERE id = ?"
+PARK = "UPDATE jobs SET parked_on = ? WHERE id = ?"
 RESULTS = f"""
     SELECT * FROM results WHERE job_id IN {PACKED_IDS} ORDER BY job_id, round, stage, name
 """
 
-IS_WORKER = "SELECT 1 FROM workers WHERE id = ?"
+# Whether it is a worker, when the first pause ends and the first bucket has filled for somebody,
+# and whether a queue or a flow is paused: one step for those who use none of it.
+LOOK = """
+    SELECT EXISTS (SELECT 1 FROM workers WHERE id = ?1),
+        (SELECT min(until_at) FROM pauses INDEXED BY pauses_ending WHERE until_at IS NOT NULL),
+        (SELECT min(ready_at) FROM buckets INDEXED BY buckets_ready WHERE ready_at IS NOT NULL),
+        EXISTS (SELECT 1 FROM pauses WHERE kind = 'queue' OR kind = 'flow')
+"""
+PAUSED = "SELECT kind, name FROM pauses WHERE kind <> 'key' AND (until_at IS NULL OR until_at > ?)"
 LAPSED_WORKERS = "SELECT id FROM workers WHERE expires_at <= ? ORDER BY id"
 LEASED_BY = f"SELECT {JOB_COLUMNS} FROM jobs WHERE leased_by = ? ORDER BY id"
 IS_HOLDING = "SELECT 1 FROM jobs WHERE leased_by = ? LIMIT 1"
@@ -109,38 +134,68 @@ REQUESTS_OF_WORKER = """
 _SLOT = JobRow._fields.index("slot")
 
 
-class Candidate(NamedTuple):
-    """What the claim index tells of a job, without its row; the id in hexadecimal digits."""
-
-    not_before: Instant
-    id: str
-    lapses: int
-    slot: str | None
-
-
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
+
+
+class _Look(NamedTuple):
+    """What a claim sees besides jobs."""
+
+    is_worker: int
+    pause_ends_at: Instant | None
+    bucket_ready_at: Instant | None
+    any_paused: int
+
+    def next_at(self) -> Instant | None:
+        dates = (self.pause_ends_at, self.bucket_ready_at)
+        return min((date for date in dates if date is not None), default=None)
 
 
 def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     """Give back lapsed leases, then lease what is due."""
     unparked = give_back_lapsed(t)
-    if t.db.execute(IS_WORKER, (request.worker,)).fetchone() is None:
+    look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
+    buckets = Buckets(t)
+    if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
+        unparked += control.end_pauses(t)
+    if look.bucket_ready_at is not None and look.bucket_ready_at <= t.now:
+        unparked += buckets.unpark_paid()
+    if not look.is_worker:
+        buckets.write()
         return Claimed([], t.now, [], None, unparked)
-    search = _Search(t, suspects=request.suspects)
-    chosen = [job_id for want in request.wants for job_id in search.choose(want)]
+    wants, paused = request.wants, NOTHING_PAUSED
+    if look.any_paused:
+        paused = frozenset(t.db.execute(PAUSED, (t.now,)).fetchall())
+        wants = tuple(Want(_open_lanes(want.lanes, paused), want.places) for want in wants)
+    search = _Search(t, buckets, request)
+    chosen = [job_id for want in wants for job_id in search.choose(want)]
     claims = _lease(t, chosen, request) if chosen else []
-    lanes = dict.fromkeys(lane for want in request.wants for lane in want.lanes)
-    next_at = t.now if search.is_cut else _next_due(t, lanes)
-    return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked)
+    next_at: Instant | None = t.now
+    if buckets.write() or look.next_at() is not None:
+        look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
+    if not search.is_cut:
+        lanes = dict.fromkeys(lane for want in wants for lane in want.lanes)
+        next_at = _earlier(_next_due(t, lanes), look.next_at())
+    return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked, paused)
+
+
+def _open_lanes(lanes: Sequence[str], paused: frozenset[tuple[str, str]]) -> tuple[str, ...]:
+    """Leave out the lanes of queues and flows that are paused."""
+    return tuple(
+        lane
+        for lane in lanes
+        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
+    )
 
 
 class _Search:
     """One claim's walk along the lanes: most urgent first, then longest due."""
 
-    def __init__(self, t: Transaction, *, suspects: bool) -> None:
+    def __init__(self, t: Transaction, buckets: Buckets, request: ClaimRequest) -> None:
         self._t = t
-        self._most_lapses = ANY_LAPSES if suspects else NO_SUSPECTS
+        self._buckets = buckets
+        self._ageing_us = request.ageing_us
+        self._most_lapses = ANY_LAPSES if request.suspects else NO_SUSPECTS
         self._chosen: set[str] = set()
         self._crowds: list[bytes] = []
         self._lanes: set[str] = set()
@@ -149,43 +204,82 @@ class _Search:
         """It stopped before it had seen everything."""
 
     def choose(self, want: Want) -> Iterator[bytes]:
-        """Answer up to `places` jobs, each with its slot; park those that find none."""
-        free = want.places
+        """Answer up to `places` jobs, each with what it needs; park those that lack something."""
         fresh = self._lanes.isdisjoint(want.lanes)
         self._lanes.update(want.lanes)
         if not fresh:
             # What an earlier want took from these lanes must be known one by one.
             self._chosen.update(job_id.hex().upper() for job_id in self._crowds)
+        if any(map(is_family, want.lanes)):
+            yield from self._in_turn(want.lanes, want.places)
+        elif self._ageing_us:
+            yield from self._aged(want.lanes, want.places, fresh=fresh)
+        else:
+            yield from self._by_priority(want.lanes, want.places, fresh=fresh)
+
+    def _by_priority(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
+        """Take whatever is more urgent before anything that is less."""
         for priority in PRIORITIES:
             if free <= 0 or self.is_cut:
                 return
-            crowd = self._crowd(want.lanes, priority, free) if fresh else None
-            for job_id in self._select(want.lanes, priority, free) if crowd is None else crowd:
+            ranges = [(lane, priority) for lane in lanes]
+            crowd = self._crowd(ranges, free) if fresh else None
+            for job_id in self._select(ranges, free) if crowd is None else crowd:
                 free -= 1
                 yield job_id
 
-    def _crowd(self, lanes: Sequence[str], priority: int, free: int) -> list[bytes] | None:
-        """Take every due job of these lanes, or answer None when they must be looked at singly."""
+    def _aged(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
+        """Merge the priorities: a level of them is worth so much waiting."""
+        if free <= 0 or self.is_cut:
+            return
+        ranges = [
+            (lane, priority)
+            for lane in lanes
+            for priority, oldest in enumerate(
+                self._t.db.execute(HEADS, (lane, self._t.now)).fetchone()
+            )
+            if oldest is not None
+        ]
+        crowd = self._crowd(ranges, free) if fresh and len(ranges) <= 1 else None
+        yield from self._select(ranges, free) if crowd is None else crowd
+
+    def _in_turn(self, lanes: Sequence[str], free: int) -> Iterator[bytes]:
+        """Let the tenants of fair flows take turns."""
+        if free <= 0 or self.is_cut:
+            return
+        order = InTurn(self._t, lanes, ageing_us=self._ageing_us, find=self._find)
+        for line, candidate in order:
+            if candidate.id not in self._chosen and self._take(candidate):
+                if line.family is not None:
+                    line.family.take_turn(line.tenant)
+                free -= 1
+                yield bytes.fromhex(candidate.id)
+            if free <= 0 or self.is_cut:
+                break
+        order.write()
+
+    def _crowd(self, ranges: Sequence[tuple[str, int]], free: int) -> list[bytes] | None:
+        """Take every due job of these ranges, or answer None when they must be looked at singly."""
         packed = b""
-        for lane in lanes:
+        for lane, priority in ranges:
             facts = (lane, priority, self._t.now, self._most_lapses, free)
-            digits, lapses, slots = self._t.db.execute(CROWD, facts).fetchone()
+            digits, lapses, particular = self._t.db.execute(CROWD, facts).fetchone()
             if digits is None:
                 continue
-            if packed or lapses >= SUSPECT_LAPSES or slots:
+            if packed or lapses >= SUSPECT_LAPSES or particular:
                 return None
             packed = bytes.fromhex(digits)
         crowd = [packed[at : at + 16] for at in range(0, len(packed), 16)]
         self._crowds += crowd
         return crowd
 
-    def _select(self, lanes: Sequence[str], priority: int, free: int) -> Iterator[bytes]:
-        """Look at each due job of these lanes in turn."""
+    def _select(self, ranges: Sequence[tuple[str, int]], free: int) -> Iterator[bytes]:
+        """Look at each due job of these ranges in turn."""
         more = True
         while free > 0 and more:
             # Chosen jobs stand in the index until they are leased, hence the longer look.
             look = free + len(self._chosen)
-            found = self._candidates(lanes, priority, look)
+            found = self._candidates(ranges, look)
             passed = 0
             for candidate in found:
                 if free <= 0:
@@ -201,29 +295,52 @@ class _Search:
                         return
             more = passed > 0 and len(found) >= look
 
-    def _candidates(self, lanes: Sequence[str], priority: int, limit: int) -> list[Candidate]:
+    def _candidates(self, ranges: Sequence[tuple[str, int]], limit: int) -> list[Candidate]:
         found: list[Candidate] = []
-        for lane in lanes:
-            facts = (lane, priority, self._t.now, self._most_lapses, limit)
-            found += _decode_candidates(self._t.db.execute(CANDIDATES, facts).fetchone()[0])
-        if len(lanes) > 1:
-            found.sort()
+        for lane, priority in ranges:
+            found += self._find(lane, priority, limit)
+        if len(ranges) > 1:
+            ageing = self._ageing_us
+            found.sort(key=lambda c: (c.not_before + c.priority * ageing, c.priority, c.id))
         return found[:limit]
+
+    def _find(self, lane: str, priority: int, limit: int) -> list[Candidate]:
+        facts = (lane, priority, self._t.now, self._most_lapses, limit)
+        return _decode_candidates(self._t.db.execute(CANDIDATES, facts).fetchone()[0])
 
     def _take(self, candidate: Candidate) -> bool:
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if is_suspect and self._most_lapses < candidate.lapses:
             return False
-        job_id = bytes.fromhex(candidate.id)
-        if candidate.slot is not None and not keys.take_slot(self._t, candidate.slot, job_id):
-            self._t.db.execute(PARK, (job_id,))
-            self._parked += 1
-            self.is_cut = self._parked >= MOST_PARKED
-            return False
+        if candidate.slot is not None or candidate.rate is not None:
+            lack = self._supply(candidate, bytes.fromhex(candidate.id))
+            if lack is not None:
+                self._t.db.execute(PARK, (lack, bytes.fromhex(candidate.id)))
+                self._parked += 1
+                self.is_cut = self._parked >= MOST_PARKED
+                return False
         if is_suspect:
             self._most_lapses = NO_SUSPECTS
         self._chosen.add(candidate.id)
         return True
+
+    def _supply(self, candidate: Candidate, job_id: bytes) -> str | None:
+        """Take slot and tokens for a run, or answer what the job must be parked on."""
+        t, (slot, rate) = self._t, (candidate.slot, candidate.rate)
+        key = control.paused_key(t, slot, rate)
+        if key is not None:
+            return ON_KEY + key
+        if slot is not None and keys.free_places(t, slot) <= 0:
+            return slot
+        if rate is not None:
+            order = (candidate.priority, candidate.not_before, job_id)
+            if not self._buckets.can_pay(rate, candidate.cost, order):
+                self._buckets.park(rate, candidate.cost, order)
+                return ON_RATE + rate
+            self._buckets.pay(rate, candidate.cost)
+        if slot is not None:
+            keys.take_slot(t, slot, job_id)
+        return None
 
 
 def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> list[Claim]:
@@ -284,12 +401,21 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
 
 
 def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
-    dates = (
-        t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
-        for lane in lanes
-        for priority in PRIORITIES
-    )
-    return min((date for date in dates if date is not None), default=None)
+    next_at = None
+    for lane in lanes:
+        if is_family(lane):
+            next_at = _earlier(next_at, next_due_of(t, lane))
+            continue
+        for priority in PRIORITIES:
+            found = t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
+            next_at = _earlier(next_at, found)
+    return next_at
+
+
+def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return min(a, b)
 
 
 def give_back_lapsed(t: Transaction) -> int:

@@ -25,6 +25,7 @@ from ulak.core.change import (
     SlotTaken,
     Stale,
 )
+from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
@@ -175,6 +176,7 @@ def _has_more(change: Change) -> Any:
         or change.answers
         or change.spawns
         or change.proofs
+        or change.pauses
     )
 
 
@@ -203,6 +205,8 @@ def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None
         rest.take_key(row, None)
     for job in change.spawns:
         intake.admit(t, rest, job)
+    for key, until in change.pauses:
+        rest.pause(key, until, change.events[-1].actor if change.events else ENGINE)
 
 
 def _receipts(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
@@ -257,7 +261,9 @@ def _guard(change: Change, old: JobRow | None) -> Receipt | None:
 
 def _lack(change: Change, rest: Rest) -> Receipt | None:
     """Answer the refusal when the change needs what is not to be had."""
-    if change.takes_slot is not None and rest.free_places(change.takes_slot) <= 0:
+    if change.takes_slot is not None and (
+        rest.free_places(change.takes_slot) <= 0 or rest.has_paused_key(change.row)
+    ):
         return SlotTaken(change.takes_slot)
     if change.takes_key:
         holder = rest.holder_of(change.row)

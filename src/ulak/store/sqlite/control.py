@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ulak.clock import Instant
 from ulak.core.policy import LimitTerms, RateTerms
@@ -242,16 +242,15 @@ def pause(t: Transaction, new: PauseRow) -> PauseRow | None:
     return before
 
 
-def pause_keys(t: Transaction, pauses: Iterable[tuple[str, Instant]], actor: str) -> None:
-    """Pause keys by a change. Only what was not paused is audited: a crowd says it often."""
-    for key, until in pauses:
-        before = _pause(t, KEY, key)
-        if until <= t.now or control.outlasts(before, until):
-            continue
-        if before is None:
-            pause(t, PauseRow(KEY, key, until, actor, None, t.now))
-        else:
-            t.db.execute(PUT_PAUSE, before._replace(until_at=until))
+def pause_key(t: Transaction, key: str, until: Instant, actor: str) -> None:
+    """Pause a key by a change. Only what was not paused is audited: a crowd says it often."""
+    before = _pause(t, KEY, key)
+    if until <= t.now or control.outlasts(before, until):
+        return
+    if before is None:
+        pause(t, PauseRow(KEY, key, until, actor, None, t.now))
+    else:
+        t.db.execute(PUT_PAUSE, before._replace(until_at=until))
 
 
 def resume(t: Transaction, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
@@ -279,6 +278,14 @@ def end_pauses(t: Transaction, limit: int = 100) -> int:
         if let_go < control.MOST_UNPARKED:
             t.db.execute(END_PAUSE, (over.kind, over.name))
     return unparked
+
+
+def paused_key(t: Transaction, slot: str | None, rate: str | None) -> str | None:
+    """Answer the first key of a slot and a bucket that is paused."""
+    for key in control.keys_in(slot, rate):
+        if _pause(t, KEY, key) is not None:
+            return key
+    return None
 
 
 def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow
+from ulak.store.flow_control import is_keyed, stage_of
 from ulak.store.sqlite.writer import Transaction
 
 Key = tuple[str, str, str]
@@ -18,7 +19,12 @@ TAKE_KEY = """
 FREE_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
 
 # One in a closed slot counts until it has drained: never more run than the limit says.
-FREE_PLACES = "SELECT total(closed = 0) - count(job_id) FROM slots WHERE limit_name = ?"
+FREE_PLACES = "SELECT total(closed = 0) - count(job_id), count(*) FROM slots WHERE limit_name = ?"
+PLACES_OF_KEY = "SELECT n FROM limits WHERE name = ?"
+OPEN_SLOTS = """
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?2)
+    INSERT INTO slots (limit_name, n) SELECT ?1, n FROM numbers
+"""
 TAKE_SLOT = """
     UPDATE slots SET job_id = ?2 WHERE limit_name = ?1 AND n = (
         SELECT min(n) FROM slots WHERE limit_name = ?1 AND job_id IS NULL AND closed = 0
@@ -60,15 +66,26 @@ def free_key(t: Transaction, key: Key, job_id: bytes) -> None:
 
 def free_places(t: Transaction, limit: str) -> int:
     """Answer how many more jobs may run under this limit."""
-    return int(t.db.execute(FREE_PLACES, (limit,)).fetchone()[0])
+    free, slots = t.db.execute(FREE_PLACES, (limit,)).fetchone()
+    return int(free) if slots or not is_keyed(limit) else _places_of_key(t, limit)
 
 
 def take_slot(t: Transaction, limit: str, job_id: bytes) -> bool:
-    """Take a slot if one is free."""
-    if free_places(t, limit) <= 0:
+    """Take a slot if one is free. Those of a key are opened when the first job takes one."""
+    free, slots = t.db.execute(FREE_PLACES, (limit,)).fetchone()
+    if not slots and is_keyed(limit):
+        free = _places_of_key(t, limit)
+        if free > 0:
+            t.db.execute(OPEN_SLOTS, (limit, free))
+    if free <= 0:
         return False
     t.db.execute(TAKE_SLOT, (limit, job_id))
     return True
+
+
+def _places_of_key(t: Transaction, limit: str) -> int:
+    row = t.db.execute(PLACES_OF_KEY, (stage_of(limit),)).fetchone()
+    return 0 if row is None else row[0]
 
 
 def holds_slot(t: Transaction, limit: str, job_id: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The order of writes: jobs by id, then keys, then slots; the heads of chains come last of all.
+"""The order of writes: jobs by id, keys, slots, pauses; the heads of chains come last of all.
 
 Two that write the same rows in one order can wait for each other, never in a circle. In a file
 there is one writer at a time; every store keeps the order all the same, so that what one of them
@@ -15,14 +15,14 @@ from collections.abc import Iterator
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, NewJob
-from ulak.store.sqlite import keys
+from ulak.store.sqlite import control, keys
 from ulak.store.sqlite.writer import Transaction
 
 _FREES, _TAKES = False, True
 
 
 class Rest:
-    """What a batch writes after the jobs that it moves: new jobs, keys and slots."""
+    """What a batch writes after the jobs that it moves: new jobs, keys, slots and pauses."""
 
     def __init__(self, t: Transaction) -> None:
         self._t = t
@@ -31,6 +31,7 @@ class Rest:
         self._slots: dict[str, list[tuple[bool, bytes]]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         """Per limit, how many places are free after so many of its steps."""
+        self._pauses: list[tuple[str, Instant, str]] = []
 
     # --- new jobs ---------------------------------------------------------------
 
@@ -97,17 +98,30 @@ class Rest:
         """Take a slot of which `free_places` knows."""
         self._slots.setdefault(limit, []).append((_TAKES, job_id))
 
+    # --- pauses -----------------------------------------------------------------
+
+    def has_paused_key(self, row: JobRow) -> bool:
+        """Tell whether a key by which this job would run is paused."""
+        return control.paused_key(self._t, row.slot, row.rate) is not None
+
+    def pause(self, key: str, until: Instant, actor: str) -> None:
+        """Pause a key until then."""
+        self._pauses.append((key, until, actor))
+
     # --- writing ----------------------------------------------------------------
 
     def write(self) -> int:
-        """Write keys and slots; answer how many jobs were unparked."""
+        """Write keys, slots and pauses; answer how many jobs were unparked."""
         for key in sorted(self._keys):
             for takes, job_id, expires_at in self._keys[key]:
                 if takes:
                     keys.take_key(self._t, key, job_id, expires_at)
                 else:
                     keys.free_key(self._t, key, job_id)
-        return sum(self._write_slots())
+        unparked = sum(self._write_slots())
+        for name, until, actor in sorted(self._pauses):
+            control.pause_key(self._t, name, until, actor)
+        return unparked
 
     def _write_slots(self) -> Iterator[int]:
         for limit in sorted(self._slots):

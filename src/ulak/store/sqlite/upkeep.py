@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
+from ulak.store.flow_control import ON_KEY, ON_RATE
 from ulak.store.protocol import Progress
 from ulak.store.sqlite import keys
 from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
 from ulak.store.sqlite.intake import find_job
 from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, pack
+from ulak.store.sqlite.tokens import Buckets
 from ulak.store.sqlite.writer import Transaction
 
 _WAKING = f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking WHERE wake_at <= ?"
@@ -39,13 +41,19 @@ REPORT = """
     SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
 """
 
-PARKED_LIMITS = """
-    SELECT limit_name FROM slots AS s
-    WHERE n = 1 AND EXISTS (
-        SELECT 1 FROM jobs INDEXED BY jobs_parked WHERE parked_on = s.limit_name
+# Everything on which jobs are parked, each found by one step along the index.
+PARKED_NAMES = """
+    WITH RECURSIVE parked (name) AS (
+        SELECT (SELECT parked_on FROM jobs INDEXED BY jobs_parked
+                WHERE parked_on IS NOT NULL ORDER BY parked_on LIMIT 1)
+        UNION ALL
+        SELECT (SELECT parked_on FROM jobs INDEXED BY jobs_parked
+                WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1)
+        FROM parked WHERE parked.name IS NOT NULL
     )
-    ORDER BY limit_name
+    SELECT name FROM parked WHERE name IS NOT NULL
 """
+IS_KNOWN_PAUSE = "SELECT 1 FROM pauses WHERE kind = 'key' AND name = ?"
 
 FOLD = """
     INSERT INTO counts (flow, flow_version, state, role, jobs)
@@ -120,10 +128,20 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
 
 
 def unpark(t: Transaction, limit: int) -> int:
+    """Pass on what a commit has missed, and look after what nobody will look at again."""
     unparked = 0
-    for (name,) in t.db.execute(PARKED_LIMITS).fetchall():
-        places = min(keys.free_places(t, name), limit - unparked)
-        unparked += keys.pass_on(t, name, places)
+    buckets = Buckets(t)
+    for (name,) in t.db.execute(PARKED_NAMES).fetchall():
+        if name.startswith(ON_RATE):
+            buckets.look_after(name.removeprefix(ON_RATE))
+            continue
+        if name.startswith(ON_KEY):
+            known = t.db.execute(IS_KNOWN_PAUSE, (name.removeprefix(ON_KEY),)).fetchone()
+            places = limit if known is None else 0
+        else:
+            places = keys.free_places(t, name)
+        unparked += keys.pass_on(t, name, min(places, limit - unparked))
+    buckets.write()
     return unparked
 
 

@@ -27,12 +27,16 @@ from ulak.testing.conformance.awkward import TestAwkwardData
 from ulak.testing.conformance.claims import TestClaims
 from ulak.testing.conformance.commits import TestCommits
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.fairness import TestFairness
 from ulak.testing.conformance.features import TestFeatures
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
+from ulak.testing.conformance.limits import TestLimits
 from ulak.testing.conformance.outbox import TestOutbox
+from ulak.testing.conformance.pauses import TestPauses
 from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
+from ulak.testing.conformance.rates import TestRates
 from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
@@ -47,12 +51,16 @@ __all__ = [
     "TestAwkwardData",
     "TestClaims",
     "TestCommits",
+    "TestFairness",
     "TestFeatures",
     "TestIntake",
     "TestLeases",
+    "TestLimits",
     "TestOutbox",
+    "TestPauses",
     "TestProcesses",
     "TestProofs",
+    "TestRates",
     "TestReading",
     "TestRequests",
     "TestSchedules",

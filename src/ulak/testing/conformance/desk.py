@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.flow import Flow
 from ulak.core.intake import Submission, begin
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request
+from ulak.core.keys import keys_of
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
 from ulak.ids import RandomBytes
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
@@ -74,6 +76,8 @@ class Desk:
 
     def new(self, flow: Flow[Any] = LINE, *, payload: bytes = b"null", **submission: Any) -> NewJob:
         """Make a job without storing it."""
+        if flow.table.keyed:
+            submission["keys"] = keys_of(flow, json.loads(payload))
         return begin(
             flow, Payload(payload, 1), Submission(**submission), self.now,
             job_id=self._id(), commit_id=os.urandom(16),
@@ -109,6 +113,16 @@ class Desk:
         while page := self.store.scan_jobs(after=rows[-1].id if rows else b""):
             rows += page
         return rows
+
+    def submit_keyed(self, key: str, flow: Flow[Any], *, cost: int = 1, **more: Any) -> JobRow:
+        """Store one job whose payload says its key and its cost."""
+        payload = json.dumps({"key": key, "cost": cost}).encode()
+        return self.submit(flow, payload=payload, **more)
+
+    def declare(self, *flows: Flow[Any]) -> None:
+        """Take over the limits and rates of flows, as an engine does when it opens."""
+        for flow in flows:
+            self.store.declare(flow.table.limits, flow.table.rates)
 
     # --- workers ----------------------------------------------------------------
 
@@ -198,7 +212,12 @@ class Desk:
 
 
 def claim_request(
-    worker: str, places: int, flows: Iterable[Flow[Any]], *, suspects: bool = True
+    worker: str,
+    places: int,
+    flows: Iterable[Flow[Any]],
+    *,
+    suspects: bool = True,
+    ageing: timedelta = timedelta(0),
 ) -> ClaimRequest:
     """Ask for jobs of these flows, all from one pool."""
     flows = tuple(flows)
@@ -208,7 +227,7 @@ def claim_request(
         for flow in flows
         for state, busy in flow.table.entries.items()
     }
-    return ClaimRequest(worker, (Want(lanes, places),), entries, suspects)
+    return ClaimRequest(worker, (Want(lanes, places),), entries, suspects, micros(ageing))
 
 
 def is_noticed(store: Store) -> bool:

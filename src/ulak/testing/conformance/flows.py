@@ -7,7 +7,7 @@ from typing import Any
 
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff, Dedup, Limit, Until
+from ulak.core.policy import Backoff, Dedup, Limit, Rate, Until
 from ulak.core.run import Run
 
 HOUR = timedelta(hours=1)
@@ -137,6 +137,56 @@ def _proven_busy() -> Flow[Any]:
     return flow
 
 
+def _keyed() -> Flow[Any]:
+    """Two runs at once for each key of the payload."""
+    flow: Flow[Any] = Flow("keyed", Lifecycle("only", {"only": ["done"]}))
+    flow.stage("only", limit=Limit(2, key=_key_of))(work)
+    return flow
+
+
+def _kept() -> Flow[Any]:
+    """A free stage, and after it one with two runs at once for each key."""
+    flow: Flow[Any] = Flow("kept", Lifecycle("free", {"free": ["only"], "only": ["done"]}))
+    flow.stage("free")(work)
+    flow.stage("only", limit=Limit(2, key=_key_of))(work)
+    return flow
+
+
+def _rated() -> Flow[Any]:
+    """Four tokens a second, six at most, and a payload that says what it costs."""
+    flow: Flow[Any] = Flow("rated", Lifecycle("only", {"only": ["done"]}))
+    flow.stage("only", rate=Rate(4, per=timedelta(seconds=1), burst=6, cost=_cost_of))(work)
+    return flow
+
+
+def _metered() -> Flow[Any]:
+    """For each key one run at once, and two in ten seconds."""
+    flow: Flow[Any] = Flow("metered", Lifecycle("only", {"only": ["done"]}), retry=2)
+    rate = Rate(2, per=timedelta(seconds=10), key=_key_of)
+    flow.stage("only", limit=Limit(1, key=_key_of), rate=rate)(work)
+    return flow
+
+
+def _shared() -> Flow[Any]:
+    """Tenants take turns."""
+    flow: Flow[Any] = Flow(
+        "shared", Lifecycle("first", {"first": ["second"], "second": ["done"]}), fair=True
+    )
+    flow.stage("first")(work)
+    flow.stage("second")(work)
+    return flow
+
+
+def _key_of(payload: Any) -> str:
+    key: str = payload["key"]
+    return key
+
+
+def _cost_of(payload: Any) -> int:
+    cost: int = payload["cost"]
+    return cost
+
+
 LINE = _line()
 NEWER = _newer()
 DATED = _dated()
@@ -149,7 +199,18 @@ WAITS = _waits()
 BRIEF = _brief()
 PROVEN = _proven()
 PROVEN_BUSY = _proven_busy()
+KEYED = _keyed()
+KEPT = _kept()
+RATED = _rated()
+METERED = _metered()
+SHARED = _shared()
 
 NARROW_LIMIT = "narrow/tight"
 TIGHT_LIMIT = "tight/only"
-EVERY = (LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN, PROVEN_BUSY)
+KEYED_LIMIT = "keyed/only"
+RATED_RATE = "rated/only"
+METERED_RATE = "metered/only"
+EVERY = (
+    LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN, PROVEN_BUSY, KEYED, KEPT,
+    RATED, METERED, SHARED,
+)  # fmt: skip

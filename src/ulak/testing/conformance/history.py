@@ -29,10 +29,16 @@ from ulak.core.outcome import (
     Signal,
     Stopped,
 )
-from ulak.core.policy import LimitTerms
+from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import TransitionNotAllowed
 from ulak.testing.conformance.desk import Desk
-from ulak.testing.conformance.flows import EVERY, NARROW_LIMIT, TIGHT_LIMIT
+from ulak.testing.conformance.flows import (
+    EVERY,
+    KEYED_LIMIT,
+    NARROW_LIMIT,
+    RATED_RATE,
+    TIGHT_LIMIT,
+)
 
 OUTCOMES: tuple[Outcome, ...] = (
     Finished(),
@@ -52,6 +58,9 @@ ACTS: tuple[Asked, ...] = (
 )
 
 
+PAUSABLE = (("queue", "line"), ("flow", "shared"), ("key", "1"), ("key", "2"))
+
+
 class History:
     """Draws verbs and outcomes from a seed. Rows may be stale: guards have to notice."""
 
@@ -60,13 +69,14 @@ class History:
         self.draw = random.Random(seed)
         self.flows: dict[str, Flow[Any]] = {flow.name: flow for flow in EVERY}
         self.leased: list[JobRow] = []
+        desk.declare(*EVERY)
         desk.store.declare({TIGHT_LIMIT: LimitTerms(2), NARROW_LIMIT: LimitTerms(1)})
 
     def go_on(self, steps: int) -> None:
         """Take so many steps."""
         verbs: list[Callable[[], None]] = [
             self._submit, self._submit, self._claim, self._claim, self._end, self._end, self._end,
-            self._act, self._act, self._wake, self._turn, self._ask, self._keep_house,
+            self._act, self._act, self._wake, self._turn, self._ask, self._keep_house, self._steer,
         ]  # fmt: skip
         for _ in range(steps):
             self.draw.choice(verbs)()
@@ -80,7 +90,7 @@ class History:
             assert [event.seq for event in trail] == list(range(1, row.seq + 1))
             assert trail[-1].to_state == row.state
             assert row.requests == len(store.pending_requests(row.id))
-            assert row.parked_on is None or (row.leased_by is None and row.slot is not None)
+            assert row.parked_on is None or (row.leased_by is None and (row.slot or row.rate))
             # Every job has a way on: a worker, a date, a signal or a person.
             assert row.role not in CLAIMABLE or row.lane
             assert row.role != WAITING or row.awaits or row.wake_at
@@ -98,13 +108,21 @@ class History:
     def _submit(self) -> None:
         flow = self.draw.choice(EVERY)
         key = self.draw.choice([None, None, "k1", "k2"])
-        self.desk.store.add([self.desk.new(flow, dedup_key=key, priority=n % 4) for n in range(3)])
+        payload = b'{"key": "%d", "cost": %d}' % (self.draw.randrange(3), self.draw.randrange(1, 7))
+        tenant = self.draw.choice(["", "acme", "zoo"])
+        self.desk.store.add(
+            [
+                self.desk.new(flow, payload=payload, dedup_key=key, priority=n % 4, tenant=tenant)
+                for n in range(3)
+            ]
+        )
 
     def _claim(self) -> None:
         worker = f"w{self.draw.randrange(3)}"
         if worker not in {w.id for w in self.desk.store.workers()}:
             self.desk.hire(worker)
-        seen = self.desk.look(worker, self.draw.randrange(1, 6), EVERY)
+        ageing = timedelta(seconds=self.draw.choice([0, 0, 30]))
+        seen = self.desk.look(worker, self.draw.randrange(1, 6), EVERY, ageing=ageing)
         self.leased += [claim.row for claim in seen.claims]
 
     def _end(self) -> None:
@@ -170,6 +188,25 @@ class History:
         store.declare({TIGHT_LIMIT: LimitTerms(self.draw.randrange(1, 4))})
         if self.draw.random() < 0.3:
             store.unregister(f"w{self.draw.randrange(3)}")
+
+    def _steer(self) -> None:
+        """Do what operators do to limits, rates, pauses and weights."""
+        store, draw, now = self.desk.store, self.draw, self.desk.now
+        kind, name = draw.choice(PAUSABLE)
+        until = None if draw.random() < 0.3 else now + draw.randrange(1, 30) * 1_000_000
+        terms = RateTerms(draw.randrange(1, 9), 1_000_000, draw.randrange(1, 9))
+        acts: list[Callable[[], object]] = [
+            lambda: store.pause(kind, name, until=until, actor="ada", note=""),
+            lambda: store.resume(kind, name, actor="ada", note="go"),
+            lambda: store.change_limit(KEYED_LIMIT, draw.randrange(4), actor="ada", note=""),
+            lambda: store.change_limit(KEYED_LIMIT, None, actor="ada", note=""),
+            lambda: store.change_rate(RATED_RATE, terms, actor="ada", note="more"),
+            lambda: store.change_rate(RATED_RATE, None, actor="ada", note=""),
+            lambda: store.weigh("acme", draw.choice([None, 2, 3]), actor="ada", note=""),
+            lambda: store.sweep(draw.randrange(1, 9)),
+            lambda: self.desk.declare(*EVERY),
+        ]
+        draw.choice(acts)()
 
 
 def recount(desk: Desk, flow: str) -> dict[tuple[str, str], int]:

@@ -1,0 +1,163 @@
+"""Limits: those of each key, and those that an operator sets."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from ulak.core.change import SlotTaken
+from ulak.core.policy import LimitTerms
+from ulak.store.protocol import LimitRow, Store
+from ulak.testing.conformance.desk import Desk, Suite
+from ulak.testing.conformance.flows import KEPT, KEYED, KEYED_LIMIT, TIGHT, TIGHT_LIMIT
+
+A, B = f"{KEYED_LIMIT}/a", f"{KEYED_LIMIT}/b"
+
+
+class TestLimits(Suite):
+    """A key has slots of its own, opened when they are needed; an operator's limit stays."""
+
+    @pytest.fixture
+    def desk(self, store: Store) -> Desk:
+        desk = Desk(store)
+        desk.declare(KEYED, KEPT, TIGHT)
+        desk.hire("w", lease=timedelta(hours=1))
+        return desk
+
+    @pytest.mark.shows("E-9", "E-60")
+    def test_every_key_has_slots_of_its_own(self, desk: Desk) -> None:
+        rows = [desk.submit_keyed(key, KEYED) for key in "aaabb"]
+        claimed = {c.row.id for c in desk.claim("w", 9, KEYED)}
+        assert claimed == {rows[n].id for n in (0, 1, 3, 4)}
+        assert desk.job(rows[2].id).parked_on == A
+        assert [slot.job_id for slot in desk.store.slots(A)] == [rows[0].id, rows[1].id]
+        assert [slot.job_id for slot in desk.store.slots(B)] == [rows[3].id, rows[4].id]
+
+    @pytest.mark.shows("E-29", "E-60")
+    def test_a_freed_slot_of_a_key_goes_to_the_next_of_that_key(self, desk: Desk) -> None:
+        rows = [desk.submit_keyed(key, KEYED) for key in "aaabbb"]
+        running = {c.row.id: c.row for c in desk.claim("w", 9, KEYED)}
+        assert len(running) == 4
+        desk.finish(running[rows[0].id], flow=KEYED)
+        assert desk.job(rows[2].id).parked_on is None
+        assert desk.job(rows[5].id).parked_on == B
+        assert [c.row.id for c in desk.claim("w", 9, KEYED)] == [rows[2].id]
+
+    def test_a_limit_with_keys_opens_no_slot_before_one_is_needed(self, desk: Desk) -> None:
+        assert [s for s in desk.store.slots() if s.limit.startswith("keyed/")] == []
+        desk.submit_keyed("a", KEYED)
+        desk.claim("w", 9, KEYED)
+        assert {s.limit for s in desk.store.slots() if s.limit.startswith("keyed/")} == {A}
+
+    @pytest.mark.shows("E-60")
+    def test_upkeep_sweeps_the_slots_of_keys_that_nobody_needs(self, desk: Desk) -> None:
+        for key in "aab":
+            desk.submit_keyed(key, KEYED)
+        one, two, other = (c.row for c in desk.claim("w", 9, KEYED))
+        waiting = desk.submit_keyed("a", KEYED)
+        assert desk.claim("w", 9, KEYED) == []
+        desk.finish(other, flow=KEYED)
+        desk.store.sweep(100)
+        assert {s.limit for s in desk.store.slots() if s.limit.startswith("keyed/")} == {A}
+        for row in (one, two):
+            desk.finish(row, flow=KEYED)
+        (last,) = desk.claim("w", 9, KEYED)
+        assert last.row.id == waiting.id
+        desk.finish(last.row, flow=KEYED)
+        desk.store.sweep(100)
+        assert [s for s in desk.store.slots() if s.limit.startswith("keyed/")] == []
+        assert [s.limit for s in desk.store.slots(TIGHT_LIMIT)] == [TIGHT_LIMIT] * 2
+
+    @pytest.mark.shows("E-28", "E-29")
+    def test_a_kept_lease_takes_the_slot_of_its_key(self, desk: Desk) -> None:
+        rows = [desk.submit_keyed("a", KEPT) for _ in range(3)]
+        running = [c.row for c in desk.claim("w", 9, KEPT)]
+        assert [row.id for row in running] == [row.id for row in rows]
+        changes = [desk.end(row, flow=KEPT, keep=True) for row in running]
+        assert {change.takes_slot for change in changes} == {"kept/only/a"}
+        receipts = desk.store.commit(changes)
+        assert [isinstance(receipt, SlotTaken) for receipt in receipts] == [False, False, True]
+        assert receipts[2] == SlotTaken("kept/only/a")
+
+    @pytest.mark.shows("E-60")
+    def test_an_operators_limit_stays_when_flows_declare_theirs_again(self, desk: Desk) -> None:
+        changed = desk.store.change_limit(TIGHT_LIMIT, 1, actor="ada", note="slow disk")
+        assert changed == LimitRow(TIGHT_LIMIT, 1, 2, 0, "ada", desk.now)
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(5)})
+        (limit,) = (row for row in desk.store.limits() if row.name == TIGHT_LIMIT)
+        assert (limit.n, limit.declared, limit.actor) == (1, 5, "ada")
+        desk.submit_many(6, TIGHT)
+        assert len(desk.claim("w", 9, TIGHT)) == 1
+        back = desk.store.change_limit(TIGHT_LIMIT, None, actor="bob", note="")
+        assert back is not None
+        assert (back.n, back.actor) == (5, None)
+        desk.store.unpark(9)
+        assert len(desk.claim("w", 9, TIGHT)) == 4
+        desk.store.declare({TIGHT_LIMIT: LimitTerms(3)})
+        assert next(row.n for row in desk.store.limits() if row.name == TIGHT_LIMIT) == 3
+
+    def test_a_limit_that_nobody_declares_cannot_be_changed(self, desk: Desk) -> None:
+        assert desk.store.change_limit("tight/other", 3, actor="ada", note="") is None
+        assert desk.store.audit_trail() == []
+
+    @pytest.mark.shows("E-29", "E-60")
+    def test_a_lowered_limit_drains_every_key(self, desk: Desk) -> None:
+        for key in "aaabbb":
+            desk.submit_keyed(key, KEYED)
+        running = [c.row for c in desk.claim("w", 9, KEYED)]
+        desk.store.change_limit(KEYED_LIMIT, 1, actor="ada", note="")
+        first = [row for row in running if row.slot == A]
+        desk.finish(first[0], flow=KEYED)
+        desk.store.unpark(9)
+        assert desk.claim("w", 9, KEYED) == []
+        desk.finish(first[1], flow=KEYED)
+        desk.store.unpark(9)
+        assert [c.row.slot for c in desk.claim("w", 9, KEYED)] == [A]
+        desk.store.change_limit(KEYED_LIMIT, 3, actor="ada", note="")
+        desk.store.unpark(9)
+        assert [c.row.slot for c in desk.claim("w", 9, KEYED)] == [B]
+        assert len(desk.store.slots(B)) == 3
+
+    @pytest.mark.shows("E-60")
+    def test_every_change_is_audited_with_what_it_was_before(self, desk: Desk) -> None:
+        desk.store.change_limit(TIGHT_LIMIT, 7, actor="ada", note="more room")
+        desk.turn(seconds=5)
+        desk.store.change_limit(TIGHT_LIMIT, None, actor="bob", note="")
+        latest, first = desk.store.audit_trail(subject=TIGHT_LIMIT)
+        assert (first.actor, first.act, first.subject) == ("ada", "limit", TIGHT_LIMIT)
+        assert (first.note, first.details) == ("more room", '{"n":7,"before":2,"declared":2}')
+        assert (latest.actor, latest.note, latest.at) == ("bob", None, desk.now)
+        assert desk.store.audit_trail(before=latest.position, limit=1) == [first]
+        assert desk.store.audit_trail(subject="other") == []
+
+    @pytest.mark.shows("E-29", "E-60")
+    def test_no_key_is_ever_run_by_more_than_its_limit(self, desk: Desk) -> None:
+        keys = "abc"
+        jobs = [desk.submit_keyed(keys[n % 3], KEYED) for n in range(60)]
+        running: Counter[str] = Counter()
+        most: Counter[str] = Counter()
+        lock, done = threading.Lock(), set[bytes]()
+
+        def work(worker: str) -> None:
+            desk.hire(worker, lease=timedelta(hours=1))
+            while len(done) < len(jobs):
+                for claim in desk.claim(worker, 3, KEYED):
+                    slot = claim.row.slot or ""
+                    with lock:
+                        running[slot] += 1
+                        most[slot] = max(most[slot], running[slot])
+                    change = desk.end(claim.row, flow=KEYED)
+                    with lock:
+                        running[slot] -= 1
+                        done.add(claim.row.id)
+                    desk.write(change)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, [f"w{n}" for n in range(8)]))
+        assert set(most) == {f"{KEYED_LIMIT}/{key}" for key in keys}
+        assert max(most.values()) <= 2
+        assert {row.state for row in desk.jobs()} == {"done"}
