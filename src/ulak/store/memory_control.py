@@ -289,7 +289,9 @@ class MemoryControl(MemoryReads):
             ][:limit]
             for name in idle:
                 del self._slots[name]
-            filled = [b.name for b in self._buckets.values() if self._is_full(b, now)][:limit]
+            filled = [b.name for b in sorted(self._buckets.values()) if self._is_full(b, now)][
+                :limit
+            ]
             for name in filled:
                 del self._buckets[name]
             over = sum(control.is_over(p, now) for p in self._pauses.values())
