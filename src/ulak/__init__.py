@@ -7,7 +7,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
 from ulak.core.outcome import Goto, Hold, RetryLater
-from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
+from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
 from ulak.core.run import Run
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -50,6 +50,7 @@ __all__ = [
     "Limit",
     "Message",
     "Overloaded",
+    "Rate",
     "ResultNotReady",
     "RetryLater",
     "Run",

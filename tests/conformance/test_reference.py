@@ -23,7 +23,8 @@ def test_the_same_history_leads_to_the_same_rows(
 
 
 def _compare(*desks: Desk, seed: int) -> None:
-    reference, other = (History(desk, seed) for desk in desks)
+    steers = all(desk.store.features.flow_control for desk in desks)
+    reference, other = (History(desk, seed, steers=steers) for desk in desks)
     for _ in range(20):
         reference.go_on(16)
         other.go_on(16)

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import ulak
-from ulak.cli import doctor, flows, jobs, outbox, schedules, store, up, verify, why, worker
+from ulak.cli import (
+    doctor,
+    flows,
+    jobs,
+    outbox,
+    schedules,
+    steering,
+    store,
+    up,
+    verify,
+    why,
+    worker,
+)
 
 program = typer.Typer(
     name="ulak",
@@ -46,3 +58,10 @@ program.command("migrate")(store.migrate)
 program.command("prune")(store.prune)
 program.add_typer(outbox.group, name="outbox")
 program.add_typer(schedules.group, name="schedules")
+program.add_typer(steering.limits, name="limits")
+program.add_typer(steering.rates, name="rates")
+program.command("pause")(steering.pause)
+program.command("resume")(steering.resume)
+program.command("pauses")(steering.pauses)
+program.add_typer(steering.weights, name="weights")
+program.command("audit")(steering.audit)

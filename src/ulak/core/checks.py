@@ -224,6 +224,10 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             yield f"{where} has a timeout of {stage.timeout}; it must be longer than nothing"
         if stage.limit is not None and stage.limit.n < 1:
             yield f"{where} has Limit({stage.limit.n}); at least one run must be allowed"
+        if stage.rate is not None:
+            wrong = stage.rate.complaint()
+            if wrong is not None:
+                yield f"{where} has {wrong}"
         if stage.isolate not in (None, "process"):
             yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
         if stage.isolate == "process":

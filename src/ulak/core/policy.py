@@ -74,6 +74,10 @@ class Limit:
     key: Callable[[Any], str] | None = None
 
 
+LARGEST_BUCKET: Final = 2**62
+"""In parts of a token: what every store can count without an overflow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most `n` runs of a stage in every `per`, over every worker of the store.
@@ -95,6 +99,20 @@ class Rate:
     burst: int | None = None
     key: Callable[[Any], str] | None = None
     cost: int | Callable[[Any], int] = 1
+
+    def complaint(self) -> str | None:
+        """Answer what is wrong with the numbers, if anything is."""
+        n, per_us, burst = self.terms()
+        if n < 1 or burst < 1 or per_us < 1:
+            return f"{self._said()}; n, per and burst must be more than nothing"
+        if isinstance(self.cost, int) and not 0 < self.cost <= burst:
+            return f"{self._said()} with cost={self.cost}; a run costs 1 to burst={burst} tokens"
+        if burst * per_us > LARGEST_BUCKET:
+            return f"{self._said()}; its bucket is too large to be counted, lower burst= or per="
+        return None
+
+    def _said(self) -> str:
+        return f"Rate({self.n}, per={self.per}, burst={self.burst})"
 
     def terms(self) -> RateTerms:
         """Answer the rate as a store keeps it."""

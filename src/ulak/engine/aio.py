@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
+from ulak.core.policy import Rate
 from ulak.engine.function import Call
 from ulak.engine.intake import guest_of
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.scheduling import Schedule, ScheduleTick
+from ulak.engine.steering import AuditLine, Pause, StageLimit, StageRate, Weight
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
@@ -194,6 +196,78 @@ class AsyncEngine:
     async def verify(self) -> list[Finding]:
         """Look at everything that is stored and answer what is wrong."""
         return await asyncio.to_thread(self._engine.verify)
+
+    async def set_limit(
+        self, name: str, n: int | None, *, actor: str, note: str = ""
+    ) -> StageLimit:
+        """Set how many runs of a stage there may be at once."""
+        return await asyncio.to_thread(self._engine.set_limit, name, n, actor=actor, note=note)
+
+    async def limits(self) -> list[StageLimit]:
+        """Answer every limit and who has set it."""
+        return await asyncio.to_thread(self._engine.limits)
+
+    async def set_rate(
+        self, name: str, rate: Rate | None, *, actor: str, note: str = ""
+    ) -> StageRate:
+        """Set the rate of a stage."""
+        return await asyncio.to_thread(self._engine.set_rate, name, rate, actor=actor, note=note)
+
+    async def rates(self) -> list[StageRate]:
+        """Answer every rate and who has set it."""
+        return await asyncio.to_thread(self._engine.rates)
+
+    async def pause(
+        self,
+        *,
+        queue: str | None = None,
+        flow: str | None = None,
+        key: str | None = None,
+        actor: str,
+        note: str = "",
+        until: datetime | timedelta | None = None,
+    ) -> Pause:
+        """Let no job of a queue, a flow or a key be begun."""
+        act = partial(
+            self._engine.pause, queue=queue, flow=flow, key=key, actor=actor, note=note, until=until
+        )
+        return await asyncio.to_thread(act)
+
+    async def resume(
+        self,
+        *,
+        queue: str | None = None,
+        flow: str | None = None,
+        key: str | None = None,
+        actor: str,
+        note: str = "",
+    ) -> Pause:
+        """End a pause."""
+        act = partial(self._engine.resume, queue=queue, flow=flow, key=key, actor=actor, note=note)
+        return await asyncio.to_thread(act)
+
+    async def pauses(self) -> list[Pause]:
+        """Answer every pause that is not over."""
+        return await asyncio.to_thread(self._engine.pauses)
+
+    async def set_weight(
+        self, tenant: str, weight: int | None, *, actor: str, note: str = ""
+    ) -> Weight | None:
+        """Give a tenant so many turns in fair flows for each turn of others."""
+        return await asyncio.to_thread(
+            self._engine.set_weight, tenant, weight, actor=actor, note=note
+        )
+
+    async def weights(self) -> list[Weight]:
+        """Answer every weight that was set."""
+        return await asyncio.to_thread(self._engine.weights)
+
+    async def audit(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditLine]:
+        """Answer what operators did, the latest first."""
+        act = partial(self._engine.audit, subject=subject, before=before, limit=limit)
+        return await asyncio.to_thread(act)
 
     async def wait(
         self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None

@@ -28,13 +28,14 @@ from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOption
 from ulak.core.job import NewJob, Payload
 from ulak.core.keys import keys_of
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
-from ulak.engine import together
+from ulak.engine import steering, together
 from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
+from ulak.engine.steering import Steering
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
 from ulak.engine.why import Why, why
@@ -56,7 +57,7 @@ USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
-class Engine(Acts, Scheduling):
+class Engine(Acts, Scheduling, Steering):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for
@@ -98,6 +99,7 @@ class Engine(Acts, Scheduling):
         """
         if self._is_open:
             together.refuse_if_unable(self.store.features, flow)
+            steering.refuse_if_unable(self.store.features, flow)
         known = self._flows.setdefault((flow.name, flow.version), flow)
         if known is not flow:
             raise FlowError(
@@ -187,6 +189,7 @@ class Engine(Acts, Scheduling):
                     limits.update(flow.table.limits)
                     rates.update(flow.table.rates)
                     together.refuse_if_unable(self.store.features, flow)
+                    steering.refuse_if_unable(self.store.features, flow)
                 self.store.open()
                 self._refuse_lost_states()
                 if limits or rates:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from ulak.core.flow import Flow, FlowOptions, pool_of
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff, Limit
+from ulak.core.policy import Backoff, Limit, Rate
 from ulak.core.run import Run
 from ulak.errors import BadInput, FlowError
 from ulak.store import codec
@@ -20,7 +20,7 @@ from ulak.store import codec
 A = ParamSpec("A")
 R = TypeVar("R")
 
-STAGE_OPTIONS = ("timeout", "limit", "isolate", "transaction", "queue")
+STAGE_OPTIONS = ("timeout", "limit", "rate", "isolate", "transaction", "queue")
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -30,6 +30,7 @@ class JobOptions(FlowOptions, total=False):
 
     timeout: timedelta
     limit: Limit | None
+    rate: Rate | None
     isolate: Literal["process"] | None
 
 

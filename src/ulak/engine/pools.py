@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ulak.core.flow import Flow
+from ulak.core.job import family_of
 from ulak.engine.ports import WorkerSettings
 from ulak.store.protocol import Want
 
@@ -29,7 +30,7 @@ class Pools:
 
     def find(self, lane: str) -> str | None:
         """Answer where the stages of a lane run, or None when it is not served here."""
-        return self._pool_of.get(lane)
+        return self._pool_of.get(family_of(lane))
 
     def wants(self) -> tuple[Want, ...]:
         """Answer what can be claimed now."""
@@ -47,13 +48,13 @@ class Pools:
 
     def take(self, lane: str) -> str:
         """Take a place for a job of this lane; answer its pool."""
-        pool = self._pool_of[lane]
+        pool = self._pool_of[family_of(lane)]
         self._free[pool] -= 1
         return pool
 
     def change(self, pool: str, lane: str) -> str | None:
         """Exchange a place for one where the next stage runs; None when none is free there."""
-        other = self._pool_of.get(lane)
+        other = self._pool_of.get(family_of(lane))
         if other is None or other == pool:
             return other
         if self._free[other] <= 0:

@@ -39,6 +39,8 @@ class WorkerSettings:
     keep_stages: int = 50
     keep_for: timedelta = timedelta(seconds=10)
     """So long may one job keep its lease from stage to stage while others wait."""
+    ageing: timedelta = timedelta(minutes=10)
+    """How much waiting one level of priority is worth; 0 makes priorities strict."""
     poll: timedelta = timedelta(seconds=1)
     """The longest sleep between two looks at the store."""
     glance: timedelta = timedelta(milliseconds=50)

@@ -52,6 +52,7 @@ class Upkeep:
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
             self._store.fold_counts()
+            self._store.sweep(A_PASS)
         return moved + self._ticker.tick()
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak.clock import Instant, rfc3339, to_datetime
+from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core.draft import proof_body
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
@@ -27,6 +27,7 @@ from ulak.engine.replay import (
     trail_damage,
 )
 from ulak.ids import to_text
+from ulak.store.flow_control import ON_KEY, ON_RATE, is_keyed, is_over, keys_in, stage_of, terms_of
 from ulak.store.protocol import DedupRow, SlotRow, Store
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ SLOT_DOUBLED: Final = "slot-doubled"
 SLOT_WRONG: Final = "slot-wrong"
 SLOT_MISSING: Final = "slot-missing"
 PARKED_WITHOUT_LIMIT: Final = "parked-without-limit"
+SLOT_BEYOND_LIMIT: Final = "slot-beyond-limit"
+BUCKET_OVERFULL: Final = "bucket-overfull"
+BUCKET_OF_NO_RATE: Final = "bucket-of-no-rate"
+PAUSE_NOT_ENDED: Final = "pause-not-ended"
 LEASE_WITHOUT_WORKER: Final = "lease-without-worker"
 KEY_NOT_FREED: Final = "key-not-freed"
 KEY_OF_NO_JOB: Final = "key-of-no-job"
@@ -54,7 +59,8 @@ ORPHAN: Final = "orphan"
 
 KINDS: Final = (
     *replay.KINDS, PAYLOAD_MISSING, RESULT_UNSEEN, REQUESTS_OFF, COUNTER_OFF, SLOT_NOT_LEASED,
-    SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, LEASE_WITHOUT_WORKER,
+    SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, SLOT_BEYOND_LIMIT,
+    BUCKET_OVERFULL, BUCKET_OF_NO_RATE, PAUSE_NOT_ENDED, LEASE_WITHOUT_WORKER,
     KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN, PROOF_DIFFERS,
     TICK_MISSING, TICK_DOUBLED, ORPHAN,
 )  # fmt: skip
@@ -63,6 +69,8 @@ KINDS: Final = (
 A_PAGE = 500
 # A job that moves at every look is alive; what is wrong with it will still be wrong later.
 LOOKS = 5
+# A worker claims every second; a minute later it has ended every pause that is over.
+PATIENCE_US = 60 * SECOND
 FIRST_HASH = bytes(32)
 
 Counts = Counter[tuple[str, int, str, str]]
@@ -106,6 +114,8 @@ class _Verifier:
             yield from self._job(row)
         yield from self._counters(seen)
         yield from self._slots()
+        yield from self._buckets()
+        yield from self._pauses()
         for key in self._store.scan_keys():
             yield from self._key(key)
         # Proofs are committed with their events: those of events that were read just now are
@@ -183,20 +193,30 @@ class _Verifier:
                 LEASE_WITHOUT_WORKER,
                 f"{row.leased_by} has leased it and is not registered, so the lease never lapses",
             )
-        if row.leased_by is not None and row.slot is not None:
-            held = [s.limit for s in store.slots() if s.job_id == row.id]
-            if not held:
-                yield Damage(SLOT_MISSING, f"it runs without a slot of {row.slot}")
-        if row.parked_on is not None:
-            limits = {s.limit for s in store.slots()}
-            if row.parked_on not in limits or row.parked_on != row.slot:
-                yield Damage(
-                    PARKED_WITHOUT_LIMIT,
-                    f"it is parked on {row.parked_on}, which will not unpark it",
-                )
+        if row.leased_by is not None and row.slot is not None and not self._holds_slot(row):
+            yield Damage(SLOT_MISSING, f"it runs without a slot of {row.slot}")
+        if row.parked_on is not None and not self._will_be_unparked(row, row.parked_on):
+            yield Damage(
+                PARKED_WITHOUT_LIMIT, f"it is parked on {row.parked_on}, which will not unpark it"
+            )
 
         if row.scheduled_for is not None and row.submitter.startswith(SUBMITTER_PREFIX):
             yield from self._tick(row, row.scheduled_for)
+
+    def _holds_slot(self, row: JobRow) -> bool:
+        return row.id in {slot.job_id for slot in self._store.slots(row.slot)}
+
+    def _will_be_unparked(self, row: JobRow, name: str) -> bool:
+        """Tell whether what a job is parked on is something that it needs and that exists."""
+        if name.startswith(ON_RATE):
+            stages = {rate.name for rate in self._store.rates()}
+            return name == f"{ON_RATE}{row.rate}" and stage_of(row.rate or "") in stages
+        if name.startswith(ON_KEY):
+            return name.removeprefix(ON_KEY) in keys_in(row.slot, row.rate)
+        if name != row.slot or self._store.slots(name):
+            return name == row.slot
+        # The slots of a key are opened by whoever needs one.
+        return is_keyed(name) and stage_of(name) in {limit.name for limit in self._store.limits()}
 
     def _tick(self, row: JobRow, due_at: Instant) -> Iterator[Damage]:
         """What a schedule has submitted has its tick, and is the only one that has it."""
@@ -252,6 +272,48 @@ class _Verifier:
             if len(now) > 1:
                 places = ", ".join(f"{s.limit} {s.n}" for s in now)
                 yield Finding(SLOT_DOUBLED, to_text(job_id), f"it holds {len(now)} slots: {places}")
+
+        yield from self._open_slots()
+
+    def _open_slots(self) -> Iterator[Finding]:
+        """No limit has more open slots than it says, whoever has set it."""
+        limits = {limit.name: limit.n for limit in self._store.limits()}
+        opened = Counter(slot.limit for slot in self._store.slots() if not slot.closed)
+        for name, places in sorted(opened.items()):
+            allowed = limits.get(stage_of(name), 0)
+            now = sum(not slot.closed for slot in self._store.slots(name))
+            if places > allowed and now > allowed:
+                yield Finding(
+                    SLOT_BEYOND_LIMIT, "", f"{name} has {now} open slots, its limit is {allowed}"
+                )
+
+    def _buckets(self) -> Iterator[Finding]:
+        rates = {rate.name: terms_of(rate) for rate in self._store.rates()}
+        for bucket in self._store.buckets():
+            terms = rates.get(stage_of(bucket.name))
+            if terms is None:
+                yield Finding(BUCKET_OF_NO_RATE, "", f"the bucket {bucket.name} has no rate")
+            elif bucket.level > terms.burst * terms.per_us:
+                tokens = bucket.level / terms.per_us
+                yield Finding(
+                    BUCKET_OVERFULL,
+                    "",
+                    f"the bucket {bucket.name} has {tokens:g} tokens and holds {terms.burst}",
+                )
+
+    def _pauses(self) -> Iterator[Finding]:
+        """A pause ends with the first claim after its date: none is left if a worker lives."""
+        now = self._store.clock.now()
+        if not any(worker.expires_at > now for worker in self._store.workers()):
+            return
+        for pause in self._store.pauses(over=True):
+            if not is_over(pause, now - PATIENCE_US):
+                continue
+            yield Finding(
+                PAUSE_NOT_ENDED,
+                "",
+                f"the {pause.kind} {pause.name} is paused past its end, and no claim has ended it",
+            )
 
     def _slot(self, slot: SlotRow, job_id: bytes) -> Iterator[Finding]:
         row = self._store.find_job(job_id)

@@ -10,15 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak.clock import Instant, rfc3339, to_datetime
+from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core.flow import Gate, names
-from ulak.core.job import Event, JobRow
+from ulak.core.job import EVERY_TENANT, Event, JobRow, family_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, UNDOING
 from ulak.core.policy import SUBMITTER
 from ulak.errors import JobNotFound
 from ulak.ids import from_text, to_text
-from ulak.store.protocol import WorkerRow
+from ulak.store.flow_control import (
+    FLOW,
+    KEY,
+    ON_KEY,
+    ON_RATE,
+    QUEUE,
+    Level,
+    fill,
+    full,
+    stage_of,
+    terms_of,
+)
+from ulak.store.protocol import PauseRow, WorkerRow
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -29,6 +41,8 @@ CANCELLING: Final = "cancelling"
 OVERRAN: Final = "overran"
 LEASE_LAPSED: Final = "lease-lapsed"
 PARKED: Final = "parked"
+RATE_LIMITED: Final = "rate-limited"
+PAUSED: Final = "paused"
 DELAYED: Final = "delayed"
 NO_WORKER: Final = "no-worker"
 QUEUE_NOT_SERVED: Final = "queue-not-served"
@@ -43,9 +57,9 @@ AWAITS_DATE: Final = "awaits-date"
 STUCK: Final = "stuck"
 
 CODES: Final = (
-    ENDED, LEASED, CANCELLING, OVERRAN, LEASE_LAPSED, PARKED, DELAYED, NO_WORKER,
-    QUEUE_NOT_SERVED, VERSION_NOT_SERVED, UNDOING_NEXT, SUSPECT, DUE, GATE, HELD_BY_CODE,
-    AWAITS_SIGNAL, AWAITS_DATE, STUCK,
+    ENDED, LEASED, CANCELLING, OVERRAN, LEASE_LAPSED, PARKED, RATE_LIMITED, PAUSED, DELAYED,
+    NO_WORKER, QUEUE_NOT_SERVED, VERSION_NOT_SERVED, UNDOING_NEXT, SUSPECT, DUE, GATE,
+    HELD_BY_CODE, AWAITS_SIGNAL, AWAITS_DATE, STUCK,
 )  # fmt: skip
 """Every answer there is. Shown on every surface, so they are for ever."""
 
@@ -151,15 +165,79 @@ class _Look:
             )
         return self._why(LEASED, runs, facts)
 
-    def _parked(self, limit: str) -> Why:
-        slots = [slot for slot in self._store.slots() if slot.limit == limit]
+    def _parked(self, name: str) -> Why:
+        if name.startswith(ON_RATE):
+            return self._rate_limited(name.removeprefix(ON_RATE))
+        if name.startswith(ON_KEY):
+            return self._key_paused(name.removeprefix(ON_KEY))
+        slots = self._store.slots(name)
         holders = [to_text(slot.job_id) for slot in slots if slot.job_id is not None]
         places = sum(not slot.closed for slot in slots)
-        facts = {"limit": limit, "places": places, "held_by": holders}
+        facts = {"limit": name, "places": places, "held_by": holders}
         held = f"held by {', '.join(holders)}" if holders else "free: upkeep will pass one on"
         return self._why(
-            PARKED, f'it is parked on the limit "{limit}": {places} of them may run, {held}', facts
+            PARKED, f'it is parked on the limit "{name}": {places} of them may run, {held}', facts
         )
+
+    def _rate_limited(self, name: str) -> Why:
+        row, stage = self._row, stage_of(name)
+        facts: dict[str, Any] = {"rate": name, "cost": row.cost}
+        rate = next((r for r in self._store.rates() if r.name == stage), None)
+        if rate is None:
+            return self._why(STUCK, f'it is parked on the rate "{name}", which is gone', facts)
+        terms = terms_of(rate)
+        level = full(terms, self._now)
+        ready_at = None
+        for bucket in self._store.buckets(name):
+            level = fill(Level(bucket.level, bucket.filled_at), terms, self._now)
+            ready_at = bucket.ready_at
+        tokens = level.parts // terms.per_us
+        span = to_seconds(terms.per_us)
+        facts |= {
+            "tokens": tokens, "n": terms.n, "per_s": span, "burst": terms.burst,
+            "ready_at": _date(ready_at), "set_by": rate.actor,
+        }  # fmt: skip
+        when = "" if ready_at is None else f"; the next one can be paid at {_text(ready_at)}"
+        return self._why(
+            RATE_LIMITED,
+            f'a run costs {row.cost} of the rate "{name}", {terms.n} in {span:g} s, and '
+            f"{tokens} are there{when}",
+            facts,
+        )
+
+    def _key_paused(self, key: str) -> Why:
+        pause = next((p for p in self._store.pauses() if (p.kind, p.name) == (KEY, key)), None)
+        if pause is None:
+            facts = {"kind": KEY, "name": key}
+            return self._why(
+                PAUSED, f'the pause of the key "{key}" is over; the next claim lets it go', facts
+            )
+        return self._paused(pause)
+
+    def _paused(self, pause: PauseRow, also: str = "") -> Why:
+        until = "until somebody resumes it"
+        if pause.until_at is not None:
+            until = f"until {_text(pause.until_at)}"
+        said = f": {pause.note}" if pause.note else ""
+        facts = {
+            "kind": pause.kind, "name": pause.name, "until": _date(pause.until_at),
+            "by": pause.actor, "since": _date(pause.at), "note": pause.note,
+        }  # fmt: skip
+        return self._why(
+            PAUSED,
+            f'the {pause.kind} "{pause.name}" is paused {until}, by {pause.actor} since '
+            f"{_text(pause.at)}{said}{also}",
+            facts,
+        )
+
+    def _pause_of_lane(self) -> PauseRow | None:
+        """Answer the pause of its queue or its flow that lasts longest."""
+        lane = self._row.lane
+        if not lane:
+            return None
+        stops = {(QUEUE, queue_of(lane)), (FLOW, self._row.flow)}
+        found = [p for p in self._store.pauses() if (p.kind, p.name) in stops]
+        return max(found, key=_end_of_pause, default=None)
 
     def _claimable(self) -> Why:
         row = self._row
@@ -169,6 +247,10 @@ class _Look:
         }  # fmt: skip
         unserved = self._unserved(facts)
         owed = row.started.split() if row.role == UNDOING else []
+        pause = self._pause_of_lane()
+        if pause is not None and _end_of_pause(pause) > max(row.not_before, self._now):
+            # What is paused for longer than it is delayed is stopped by its pause.
+            return self._paused(pause, "" if unserved is None else f"; {unserved.sentence}, too")
         if row.not_before > self._now and not owed:
             after = f" after attempt {row.attempt} failed" if row.attempt else ""
             also = "" if unserved is None else f"; {unserved.sentence}, too"
@@ -205,15 +287,15 @@ class _Look:
         lanes = {lane for worker in live for lane in worker.lanes.split()}
         if not row.lane:
             return self._why(STUCK, f'nothing leads out of "{row.state}"; run verify', facts)
-        if row.lane in lanes:
+        if family_of(row.lane) in lanes:
             return None
         facts["workers"] = len(live)
         if not live:
             return self._why(NO_WORKER, "no worker is running", facts)
-        queue, pool, flow = row.lane.split("/", 2)
+        queue, pool, flow, *_ = row.lane.split("/", 3)
         served = {lane.split("/", 2)[0] for lane in lanes}
         versions = sorted(
-            int(lane.rsplit("@", 1)[1])
+            int(lane.removesuffix(EVERY_TENANT).rsplit("@", 1)[1])
             for lane in lanes
             if lane.startswith(f"{queue}/{pool}/{row.flow}@")
         )
@@ -324,6 +406,15 @@ class _Look:
     def _last_event(self) -> Event | None:
         row = self._row
         return next(iter(self._store.trail(row.id, after=row.seq - 1, limit=1)), None)
+
+
+def _end_of_pause(pause: PauseRow) -> float:
+    return float("inf") if pause.until_at is None else pause.until_at
+
+
+def to_seconds(microseconds: int) -> float:
+    """Answer a span as people say it."""
+    return microseconds / SECOND
 
 
 def _date(instant: Instant | None) -> Any:

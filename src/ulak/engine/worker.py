@@ -22,7 +22,7 @@ from ulak.clock import Instant, micros
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
-from ulak.core.job import Request
+from ulak.core.job import Request, flow_of, queue_of
 from ulak.core.outcome import GivenBack, Outcome, Stopped
 from ulak.core.table import Place
 from ulak.engine.active import ActiveRun
@@ -38,6 +38,7 @@ from ulak.engine.stages import Stages
 from ulak.engine.upkeep import Upkeep
 from ulak.errors import FlowError, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
+from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, ClaimRequest, Progress
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Worker:
         self.new_commit_id = CommitIds()
         self._outgoing: list[Entry] = []
         self._saturated = False
+        self._paused: frozenset[tuple[str, str]] = frozenset()
+        """The queues and flows that were paused when the last claim looked."""
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""
         self._stopping = False
@@ -208,7 +211,9 @@ class Worker:
             # the jobs that run here.
             looked_at = self._loop.time()
             self._finished_since = False
-            request = ClaimRequest(self.id, wants, self._entries, self._no_suspect_runs())
+            request = ClaimRequest(
+                self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
+            )
             try:
                 claimed = await self._in_thread(self.store.claim, request)
             except StoreError as error:
@@ -219,6 +224,7 @@ class Worker:
                 await self._bell.sleep(pause)
                 continue
             self.time.hear(claimed.now)
+            self._paused = claimed.paused
             self._take(claimed.claims, claimed.requests)
             if self._is_unsure:
                 self._is_unsure = not await self._has_given_back_the_unknown()
@@ -360,10 +366,11 @@ class Worker:
 
     def _may_keep(self, run: ActiveRun, place: Place) -> bool:
         """Whether the lease may go on to this stage (E-28); the place in its pool is taken then."""
-        if self._stopping or self._lost:
+        if self._stopping or self._lost or (self._paused and self._is_paused(place.lane)):
             return False
         if self._saturated and (
-            run.kept_stages >= self.settings.keep_stages
+            run.flow.fair  # others wait, and every stage is a turn
+            or run.kept_stages >= self.settings.keep_stages
             or self.now() - run.kept_since > micros(self.settings.keep_for)
         ):
             return False
@@ -372,6 +379,9 @@ class Worker:
             return False
         run.pool = pool
         return True
+
+    def _is_paused(self, lane: str) -> bool:
+        return (QUEUE, queue_of(lane)) in self._paused or (FLOW, flow_of(lane)) in self._paused
 
     def _offer(self, run: ActiveRun, change: Change) -> None:
         """Queue a change; everything that ends in one turn of the loop is handed over together."""

@@ -63,6 +63,7 @@ class MemoryStore(MemorySchedules):
         name="memory",
         durable=False,
         shared=False,
+        flow_control=True,
         durability="everything is lost when the process ends",
     )
 

@@ -325,9 +325,10 @@ class MemoryControl(MemoryReads):
         with self._lock:
             return sorted(b for b in self._buckets.values() if name in (None, b.name))
 
-    def pauses(self) -> list[PauseRow]:
+    def pauses(self, *, over: bool = False) -> list[PauseRow]:
         with self._transaction() as now:
-            return sorted(p for p in self._pauses.values() if not control.is_over(p, now))
+            found = [p for p in self._pauses.values() if over or not control.is_over(p, now)]
+            return sorted(found, key=lambda pause: pause[:2])
 
     def weights(self) -> list[WeightRow]:
         with self._lock:

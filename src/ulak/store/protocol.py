@@ -36,6 +36,8 @@ class Features:
     """`submit(connection=...)` writes in the caller's own transaction: it is a `caller.Guest`."""
     stage_transactions: bool = False
     """Stages may have `transaction=True`: it is a `stage.StageStore`."""
+    flow_control: bool = False
+    """Limits with keys, rates, pauses and fair flows are kept to."""
     durability: str = ""
     """In a sentence, what a power cut may cost."""
 
@@ -489,8 +491,9 @@ class Store(Protocol):
     def buckets(self, name: str | None = None) -> list[BucketRow]:
         """Answer every bucket that has a row, or the one of this name."""
 
-    def pauses(self) -> list[PauseRow]:
-        """Answer every pause that is not over, by kind and name."""
+    def pauses(self, *, over: bool = False) -> list[PauseRow]:
+        """Answer every pause that is not over, by kind and name; with `over`, those too that no
+        claim has ended yet."""
 
     def weights(self) -> list[WeightRow]:
         """Answer every weight that was set, by tenant."""

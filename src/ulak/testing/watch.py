@@ -16,9 +16,10 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
-from ulak.core.job import SIDE, Event, JobRow, Message
+from ulak.core.job import SIDE, Event, JobRow, Message, family_of
 from ulak.core.lifecycle import CLAIMABLE, DONE, FINAL, UNDOING, WAITING
 from ulak.ids import to_text
+from ulak.store.flow_control import ON_KEY, ON_RATE, keys_in
 from ulak.store.protocol import Store
 
 Key = tuple[str, str, str]
@@ -301,7 +302,9 @@ def has_a_way_on(flow: Flow[Any], row: JobRow) -> bool:
     if row.role in FINAL or row.leased_by is not None:
         return True
     if row.role in CLAIMABLE:
-        return row.lane in flow.table.lanes and row.parked_on in (None, row.slot)
+        needs = {None, row.slot, f"{ON_RATE}{row.rate}"}
+        needs |= {ON_KEY + key for key in keys_in(row.slot, row.rate)}
+        return family_of(row.lane) in flow.table.lanes and row.parked_on in needs
     if row.role == WAITING:
         return row.awaits is not None or row.wake_at is not None
     return row.state == flow.lifecycle.held or flow.table.places[row.state].gate is not None

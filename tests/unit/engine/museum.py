@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ulak import SUBMITTER, Backoff, Dedup, Engine, Flow, Hold, Lifecycle, Limit, Until
+from ulak import SUBMITTER, Backoff, Dedup, Engine, Flow, Hold, Lifecycle, Limit, Rate, Until
 from ulak.clock import SECOND
 from ulak.ids import from_text
 from ulak.store.protocol import ClaimRequest, Want
@@ -66,6 +66,17 @@ def limited_flow() -> Flow[Any]:
     return flow
 
 
+def metered_flow() -> Flow[Any]:
+    flow: Flow[Any] = Flow("metered", Lifecycle("queued", {"queued": ["done"]}))
+    rate = Rate(2, per=timedelta(days=1), key=lambda payload: str(payload["key"]), cost=2)
+    limit = Limit(3, key=lambda payload: str(payload["key"]))
+
+    @flow.stage("queued", limit=limit, rate=rate)
+    def work(run: Any) -> None: ...
+
+    return flow
+
+
 def asking_flow() -> Flow[Any]:
     moves = {
         "asked": ["paying", "refused"],
@@ -112,8 +123,8 @@ class Museum:
 
 def build(path: Path | None = None) -> Museum:
     """Bring every kind of job to where it stands, those first that need time to get there."""
-    steps, limited, asking = steps_flow(), limited_flow(), asking_flow()
-    harness = Harness(steps, limited, asking, path=path)
+    steps, limited, asking, metered = steps_flow(), limited_flow(), asking_flow(), metered_flow()
+    harness = Harness(steps, limited, asking, metered, path=path)
     engine = harness.engine
     ids: dict[str, str] = {}
 
@@ -158,6 +169,12 @@ def build(path: Path | None = None) -> Museum:
     engine.store.register(KEEPER, lease_us=LEASE, lanes=lanes, about="the museum")
     both = Want(tuple(limited.table.lanes), 2)
     engine.store.claim(ClaimRequest(KEEPER, (both,), {("limited", 1, "queued"): "running"}))
+
+    engine.pause(key="b", actor="op", note="too many complaints")
+    add("paid", metered, {"key": "a"}, priority=0)
+    add("unpaid", metered, {"key": "a"})
+    add("paused", metered, {"key": "b"})
+    engine.store.claim(ClaimRequest(KEEPER, (Want(tuple(metered.table.lanes), 9),)))
 
     abroad = Engine(engine.store, flows=[stranger_flow()])
     ids["stranger"] = abroad.submit(abroad.flows[0], {}).id

@@ -62,6 +62,19 @@ class MemorySurgeon:
         slots = self.store._slots.pop(limit)
         self.store._slots[to] = {n: slot._replace(limit=to) for n, slot in slots.items()}
 
+    def drop_rates(self) -> None:
+        self.store._rates.clear()
+
+    def edit_bucket(self, name: str, level: int) -> None:
+        self.store._buckets[name] = self.store._buckets[name]._replace(level=level)
+
+    def end_pauses(self, until_at: int) -> None:
+        for key, pause in self.store._pauses.items():
+            self.store._pauses[key] = pause._replace(until_at=until_at)
+
+    def lower_limit(self, name: str, n: int) -> None:
+        self.store._limits[name] = self.store._limits[name]._replace(n=n)
+
     def add_key(self, key: DedupRow) -> None:
         self.store._keys[key[:3]] = key
 
@@ -112,7 +125,8 @@ class SqliteSurgeon:
         self._edit("jobs", "id = ?", (job_id,), columns)
 
     def drop_job(self, job_id: bytes) -> None:
-        row = self.db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        columns = ", ".join(JobRow._fields)
+        row = self.db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", (job_id,)).fetchone()
         job = JobRow._make(row)
         self._drop("jobs", "id = ?", job_id)
         self.count(job.flow, job.state, job.role, -1)
@@ -157,6 +171,18 @@ class SqliteSurgeon:
 
     def rename_slots(self, limit: str, to: str) -> None:
         self.db.execute("UPDATE slots SET limit_name = ? WHERE limit_name = ?", (to, limit))
+
+    def drop_rates(self) -> None:
+        self.db.execute("DELETE FROM rates")
+
+    def edit_bucket(self, name: str, level: int) -> None:
+        self._edit("buckets", "name = ?", (name,), {"level": level})
+
+    def end_pauses(self, until_at: int) -> None:
+        self.db.execute("UPDATE pauses SET until_at = ?", (until_at,))
+
+    def lower_limit(self, name: str, n: int) -> None:
+        self._edit("limits", "name = ?", (name,), {"n": n})
 
     def add_key(self, key: DedupRow) -> None:
         self.db.execute("INSERT INTO dedup VALUES (?, ?, ?, ?, ?)", key)

@@ -177,7 +177,17 @@ DAMAGES: dict[str, list[tuple[str, Cut]]] = {
     verify.PARKED_WITHOUT_LIMIT: [
         ("parked", lambda s, m: s.rename_slots(LIMIT, "another")),
         ("parked", lambda s, m: s.edit_job(m.id("parked"), parked_on="another")),
+        ("unpaid", lambda s, m: s.drop_rates()),
+        ("unpaid", lambda s, m: s.edit_job(m.id("unpaid"), rate="metered/other")),
+        ("paused", lambda s, m: s.edit_job(m.id("paused"), parked_on="/key/c")),
     ],
+    verify.SLOT_BEYOND_LIMIT: [
+        ("", lambda s, m: s.lower_limit(LIMIT, 0)),
+        ("", lambda s, m: s.lower_limit("metered/queued", 1)),
+    ],
+    verify.BUCKET_OVERFULL: [("", lambda s, m: s.edit_bucket("metered/queued/a", 2**60))],
+    verify.BUCKET_OF_NO_RATE: [("", lambda s, m: s.drop_rates())],
+    verify.PAUSE_NOT_ENDED: [("", lambda s, m: s.end_pauses(1))],
     verify.LEASE_WITHOUT_WORKER: [("leased", lambda s, m: s.drop_worker(KEEPER))],
     verify.KEY_NOT_FREED: [
         (

@@ -51,6 +51,8 @@ def serve(harness: Harness, *flows: Flow[Any], seconds: int = 60) -> None:
         ("later", "delayed", {"attempt": 1}),
         ("delayed", "delayed", {"attempt": 2}),
         ("parked", "parked", {"limit": "limited/queued", "places": 1}),
+        ("unpaid", "rate-limited", {"rate": "metered/queued/a", "cost": 2, "tokens": 0}),
+        ("paused", "paused", {"kind": "key", "name": "b", "by": "op", "until": None}),
         ("held", "held", {"code": "look-at-me", "message": "a person must look"}),
         ("asked", "gate", {"by": ["operator"], "not_by": ["ada"], "choices": ["no", "yes"]}),
         ("paying", "awaits-signal", {"signal": "paid", "until": None}),
@@ -80,6 +82,10 @@ def test_the_sentence_names_the_date_the_limit_the_people_and_the_worker(rooms: 
 
     assert "delayed until 2029-07-25T00:00:00Z" in sentence("later")
     assert rooms.ids["leased"] in sentence("parked")
+    assert "costs 2 of the rate" in sentence("unpaid")
+    assert "2 in 86400 s, and 0 are there; the next one can be paid at 20" in sentence("unpaid")
+    assert 'the key "b" is paused until somebody resumes it, by op' in sentence("paused")
+    assert "too many complaints" in sentence("paused")
     assert 'by "operator", not by "ada" until 2030-08-29' in sentence("asked")
     assert sentence("leased").startswith('keeper has run "running" since 2028-03-12')
     assert '"first", attempt 2, waits until 2028-03-12T01:00:00' in sentence("undoing")
@@ -95,6 +101,39 @@ def test_a_due_job_is_about_to_be_claimed_or_has_no_worker() -> None:
         assert harness.why(job.id).code == "due"
         harness.clock.advance(timedelta(seconds=61))
         assert harness.why(job.id).code == "no-worker"
+
+
+@pytest.mark.shows("E-60", "E-64")
+def test_a_job_of_a_paused_queue_or_flow_says_so_before_anything_else() -> None:
+    flow = one_stage()
+    with Harness(flow) as harness:
+        job, later = harness.submit(flow), harness.submit(flow, after=timedelta(hours=1))
+        harness.engine.pause(flow="one", actor="ada", until=timedelta(minutes=30))
+        why = harness.why(job.id)
+        assert (why.code, why.facts["kind"], why.facts["by"]) == ("paused", "flow", "ada")
+        assert "no worker is running, too" in why.sentence
+        assert harness.why(later.id).code == "delayed", "it would not run before that anyway"
+        harness.engine.pause(queue="one", actor="bob", note="a leak")
+        why = harness.why(later.id)
+        assert (why.code, why.facts["kind"]) == ("paused", "queue")
+        assert "a leak" in why.sentence
+        serve(harness, flow)
+        harness.engine.resume(queue="one", actor="bob")
+        harness.engine.resume(flow="one", actor="ada")
+        assert harness.why(job.id).code == "due"
+
+
+@pytest.mark.shows("E-60", "E-64")
+def test_a_job_of_a_fair_flow_is_served_by_whoever_serves_its_family() -> None:
+    flow = one_stage(fair=True)
+    with Harness(flow) as harness:
+        job = harness.submit(flow, tenant="acme")
+        serve(harness, flow)
+        assert harness.why(job.id).code == "due"
+        newer = one_stage(version=2, fair=True)
+        serve(harness, newer)
+        why = harness.why(job.id)
+        assert (why.code, why.facts["versions"]) == ("version-not-served", [2])
 
 
 @pytest.mark.shows("E-64", "E-50")

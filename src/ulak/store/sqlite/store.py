@@ -96,6 +96,7 @@ class SqliteStore:
             durable=True,
             shared=True,
             caller_transactions=True,
+            flow_control=True,
             durability=LOSSES[synchronous],
         )
         self._synchronous = synchronous
@@ -259,8 +260,9 @@ class SqliteStore:
     def buckets(self, name: str | None = None) -> list[BucketRow]:
         return self._read(lambda db: control.buckets(db, name))
 
-    def pauses(self) -> list[PauseRow]:
-        return self._read(lambda db: control.pauses(db, self.clock.now()))
+    def pauses(self, *, over: bool = False) -> list[PauseRow]:
+        now = 0 if over else self.clock.now()
+        return self._read(lambda db: control.pauses(db, now))
 
     def weights(self) -> list[WeightRow]:
         return self._read(control.weights)

@@ -38,6 +38,7 @@ from ulak.testing.conformance.flows import (
     NARROW_LIMIT,
     RATED_RATE,
     TIGHT_LIMIT,
+    UNSTEERED,
 )
 
 OUTCOMES: tuple[Outcome, ...] = (
@@ -64,20 +65,25 @@ PAUSABLE = (("queue", "line"), ("flow", "shared"), ("key", "1"), ("key", "2"))
 class History:
     """Draws verbs and outcomes from a seed. Rows may be stale: guards have to notice."""
 
-    def __init__(self, desk: Desk, seed: int) -> None:
+    def __init__(self, desk: Desk, seed: int, *, steers: bool | None = None) -> None:
+        steers = desk.store.features.flow_control if steers is None else steers
         self.desk = desk
         self.draw = random.Random(seed)
-        self.flows: dict[str, Flow[Any]] = {flow.name: flow for flow in EVERY}
+        self.steers = steers
+        self.every = EVERY if steers else UNSTEERED
+        self.flows: dict[str, Flow[Any]] = {flow.name: flow for flow in self.every}
         self.leased: list[JobRow] = []
-        desk.declare(*EVERY)
+        desk.declare(*self.every)
         desk.store.declare({TIGHT_LIMIT: LimitTerms(2), NARROW_LIMIT: LimitTerms(1)})
 
     def go_on(self, steps: int) -> None:
         """Take so many steps."""
         verbs: list[Callable[[], None]] = [
             self._submit, self._submit, self._claim, self._claim, self._end, self._end, self._end,
-            self._act, self._act, self._wake, self._turn, self._ask, self._keep_house, self._steer,
+            self._act, self._act, self._wake, self._turn, self._ask, self._keep_house,
         ]  # fmt: skip
+        if self.steers:
+            verbs.append(self._steer)
         for _ in range(steps):
             self.draw.choice(verbs)()
 
@@ -106,7 +112,7 @@ class History:
         assert store.scan_orphans() == []
 
     def _submit(self) -> None:
-        flow = self.draw.choice(EVERY)
+        flow = self.draw.choice(self.every)
         key = self.draw.choice([None, None, "k1", "k2"])
         payload = b'{"key": "%d", "cost": %d}' % (self.draw.randrange(3), self.draw.randrange(1, 7))
         tenant = self.draw.choice(["", "acme", "zoo"])
@@ -121,8 +127,8 @@ class History:
         worker = f"w{self.draw.randrange(3)}"
         if worker not in {w.id for w in self.desk.store.workers()}:
             self.desk.hire(worker)
-        ageing = timedelta(seconds=self.draw.choice([0, 0, 30]))
-        seen = self.desk.look(worker, self.draw.randrange(1, 6), EVERY, ageing=ageing)
+        ageing = timedelta(seconds=self.draw.choice([0, 0, 30]) if self.steers else 0)
+        seen = self.desk.look(worker, self.draw.randrange(1, 6), self.every, ageing=ageing)
         self.leased += [claim.row for claim in seen.claims]
 
     def _end(self) -> None:
@@ -204,7 +210,7 @@ class History:
             lambda: store.change_rate(RATED_RATE, None, actor="ada", note=""),
             lambda: store.weigh("acme", draw.choice([None, 2, 3]), actor="ada", note=""),
             lambda: store.sweep(draw.randrange(1, 9)),
-            lambda: self.desk.declare(*EVERY),
+            lambda: self.desk.declare(*self.every),
         ]
         draw.choice(acts)()
 

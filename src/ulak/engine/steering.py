@@ -1,0 +1,344 @@
+"""What operators change while everything runs: limits, rates, pauses and weights, all audited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ulak.clock import Instant, micros, rfc3339, to_datetime, to_instant
+from ulak.core.flow import Flow, names
+from ulak.core.job import queue_of
+from ulak.core.keys import storable_key
+from ulak.core.policy import Rate
+from ulak.engine.reads import Reads
+from ulak.errors import BadInput, NotSupported
+from ulak.store import codec
+from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE
+from ulak.store.protocol import (
+    AuditRow,
+    Features,
+    JobFilter,
+    LimitRow,
+    PauseRow,
+    RateRow,
+    Store,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StageLimit:
+    """How many runs of a stage there may be at once: of the stage, or of each key of it."""
+
+    name: str
+    n: int
+    declared: int
+    keyed: bool
+    actor: str | None
+    """Who has set `n`; None while it is what the flow declares."""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StageRate:
+    """How many tokens the bucket of a stage, or of each key of it, gets in a span of time."""
+
+    name: str
+    n: int
+    per: timedelta
+    burst: int
+    declared: tuple[int, timedelta, int]
+    """`n`, `per` and `burst` as the flow declares them."""
+    actor: str | None
+    """Who has set the rate; None while it is what the flow declares."""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """No job of this queue, flow or key is begun until the end of the pause."""
+
+    kind: str
+    name: str
+    until: datetime | None
+    """When it ends by itself; None means that somebody must resume."""
+    actor: str
+    note: str | None
+    at: datetime
+    replaces: Pause | None = None
+    """The pause that was in force when this one began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How many turns a tenant of fair flows has for each turn of others."""
+
+    tenant: str
+    weight: int
+    actor: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """One act of an operator."""
+
+    position: int
+    at: datetime
+    actor: str
+    act: str
+    subject: str
+    note: str | None
+    details: Any
+
+
+class Steering(Reads):
+    """The engine's verbs for flow control. Each is one transaction, its line of audit included."""
+
+    # --- limits and rates -------------------------------------------------------
+
+    def set_limit(self, name: str, n: int | None, *, actor: str, note: str = "") -> StageLimit:
+        """Set how many runs of a stage there may be at once, None for what its flow declares.
+
+        In force at once, in every process, and after a restart. A lowered limit drains: what
+        runs ends its stage.
+
+        Args:
+            name: The limit, `flow/state`.
+            n: How many; of a limit with a key, for each key. 0 lets nobody begin.
+            actor: Who acts.
+            note: Why, for whoever reads the audit.
+
+        Raises:
+            BadInput: there is no such limit, or `n` is negative.
+        """
+        if n is not None and n < 0:
+            raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
+        store = self._steered()
+        row = store.change_limit(name, n, actor=_actor(actor), note=note)
+        if row is None:
+            raise BadInput(f'there is no limit "{name}"; there are {_list(store.limits())}')
+        return _limit(row)
+
+    def limits(self) -> list[StageLimit]:
+        """Answer every limit and who has set it."""
+        return [_limit(row) for row in self.open().store.limits()]
+
+    def set_rate(self, name: str, rate: Rate | None, *, actor: str, note: str = "") -> StageRate:
+        """Set the rate of a stage, None for what its flow declares.
+
+        In force at once, in every process, and after a restart. The bucket keeps its tokens.
+
+        Args:
+            name: The rate, `flow/state`.
+            rate: `Rate(n, per=..., burst=...)`; key and cost stay what the flow declares.
+            actor: Who acts.
+            note: Why, for whoever reads the audit.
+
+        Raises:
+            BadInput: there is no such rate, or it makes no sense.
+        """
+        terms = None
+        if rate is not None:
+            wrong = rate.complaint()
+            if wrong is not None:
+                raise BadInput(wrong)
+            terms = rate.terms()
+        store = self._steered()
+        row = store.change_rate(name, terms, actor=_actor(actor), note=note)
+        if row is None:
+            raise BadInput(f'there is no rate "{name}"; there are {_list(store.rates())}')
+        return _rate(row)
+
+    def rates(self) -> list[StageRate]:
+        """Answer every rate and who has set it."""
+        return [_rate(row) for row in self.open().store.rates()]
+
+    # --- pauses -----------------------------------------------------------------
+
+    def pause(
+        self,
+        *,
+        queue: str | None = None,
+        flow: str | None = None,
+        key: str | None = None,
+        actor: str,
+        note: str = "",
+        until: datetime | timedelta | None = None,
+    ) -> Pause:
+        """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
+
+        Pausing again sets another end; the answer says which pause it replaces. A worker hears
+        of a pause with its next claim, within a second, and until then may go on to the next
+        stage of a job that it has leased.
+
+        Args:
+            queue: The queue, or
+            flow: the flow, in every version and queue, or
+            key: the key of a limit or a rate, in every flow that has it.
+            actor: Who acts.
+            note: Why, for whoever reads the audit.
+            until: When it ends by itself, or after how long; without it, `resume` ends it.
+
+        Raises:
+            BadInput: nobody knows such a queue or flow, or the end has passed.
+        """
+        kind, name = self._pausable(queue, flow, key)
+        store, who = self._steered(), _actor(actor)
+        now = store.clock.now()
+        ends = None if until is None else _instant(until, now)
+        if ends is not None and ends <= now:
+            raise BadInput(f"a pause until {rfc3339(to_datetime(ends))} would be over already")
+        self._must_be_known(kind, name)
+        before = store.pause(kind, name, until=ends, actor=who, note=note)
+        replaced = None if before is None else _pause(before)
+        return _pause(PauseRow(kind, name, ends, who, note or None, now), replaced)
+
+    def resume(
+        self,
+        *,
+        queue: str | None = None,
+        flow: str | None = None,
+        key: str | None = None,
+        actor: str,
+        note: str = "",
+    ) -> Pause:
+        """End a pause; answers what has ended.
+
+        Raises:
+            BadInput: it is not paused.
+        """
+        kind, name = self._pausable(queue, flow, key)
+        store = self._steered()
+        ended = store.resume(kind, name, actor=_actor(actor), note=note)
+        if ended is None:
+            known = names([f"{row.kind} {row.name}" for row in store.pauses()])
+            raise BadInput(f'the {kind} "{name}" is not paused; what is paused: {known}')
+        return _pause(ended)
+
+    def pauses(self) -> list[Pause]:
+        """Answer every pause that is not over."""
+        return [_pause(row) for row in self.open().store.pauses()]
+
+    def _pausable(self, queue: str | None, flow: str | None, key: str | None) -> tuple[str, str]:
+        given = [(QUEUE, queue), (FLOW, flow), (KEY, key)]
+        said = [(kind, name) for kind, name in given if name is not None]
+        if len(said) != 1:
+            raise BadInput("say one of queue=, flow= and key=")
+        kind, name = said[0]
+        return kind, storable_key(name, f"the {kind}")
+
+    def _must_be_known(self, kind: str, name: str) -> None:
+        """Refuse to pause what nobody has heard of: a slip of the pen would pause nothing."""
+        store = self.store
+        if kind == FLOW:
+            known = {f.name for f in self._flows.values()} | {c.flow for c in store.counts()}
+        elif kind == QUEUE:
+            lanes = {lane for f in self._flows.values() for lane in f.table.lanes}
+            lanes |= {lane for worker in store.workers() for lane in worker.lanes.split()}
+            known = {queue_of(lane) for lane in lanes}
+            if name not in known and store.list_jobs(JobFilter(queue=name), limit=1):
+                return
+        else:
+            return
+        if name not in known:
+            raise BadInput(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
+
+    # --- weights and audit ------------------------------------------------------
+
+    def set_weight(
+        self, tenant: str, weight: int | None, *, actor: str, note: str = ""
+    ) -> Weight | None:
+        """Give a tenant so many turns in fair flows for each turn of others; None for one.
+
+        Raises:
+            BadInput: the weight is not between 1 and 1,000.
+        """
+        if weight is not None and not 1 <= weight <= HEAVIEST:
+            raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")
+        store, who = self._steered(), _actor(actor)
+        store.weigh(tenant, weight, actor=who, note=note)
+        if weight is None:
+            return None
+        return Weight(tenant, weight, who, to_datetime(store.clock.now()))
+
+    def weights(self) -> list[Weight]:
+        """Answer every weight that was set."""
+        rows = self.open().store.weights()
+        return [Weight(r.tenant, r.weight, r.actor, to_datetime(r.at)) for r in rows]
+
+    def audit(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditLine]:
+        """Answer what operators did, the latest first; `before` is the last position of a page."""
+        store = self.open().store
+        return [_line(r) for r in store.audit_trail(subject=subject, before=before, limit=limit)]
+
+    def _steered(self) -> Store:
+        store = self.open().store
+        if not store.features.flow_control:
+            raise _cannot(store.features, "flow control")
+        return store
+
+
+def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
+    """Refuse a flow that needs flow control of a store that has none.
+
+    Raises:
+        NotSupported: naming the flow and the cure.
+    """
+    if not features.flow_control and (flow.fair or flow.table.keyed or flow.table.rates):
+        raise _cannot(features, f"{flow.name}: a key, a rate or fair=True")
+
+
+def _cannot(features: Features, what: str) -> NotSupported:
+    return NotSupported(
+        f"{what} is not to be had from the {features.name} store yet; connect to SQLite"
+    )
+
+
+def _actor(actor: str) -> str:
+    if not actor:
+        raise BadInput("say who acts: actor= must not be empty")
+    return actor
+
+
+def _instant(until: datetime | timedelta, now: Instant) -> Instant:
+    if isinstance(until, timedelta):
+        return now + micros(until)
+    if until.tzinfo is None:
+        raise BadInput(f"until={until} has no time zone; say which it is")
+    return to_instant(until)
+
+
+def _limit(row: LimitRow) -> StageLimit:
+    return StageLimit(
+        row.name, row.n, row.declared, bool(row.keyed), row.actor, to_datetime(row.at)
+    )
+
+
+def _rate(row: RateRow) -> StageRate:
+    declared = (row.declared_n, _span(row.declared_per_us), row.declared_burst)
+    return StageRate(
+        row.name, row.n, _span(row.per_us), row.burst, declared, row.actor, to_datetime(row.at)
+    )
+
+
+def _span(microseconds: int) -> timedelta:
+    return timedelta(microseconds=microseconds)
+
+
+def _pause(row: PauseRow, replaces: Pause | None = None) -> Pause:
+    until = None if row.until_at is None else to_datetime(row.until_at)
+    return Pause(row.kind, row.name, until, row.actor, row.note, to_datetime(row.at), replaces)
+
+
+def _line(row: AuditRow) -> AuditLine:
+    details = codec.decode(row.details.encode())
+    return AuditLine(
+        row.position, to_datetime(row.at), row.actor, row.act, row.subject, row.note, details
+    )
+
+
+def _list(rows: list[LimitRow] | list[RateRow]) -> str:
+    return names([row.name for row in rows]) if rows else "none"
