@@ -7,6 +7,7 @@ import pytest
 
 from tests.conformance.places import place_of
 from tests.conformance.stores import STORES, memory
+from ulak.store import flow_control as control
 from ulak.testing.conformance import Desk
 from ulak.testing.conformance.history import History
 
@@ -57,8 +58,20 @@ def _picture(desk: Desk) -> list[object]:
         store.proof_heads(),
         store.limits(),
         store.rates(),
-        store.buckets(),
+        _buckets(desk),
         store.pauses(),
         store.weights(),
         store.audit_trail(),
     ]
+
+
+def _buckets(desk: Desk) -> list[object]:
+    """What is in the buckets now; a full one may have a row or none."""
+    terms = {rate.name: control.terms_of(rate) for rate in desk.store.rates()}
+    found: list[object] = []
+    for bucket in desk.store.buckets():
+        rate = terms[control.stage_of(bucket.name)]
+        level = control.fill(control.Level(bucket.level, bucket.filled_at), rate, desk.now)
+        if level != control.full(rate, desk.now) or bucket.ready_at is not None:
+            found.append((bucket.name, level, bucket.ready_at))
+    return found

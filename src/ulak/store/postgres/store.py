@@ -91,6 +91,7 @@ class PostgresStore:
             name="postgres",
             durable=True,
             shared=True,
+            flow_control=True,
             caller_transactions=True,
             stage_transactions=True,
             durability="nothing that was acknowledged is lost, unless the server's "
