@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ulak.clock import Clock
 from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
@@ -40,8 +42,8 @@ def connect(
     return Engine(store_of(url), flows=flows, submit_timeout=submit_timeout)
 
 
-def store_of(url: str) -> Store:
-    """Make the store that a URL names, closed.
+def store_of(url: str, *, clock: Clock | None = None) -> Store:
+    """Make the store that a URL names, closed; with a clock of its own, or this one.
 
     Raises:
         BadInput: the URL names no store that ulak knows.
@@ -50,15 +52,15 @@ def store_of(url: str) -> Store:
     if parts.scheme == "memory":
         from ulak.store.memory import MemoryStore
 
-        return MemoryStore()
+        return MemoryStore(clock)
     if parts.scheme == "sqlite":
-        return _sqlite(url, parts.path, parts.netloc, dict(parse_qsl(parts.query)))
+        return _sqlite(url, parts.path, parts.netloc, dict(parse_qsl(parts.query)), clock)
     if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url, parts)
+        return _postgres(url, clock)
     raise BadInput(f"{_without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
 
 
-def _sqlite(url: str, path: str, host: str, options: dict[str, str]) -> Store:
+def _sqlite(url: str, path: str, host: str, options: dict[str, str], clock: Clock | None) -> Store:
     from ulak.store.sqlite import SqliteStore
 
     # sqlite:///app.db is relative, sqlite:////var/app.db absolute, as SQLAlchemy has it.
@@ -68,30 +70,47 @@ def _sqlite(url: str, path: str, host: str, options: dict[str, str]) -> Store:
     synchronous = options.pop("synchronous", "FULL").upper()
     if options or synchronous not in ("FULL", "NORMAL"):
         raise BadInput(f"{url!r}: the only option is synchronous=FULL or synchronous=NORMAL")
-    store: Store = SqliteStore(Path(name), synchronous=synchronous)
+    store: Store = SqliteStore(Path(name), synchronous=synchronous, clock=clock)
     return store
 
 
-def _postgres(url: str, parts: SplitResult) -> Store:
+def _postgres(url: str, clock: Clock | None) -> Store:
     try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
         from ulak.store.postgres import PostgresStore
     except ImportError as error:
         raise BadInput(
             f"{_without_password(url)!r} needs psycopg, which is not installed ({error}); "
             "install ulak[postgres]"
         ) from None
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    pooled = options.pop("pooled", "false")
+    conninfo, pooled = _without_pooled(url)
     if pooled not in ("true", "false"):
         raise BadInput(f"pooled={pooled!r} is neither true nor false")
-    conninfo = parts._replace(query=urlencode(options)).geturl()
-    store: Store = PostgresStore(conninfo, pooled=pooled == "true")
+    try:
+        conninfo_to_dict(conninfo)
+    except ProgrammingError as error:
+        # Of a URL that it cannot part, libpq quotes the pieces: the password may be one of them.
+        shown = _without_password(url)
+        why = error if shown == url else "write @ : / ? # % of a password percent-encoded"
+        raise BadInput(f"{shown!r} cannot be read: {why}") from None
+    store: Store = PostgresStore(conninfo, pooled=pooled == "true", clock=clock)
     return store
+
+
+def _without_pooled(url: str) -> tuple[str, str]:
+    """Take the option that is ours out of a URL; the others are libpq's, to the letter."""
+    head, mark, query = url.partition("?")
+    options = query.split("&") if query else []
+    ours = [option for option in options if option.partition("=")[0] == "pooled"]
+    others = [option for option in options if option not in ours]
+    value = ours[-1].partition("=")[2] if ours else "false"
+    return head + (mark + "&".join(others) if others else ""), value
 
 
 def _without_password(url: str) -> str:
     """Write a URL for an error: whoever reads it need not learn the password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+    # Up to the last @, since a password that was not encoded may have one of its own.
+    url = re.sub(r"(://[^:/@?]*):.*@", r"\1:***@", url)
+    return re.sub(r"\bpassword=[^&\s]*", "password=***", url)

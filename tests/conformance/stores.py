@@ -26,10 +26,10 @@ def pooled(url: str) -> Store:
 
 
 def make_schema(url: str) -> None:
-    """What every database of PostgreSQL begins with."""
-    store = postgres(url)
-    store.open()
-    store.close()
+    """What every database of PostgreSQL begins with, months of either clock included."""
+    for store in (postgres(url), PostgresStore(url)):
+        store.open()
+        store.close()
 
 
 STORES: dict[str, Callable[[str], Store]] = {

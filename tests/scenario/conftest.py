@@ -1,11 +1,31 @@
-"""What the stories share: each is told on memory and on a SQLite file."""
+"""What the stories share: each is told on every store that can tell it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.stores import make_schema
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    """The file of the store, None for the one in memory; for `Harness(path=...)`."""
-    return None if request.param == "memory" else tmp_path / "jobs.db"
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def jobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store, for `Harness(url=...)` and `store_of`."""
+    if request.param == "memory":
+        yield "memory://"
+    else:
+        yield from _shared(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store that several processes, or several lives of one, can share."""
+    yield from _shared(request, tmp_path)
+
+
+def _shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{folder}/jobs.db"
+        return
+    with request.getfixturevalue("databases").lend(make_schema) as url:
+        yield url

@@ -5,19 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import ulak
+from ulak import wiring
 from ulak.core.change import Change
 from ulak.engine.engine import Engine
-from ulak.store.memory import MemoryStore
-from ulak.store.sqlite import SqliteStore
 
 SOON = timedelta(seconds=20)
-on_each_store = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
 class Double:
@@ -50,9 +45,9 @@ class Double:
         return call
 
 
-def store_of(kind: str, folder: Path) -> Any:
-    """A real store of this kind."""
-    return MemoryStore() if kind == "memory" else SqliteStore(folder / "jobs.db")
+def store_of(url: str) -> Any:
+    """A real store, of which a double may be made."""
+    return wiring.store_of(url)
 
 
 def engine_on(store: Any, *flows: Any, **options: Any) -> Engine:

@@ -1,6 +1,6 @@
 """A program of its own, for tests that need real processes: `python -m tests.scenario.program`.
 
-    program work DATABASE [LEASE_S [DRAIN_S]]     works until SIGTERM, then drains
+    program work URL [LEASE_S [DRAIN_S]]     works until SIGTERM, then drains
 
 Every stage writes a line into the file `ledger` of its folder, and waits while `hold` is there.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import ulak
-from ulak.store.sqlite import SqliteStore
 
 FOLDER = "ULAK_TEST_FOLDER"
 """Names the folder of the ledger. A test that runs these flows in its own process must set it:
@@ -92,14 +91,14 @@ def isolated(run: ulak.Run[str]) -> str:
 FLOWS = (loop_flow, thread_flow, deaf_flow, narrow_flow, isolated_flow)
 
 
-def engine_at(path: str | Path) -> ulak.Engine:
-    return ulak.Engine(SqliteStore(path), flows=FLOWS)
+def engine_at(url: str) -> ulak.Engine:
+    return ulak.connect(url, flows=FLOWS)
 
 
-def start(folder: Path, *options: object) -> subprocess.Popen[bytes]:
-    """Start a worker of this program on `folder/jobs.db`."""
+def start(url: str, folder: Path, *options: object) -> subprocess.Popen[bytes]:
+    """Start a worker of this program on a store; its ledger is in the folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, "work", str(folder / "jobs.db"), *map(str, options)],
+        [sys.executable, "-m", __name__, "work", url, *map(str, options)],
         env={**os.environ, FOLDER: str(folder)},
         cwd=Path(__file__).parents[2],
     )
@@ -111,8 +110,8 @@ def ledger(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def work(path: str, lease_s: float = 30.0, drain_s: float = 5.0) -> None:
-    engine = engine_at(path)
+def work(url: str, lease_s: float = 30.0, drain_s: float = 5.0) -> None:
+    engine = engine_at(url)
     worker = engine.worker(
         ulak.WorkerSettings(
             lease=timedelta(seconds=lease_s),

@@ -18,7 +18,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -34,8 +33,7 @@ def life(*states: str) -> ulak.Lifecycle:
 
 
 @pytest.mark.shows("E-39")
-@on_each_store
-def test_a_job_at_rest_is_cancelled_at_once(kind: str, tmp_path: Path) -> None:
+def test_a_job_at_rest_is_cancelled_at_once(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("rest", life("go", "later", "asks", "done"))
 
     @flow.stage("go", limit=ulak.Limit(1))
@@ -50,7 +48,7 @@ def test_a_job_at_rest_is_cancelled_at_once(kind: str, tmp_path: Path) -> None:
     @flow.stage("asks")
     async def asks(run: ulak.Run[Any]) -> None: ...
 
-    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()):
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()):
         delayed = engine.submit(flow, "x", after=timedelta(hours=1))
         waiting = engine.submit(flow, "wait")
         engine.wait(waiting.id, until="later", timeout=SOON)
@@ -73,11 +71,8 @@ def test_a_job_at_rest_is_cancelled_at_once(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.shows("E-39")
-@on_each_store
 @pytest.mark.parametrize("full", [False, True], ids=["free places", "every place taken"])
-def test_a_running_job_is_cancelled_within_two_seconds(
-    kind: str, full: bool, tmp_path: Path
-) -> None:
+def test_a_running_job_is_cancelled_within_two_seconds(jobs_url: str, full: bool) -> None:
     stopped: list[str] = []
     flow: ulak.Flow[Any] = ulak.Flow("run", life("go", "done"), retry=0)
     threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
@@ -97,7 +92,7 @@ def test_a_running_job_is_cancelled_within_two_seconds(
         raise InterruptedError
 
     places = {"loop": 1, "threads": 1} if full else {}
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     with (
         engine_on(store, flow, threaded) as engine,
         engine.working(settings(poll=30, **places)) as worker,
@@ -121,13 +116,14 @@ def test_a_running_job_is_cancelled_within_two_seconds(
 
 @pytest.mark.shows("E-39")
 def test_a_job_that_runs_in_another_process_is_cancelled_within_two_seconds(
+    shared_url: str,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "hold").touch()
-    with program.engine_at(tmp_path / "jobs.db") as engine:
+    with program.engine_at(shared_url) as engine:
         flows = (program.loop_flow, program.thread_flow, program.isolated_flow)
         jobs = [engine.submit(flow, "x") for flow in flows]
-        worker = program.start(tmp_path)
+        worker = program.start(shared_url, tmp_path)
         try:
             eventually(lambda: len(program.ledger(tmp_path)) == 3)
             asked_at = time.monotonic()
@@ -142,9 +138,8 @@ def test_a_job_that_runs_in_another_process_is_cancelled_within_two_seconds(
 
 
 @pytest.mark.shows("E-39")
-@on_each_store
-def test_a_stage_that_finishes_first_keeps_its_move(kind: str, tmp_path: Path) -> None:
-    store = Double(store_of(kind, tmp_path))
+def test_a_stage_that_finishes_first_keeps_its_move(jobs_url: str) -> None:
+    store = Double(store_of(jobs_url))
     flow: ulak.Flow[Any] = ulak.Flow("first", life("go", "on", "done"))
     ran: list[str] = []
 
@@ -174,9 +169,8 @@ def test_a_stage_that_finishes_first_keeps_its_move(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.shows("E-39")
-@on_each_store
-def test_a_cancel_that_loses_against_the_last_move_is_too_late(kind: str, tmp_path: Path) -> None:
-    store = Double(store_of(kind, tmp_path))
+def test_a_cancel_that_loses_against_the_last_move_is_too_late(jobs_url: str) -> None:
+    store = Double(store_of(jobs_url))
     flow: ulak.Flow[Any] = ulak.Flow("last", life("go", "done"))
     started, go_on = threading.Event(), threading.Event()
 
@@ -203,7 +197,7 @@ def test_a_cancel_that_loses_against_the_last_move_is_too_late(kind: str, tmp_pa
 
 @pytest.mark.shows("E-39")
 def test_a_cancel_that_is_carried_out_before_it_is_answered_was_not_too_late() -> None:
-    store = Double(store_of("memory", Path()))
+    store = Double(store_of("memory://"))
     flow: ulak.Flow[Any] = ulak.Flow("fast", life("go", "done"))
 
     @flow.stage("go")
@@ -241,7 +235,7 @@ def test_a_cancel_goes_through_the_undos_and_cannot_interrupt_them() -> None:
     async def fly(run: ulak.Run[Any]) -> None:
         await asyncio.sleep(60)
 
-    with engine_on(store_of("memory", Path()), flow) as engine, engine.working(settings()):
+    with engine_on(store_of("memory://"), flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         engine.wait(job.id, until="fly", timeout=SOON)
         engine.cancel(job.id, actor="operator")
@@ -260,10 +254,7 @@ def test_a_cancel_goes_through_the_undos_and_cannot_interrupt_them() -> None:
 
 
 @pytest.mark.shows("E-39")
-@on_each_store
-def test_a_running_job_whose_time_runs_out_is_stopped_and_expires(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_running_job_whose_time_runs_out_is_stopped_and_expires(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("short", life("go", "done"), retry=0)
     threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
     saw: list[str] = []
@@ -278,7 +269,7 @@ def test_a_running_job_whose_time_runs_out_is_stopped_and_expires(
             time.sleep(0.005)
         saw.append("asked")
 
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     with engine_on(store, flow, threaded) as engine, engine.working(settings(poll=0.1)):
         job = engine.submit(flow, expires=timedelta(seconds=0.3))
         other = engine.submit(threaded, expires=timedelta(seconds=0.3))

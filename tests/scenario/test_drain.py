@@ -16,7 +16,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -26,12 +25,14 @@ from ulak.store.memory import MemoryStore
 
 
 @pytest.mark.shows("E-40")
-def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(tmp_path: Path) -> None:
+def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(
+    shared_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "hold").touch()
-    with program.engine_at(tmp_path / "jobs.db") as engine:
+    with program.engine_at(shared_url) as engine:
         flows = (program.loop_flow, program.thread_flow, program.deaf_flow)
         on_loop, in_thread, deaf = (engine.submit(flow, 1) for flow in flows)
-        worker = program.start(tmp_path, 30, 1.0)
+        worker = program.start(shared_url, tmp_path, 30, 1.0)
         eventually(lambda: len(program.ledger(tmp_path)) == 3)
         asked_at = time.monotonic()
         worker.send_signal(signal.SIGTERM)
@@ -57,11 +58,8 @@ def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(tmp_path: Path) 
 
 
 @pytest.mark.shows("E-40")
-@on_each_store
-def test_a_stage_that_ends_in_time_is_committed_and_the_lease_is_ended_last(
-    kind: str, tmp_path: Path
-) -> None:
-    store = Double(store_of(kind, tmp_path))
+def test_a_stage_that_ends_in_time_is_committed_and_the_lease_is_ended_last(jobs_url: str) -> None:
+    store = Double(store_of(jobs_url))
     engine = engine_on(store)
     go_on, cancelled = threading.Event(), list[bool]()
     flow: ulak.Flow[Any] = ulak.Flow("f", ulak.Lifecycle("a", {"a": ["b"], "b": ["done"]}))

@@ -3,7 +3,6 @@
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,8 +46,8 @@ def asked(harness: Harness) -> str:
 
 
 @pytest.mark.shows("E-11")
-def test_a_decision_is_recorded_and_read_by_the_stage_after_it(jobs_file: Path | None) -> None:
-    with Harness(hiring(), path=jobs_file) as harness:
+def test_a_decision_is_recorded_and_read_by_the_stage_after_it(jobs_url: str) -> None:
+    with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         harness.engine.decide(
             job_id, "approve", actor="op-7", note="well done", data=Verdict(9), roles={"operator"}
@@ -70,9 +69,9 @@ def test_a_decision_is_recorded_and_read_by_the_stage_after_it(jobs_file: Path |
     ],
 )
 def test_who_may_not_decide_is_told_why_and_nothing_is_written(
-    jobs_file: Path | None, choice: str, actor: str, roles: set[str], code: str, words: str
+    jobs_url: str, choice: str, actor: str, roles: set[str], code: str, words: str
 ) -> None:
-    with Harness(hiring(), path=jobs_file) as harness:
+    with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         before = harness.trail(job_id)
         with pytest.raises(TransitionNotAllowed, match=words) as refusal:
@@ -91,8 +90,8 @@ def test_a_decision_must_carry_what_the_gate_declares() -> None:
 
 
 @pytest.mark.shows("E-11")
-def test_a_question_that_nobody_answers_ends_at_its_deadline(jobs_file: Path | None) -> None:
-    with Harness(hiring(), path=jobs_file) as harness:
+def test_a_question_that_nobody_answers_ends_at_its_deadline(jobs_url: str) -> None:
+    with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         harness.advance(days=2, hours=23)
         assert harness.job(job_id).state == "in_review"
@@ -104,10 +103,10 @@ def test_a_question_that_nobody_answers_ends_at_its_deadline(jobs_file: Path | N
 
 @pytest.mark.shows("E-11")
 def test_of_two_people_deciding_at_once_one_wins_and_the_other_is_told_who(
-    jobs_file: Path | None,
+    jobs_url: str,
 ) -> None:
     people = [f"op-{n}" for n in range(8)]
-    with Harness(hiring(), path=jobs_file) as harness:
+    with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         start = threading.Barrier(len(people))
         won: list[Job] = []
@@ -137,8 +136,8 @@ def test_of_two_people_deciding_at_once_one_wins_and_the_other_is_told_who(
 
 
 @pytest.mark.shows("E-11")
-def test_whoever_was_slower_is_told_the_name_of_the_faster(jobs_file: Path | None) -> None:
-    with Harness(hiring(), path=jobs_file) as harness:
+def test_whoever_was_slower_is_told_the_name_of_the_faster(jobs_url: str) -> None:
+    with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         engine = harness.engine
         read = engine._row(job_id)

@@ -5,13 +5,12 @@ import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ulak
-from tests.scenario.doubles import Double, engine_on, eventually, on_each_store, store_of
+from tests.scenario.doubles import Double, engine_on, eventually, store_of
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.engine import Engine
 from ulak.engine.intake import MOST_BYTES, MOST_JOBS
@@ -86,11 +85,8 @@ def test_engine_aio_has_the_same_verbs_with_the_same_parameters() -> None:
 
 
 @pytest.mark.shows("E-32")
-@on_each_store
-def test_a_crowd_of_submits_shares_commits_and_each_gets_its_own_answer(
-    kind: str, tmp_path: Path
-) -> None:
-    store, flow = Double(store_of(kind, tmp_path)), plain_flow()
+def test_a_crowd_of_submits_shares_commits_and_each_gets_its_own_answer(jobs_url: str) -> None:
+    store, flow = Double(store_of(jobs_url)), plain_flow()
     gate = Gate(store)
     with engine_on(store, flow) as engine, ThreadPoolExecutor(41) as pool:
         first = pool.submit(engine.submit, flow, "first")
@@ -277,9 +273,9 @@ def test_a_caller_that_gives_up_harms_nobody_else() -> None:
 
 
 @pytest.mark.shows("E-32")
-def test_a_closed_engine_stores_what_it_accepted_and_may_be_opened_again(tmp_path: Path) -> None:
+def test_a_closed_engine_stores_what_it_accepted_and_may_be_opened_again(shared_url: str) -> None:
     flow = plain_flow()
-    engine = engine_on(store_of("sqlite", tmp_path), flow)
+    engine = engine_on(store_of(shared_url), flow)
     with engine, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: engine.submit(flow, n), range(8)))
     with engine, ThreadPoolExecutor(8) as pool:

@@ -13,8 +13,8 @@ from ulak.engine.engine import Engine
 from ulak.ids import from_text
 
 
-def engine_at(tmp_path: Path, kind: str = "memory") -> Engine:
-    return engine_on(store_of(kind, tmp_path), *isolated.engine.flows)
+def engine_at(url: str) -> Engine:
+    return engine_on(store_of(url), *isolated.engine.flows)
 
 
 def payload(tmp_path: Path) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def lines(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.shows("E-38")
-def test_a_timeout_kills_its_own_child_and_no_neighbour(tmp_path: Path) -> None:
-    with engine_at(tmp_path, "sqlite") as engine, engine.working(settings(processes=2)):
+def test_a_timeout_kills_its_own_child_and_no_neighbour(jobs_url: str, tmp_path: Path) -> None:
+    with engine_at(jobs_url) as engine, engine.working(settings(processes=2)):
         neighbour = engine.submit(isolated.patient, payload(tmp_path))
         hasty = engine.submit(isolated.hasty, payload(tmp_path))
         end = engine.wait(hasty.id, timeout=SOON)
@@ -47,7 +47,7 @@ def test_a_timeout_kills_its_own_child_and_no_neighbour(tmp_path: Path) -> None:
 
 @pytest.mark.shows("E-37", "E-13", "E-38")
 def test_a_child_may_use_its_run_and_its_death_is_a_failed_attempt(tmp_path: Path) -> None:
-    with engine_at(tmp_path) as engine:
+    with engine_at("memory://") as engine:
         sent: list[Any] = []
         engine.publish(sent.append)
         with engine.working(settings()):
@@ -70,7 +70,7 @@ def test_a_child_may_use_its_run_and_its_death_is_a_failed_attempt(tmp_path: Pat
 
 @pytest.mark.shows("E-38", "E-8")
 def test_a_job_function_runs_in_a_child_and_tells_how_it_ended(tmp_path: Path) -> None:
-    with engine_at(tmp_path) as engine, engine.working(settings()):
+    with engine_at("memory://") as engine, engine.working(settings()):
         engine.submit(isolated.square.bind(4))
         good = engine.submit(isolated.square, 7)
         bad = engine.submit(isolated.fail, "no\x00good")
@@ -91,7 +91,7 @@ def test_a_job_function_runs_in_a_child_and_tells_how_it_ended(tmp_path: Path) -
 
 @pytest.mark.shows("E-39")
 def test_a_cancel_kills_the_child(tmp_path: Path) -> None:
-    with engine_at(tmp_path) as engine, engine.working(settings()):
+    with engine_at("memory://") as engine, engine.working(settings()):
         job = engine.submit(isolated.patient, payload(tmp_path))
         eventually(lambda: lines(tmp_path))
         asked_at = time.monotonic()
@@ -104,7 +104,7 @@ def test_a_cancel_kills_the_child(tmp_path: Path) -> None:
 
 @pytest.mark.shows("E-40")
 def test_a_drain_kills_children_that_do_not_stop_and_spends_no_attempt(tmp_path: Path) -> None:
-    with engine_at(tmp_path) as engine:
+    with engine_at("memory://") as engine:
         job = engine.submit(isolated.patient, payload(tmp_path))
         with engine.working(settings(drain=0.3)):
             eventually(lambda: lines(tmp_path))
@@ -116,7 +116,7 @@ def test_a_drain_kills_children_that_do_not_stop_and_spends_no_attempt(tmp_path:
 
 @pytest.mark.shows("E-38")
 def test_a_stage_that_a_child_cannot_find_fails_with_a_sentence(tmp_path: Path) -> None:
-    with engine_at(tmp_path) as engine, engine.working(settings()):
+    with engine_at("memory://") as engine, engine.working(settings()):
         job = engine.submit(isolated.lost)
         end = engine.wait(job.id, timeout=SOON)
         assert (end.state, end.code) == ("failed", "process-died")

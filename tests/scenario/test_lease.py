@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -30,11 +28,8 @@ LEASE = 0.5
 
 
 @pytest.mark.shows("E-24")
-@on_each_store
-def test_a_stage_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_jobs(
-    kind: str, tmp_path: Path
-) -> None:
-    store = store_of(kind, tmp_path)
+def test_a_stage_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_jobs(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     engine = engine_on(store)
     ran: list[str] = []
 
@@ -62,11 +57,10 @@ def test_a_stage_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_jobs(
 
 
 @pytest.mark.shows("E-24", "E-26")
-@on_each_store
 def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    jobs_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Double(store_of(kind, tmp_path))
+    store = Double(store_of(jobs_url))
     receipts: list[Any] = []
     store.after["commit"] = receipts.extend
     engine, other = engine_on(store), engine_on(store)
@@ -138,9 +132,8 @@ def test_renewals_that_fail_for_a_whole_lease_set_run_cancelled() -> None:
 
 
 @pytest.mark.shows("E-25", "E-27")
-@on_each_store
-def test_any_worker_rescues_and_nobody_leads(kind: str, tmp_path: Path) -> None:
-    store = store_of(kind, tmp_path)
+def test_any_worker_rescues_and_nobody_leads(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     engine = engine_on(store)
 
     @engine.job

@@ -1,25 +1,21 @@
 """A claim is written and its answer lost: the jobs are leased, and nobody knows of them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ulak
-from tests.scenario.doubles import SOON, Double, engine_on, on_each_store, settings, store_of
+from tests.scenario.doubles import SOON, Double, engine_on, settings, store_of
 from ulak.errors import StoreError
 
 
 @pytest.mark.shows("E-24")
-@on_each_store
-def test_jobs_of_a_claim_that_got_no_answer_are_given_back_and_run(
-    kind: str, tmp_path: Path
-) -> None:
+def test_jobs_of_a_claim_that_got_no_answer_are_given_back_and_run(jobs_url: str) -> None:
     async def work(run: ulak.Run[Any]) -> int:
         return run.attempt
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("works", work)
-    store = Double(store_of(kind, tmp_path))
+    store = Double(store_of(jobs_url))
 
     def lose_the_first_answer(claimed: Any) -> None:
         if claimed.claims:

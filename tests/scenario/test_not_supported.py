@@ -39,15 +39,23 @@ def test_a_transaction_that_the_store_cannot_share_is_refused() -> None:
 
 
 @pytest.mark.shows("E-36", "E-57")
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("memory://", "no transaction that rows"),
+        ("sqlite:///{}/jobs.db", "renewals of leases would wait"),
+    ],
+    ids=["memory", "sqlite"],
+)
 def test_a_stage_that_wants_a_transaction_is_refused_when_the_engine_is_built(
-    jobs_file: Path | None,
+    url: str, why: str, tmp_path: Path
 ) -> None:
-    why = "no transaction that rows" if jobs_file is None else "renewals of leases would wait"
+    url = url.format(tmp_path)
     said = rf'note: the stage for "kept" has transaction=True.*{why}.*run\.key.*PostgreSQL'
-    harness = Harness(note(transaction=True), path=jobs_file)
+    harness = Harness(note(transaction=True), url=url)
     with pytest.raises(NotSupported, match=said):
         harness.engine.open()
-    with Harness(note(), path=jobs_file) as other:
+    with Harness(note(), url=url) as other:
         other.engine.open()
         late: Flow[Any] = Flow("late", Lifecycle("kept", {"kept": ["done"]}))
         late.stage("kept", transaction=True)(lambda run: None)

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -65,10 +63,9 @@ def declare(flow: ulak.Flow[Any], plain: bool, ran: list[str], then: Any) -> Any
 
 
 @pytest.mark.shows("E-37", "E-13")
-@on_each_store
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
 def test_an_effect_is_recorded_before_it_is_answered_and_not_run_again(
-    kind: str, plain: bool, tmp_path: Path
+    jobs_url: str, plain: bool
 ) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("pays", LIFE, retry=AT_ONCE)
     ran, recorded = list[str](), list[bool]()
@@ -81,7 +78,7 @@ def test_an_effect_is_recorded_before_it_is_answered_and_not_run_again(
         return value
 
     declare(flow, plain, ran, then)
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
@@ -151,8 +148,7 @@ def test_a_finished_undo_voids_the_effects_and_has_names_of_its_own() -> None:
 
 
 @pytest.mark.shows("E-37")
-@on_each_store
-def test_effects_of_one_stage_may_run_at_once(kind: str, tmp_path: Path) -> None:
+def test_effects_of_one_stage_may_run_at_once(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("many", LIFE, retry=AT_ONCE)
     ran: list[int] = []
 
@@ -171,7 +167,7 @@ def test_effects_of_one_stage_may_run_at_once(kind: str, tmp_path: Path) -> None
             raise ConnectionError
         return found
 
-    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()):
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert sorted(ran) == list(range(20))

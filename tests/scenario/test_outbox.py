@@ -4,7 +4,6 @@ import asyncio
 import functools
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.scenario.doubles import (
     Double,
     engine_on,
     eventually,
-    on_each_store,
     settings,
     store_of,
 )
@@ -42,8 +40,7 @@ def data(message: ulak.Message) -> Any:
 
 
 @pytest.mark.shows("E-45")
-@on_each_store
-def test_messages_of_one_job_are_sent_in_order(kind: str, tmp_path: Path) -> None:
+def test_messages_of_one_job_are_sent_in_order(jobs_url: str) -> None:
     sent: dict[str, list[int]] = {}
 
     async def publish(message: ulak.Message) -> None:
@@ -52,7 +49,7 @@ def test_messages_of_one_job_are_sent_in_order(kind: str, tmp_path: Path) -> Non
         sent.setdefault(message.key, []).append(n)
 
     flow = talkative()
-    with engine_on(store_of(kind, tmp_path), flow) as engine:
+    with engine_on(store_of(jobs_url), flow) as engine:
         engine.publish(publish)
         jobs = engine.submit_many(flow, range(20))
         asyncio.run(engine.worker(settings()).run(until_idle=True))
@@ -62,12 +59,9 @@ def test_messages_of_one_job_are_sent_in_order(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.shows("E-45")
-@on_each_store
-def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(jobs_url: str) -> None:
     clock = ManualClock()
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     store.clock = clock
     sent, tries = list[Any](), list[Any]()
 
@@ -121,10 +115,9 @@ def test_a_publisher_that_hangs_on_one_key_does_not_hold_up_the_others() -> None
 
 
 @pytest.mark.shows("E-45")
-@on_each_store
-def test_what_was_taken_and_not_settled_is_sent_again(kind: str, tmp_path: Path) -> None:
+def test_what_was_taken_and_not_settled_is_sent_again(jobs_url: str) -> None:
     clock = ManualClock()
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     store.clock = clock
     flow, sent = talkative(1), list[Any]()
     with engine_on(store, flow) as engine:

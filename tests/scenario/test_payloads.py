@@ -2,7 +2,6 @@
 
 import enum
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -57,11 +56,11 @@ def paying(kind: Any, **options: Any) -> Flow[Any]:
 @pytest.mark.parametrize("given", ["its own type", "plain data"])
 @pytest.mark.parametrize("kind", [*KINDS, None], ids=lambda kind: getattr(kind, "__name__", "JSON"))
 def test_a_payload_and_a_result_come_back_as_the_types_that_were_declared(
-    kind: Any, given: str, jobs_file: Path | None
+    kind: Any, given: str, jobs_url: str
 ) -> None:
     flow = paying(kind)
     payload = PLAIN if kind is None or given == "plain data" else kind(**PLAIN)
-    with Harness(flow, path=jobs_file) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.run(flow, payload)
         assert (job.state, harness.result(job.id)) == ("done", True)
         assert harness.engine.payload(job.id) == PLAIN
@@ -126,10 +125,10 @@ def test_no_text_about_a_payload_that_does_not_fit_quotes_it(
 
 
 @pytest.mark.shows("E-15")
-def test_a_payload_whose_flow_is_not_declared_is_hidden_whole(tmp_path: Path) -> None:
+def test_a_payload_whose_flow_is_not_declared_is_hidden_whole(shared_url: str) -> None:
     flow = paying(Card, secret={"iban"})
-    with Harness(flow, path=tmp_path / "jobs.db") as harness:
+    with Harness(flow, url=shared_url) as harness:
         job = harness.submit(flow, PLAIN)
-    with Harness(path=tmp_path / "jobs.db") as stranger:
+    with Harness(url=shared_url) as stranger:
         assert stranger.engine.payload(job.id) == {"holder": "***", "iban": "***"}
         assert stranger.engine.payload(job.id, reveal=True) == PLAIN

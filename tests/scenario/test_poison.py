@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -27,29 +26,29 @@ def crowd() -> ulak.Flow[str]:
     return ulak.Flow.steps("crowd", work, max_lapses=MAX_LAPSES, retry=0)
 
 
-def engine_at(path: str | Path, flow: ulak.Flow[str]) -> ulak.Engine:
-    return ulak.connect(f"sqlite:///{path}", flows=[flow])
+def engine_at(url: str, flow: ulak.Flow[str]) -> ulak.Engine:
+    return ulak.connect(url, flows=[flow])
 
 
-def work(path: str) -> None:
+def work(url: str) -> None:
     """Be a worker until nothing is left to do now; runs in a child."""
-    with engine_at(path, crowd()) as engine:
+    with engine_at(url, crowd()) as engine:
         settings = ulak.WorkerSettings(lease=LEASE)
         asyncio.run(engine.worker(settings).run(until_idle=True))
 
 
 @pytest.mark.shows("E-27")
 def test_a_poisonous_job_fails_none_of_its_neighbours_and_its_crash_loop_ends(
-    tmp_path: Path,
+    shared_url: str,
 ) -> None:
-    path, flow = tmp_path / "jobs.db", crowd()
-    with engine_at(path, flow) as engine:
+    flow = crowd()
+    with engine_at(shared_url, flow) as engine:
         payloads = ["honest"] * NEIGHBOURS
         payloads.insert(NEIGHBOURS // 2, "poison")
         jobs = engine.submit_many(flow, payloads)
         poison = jobs.pop(NEIGHBOURS // 2)
         deaths = 0
-        while (ended := faults.run(work, path)).killed:
+        while (ended := faults.run(work, shared_url)).killed:
             deaths += 1
             assert deaths <= MAX_LAPSES
             time.sleep(LEASE.total_seconds())

@@ -2,7 +2,6 @@
 
 import threading
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +28,8 @@ def contract(*, proofs: bool = True) -> Flow[Any]:
 
 
 @pytest.mark.shows("E-47")
-def test_every_move_is_one_link_of_its_tenants_chain(jobs_file: Path | None) -> None:
-    with Harness(contract(), path=jobs_file) as harness:
+def test_every_move_is_one_link_of_its_tenants_chain(jobs_url: str) -> None:
+    with Harness(contract(), url=jobs_url) as harness:
         engine, flow = harness.engine, harness.engine.flows[0]
         ours = harness.submit(flow, {}, tenant="ours")
         theirs = harness.submit(flow, {}, tenant="theirs")
@@ -50,8 +49,8 @@ def test_every_move_is_one_link_of_its_tenants_chain(jobs_file: Path | None) -> 
 
 
 @pytest.mark.shows("E-47")
-def test_ordinary_trails_have_no_proofs(jobs_file: Path | None) -> None:
-    with Harness(contract(proofs=False), path=jobs_file) as harness:
+def test_ordinary_trails_have_no_proofs(jobs_url: str) -> None:
+    with Harness(contract(proofs=False), url=jobs_url) as harness:
         job = harness.submit(harness.engine.flows[0], {}, tenant="ours")
         harness.engine.decide(job.id, "sign", actor="ada")
         assert harness.engine.store.scan_proofs("ours") == []
@@ -59,8 +58,8 @@ def test_ordinary_trails_have_no_proofs(jobs_file: Path | None) -> None:
 
 
 @pytest.mark.shows("E-47")
-def test_numbers_stay_gapless_when_many_act_at_once(jobs_file: Path | None) -> None:
-    with Harness(contract(), path=jobs_file) as harness:
+def test_numbers_stay_gapless_when_many_act_at_once(jobs_url: str) -> None:
+    with Harness(contract(), url=jobs_url) as harness:
         engine, flow = harness.engine, harness.engine.flows[0]
         jobs = [harness.submit(flow, {"n": n}, tenant="ours") for n in range(8)]
         start = threading.Barrier(len(jobs))
@@ -81,8 +80,8 @@ def test_numbers_stay_gapless_when_many_act_at_once(jobs_file: Path | None) -> N
 
 
 @pytest.mark.shows("E-47")
-def test_a_refused_move_leaves_no_link(jobs_file: Path | None) -> None:
-    with Harness(contract(), path=jobs_file) as harness:
+def test_a_refused_move_leaves_no_link(jobs_url: str) -> None:
+    with Harness(contract(), url=jobs_url) as harness:
         engine = harness.engine
         job = harness.submit(engine.flows[0], {}, tenant="ours")
         before = engine.store.proof_heads()["ours"]
@@ -92,7 +91,7 @@ def test_a_refused_move_leaves_no_link(jobs_file: Path | None) -> None:
 
 
 @pytest.mark.shows("E-47")
-def test_a_worker_s_moves_are_proved_as_well(jobs_file: Path | None) -> None:
+def test_a_worker_s_moves_are_proved_as_well(jobs_url: str) -> None:
     flow: Flow[Any] = Flow(
         "worked", Lifecycle("a", {"a": ["b"], "b": ["c"], "c": ["done"]}), proofs=True
     )
@@ -104,7 +103,7 @@ def test_a_worker_s_moves_are_proved_as_well(jobs_file: Path | None) -> None:
     @flow.stage("b", during="c")
     def b(run: Any) -> None: ...
 
-    with Harness(flow, path=jobs_file) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.run(flow, {}, tenant="ours")
         events = harness.trail(job.id)
         proved = [proof.seq for proof in harness.engine.store.scan_proofs("ours")]
@@ -125,8 +124,8 @@ def press() -> Flow[Any]:
 
 
 @pytest.mark.shows("E-47")
-def test_what_a_claim_and_a_lapse_write_is_proved_as_well(jobs_file: Path | None) -> None:
-    with Harness(press(), path=jobs_file) as harness:
+def test_what_a_claim_and_a_lapse_write_is_proved_as_well(jobs_url: str) -> None:
+    with Harness(press(), url=jobs_url) as harness:
         engine, flow = harness.engine, harness.engine.flows[0]
         job = harness.submit(flow, {}, tenant="ours")
         engine.store.register("gone", lease_us=1_000_000, lanes=[], about="")

@@ -1,7 +1,6 @@
 """Old jobs go, unfinished and needed ones stay."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ def finish(harness: Harness, payload: Any, **options: Any) -> str:
 
 
 @pytest.mark.shows("E-52")
-def test_unfinished_jobs_are_never_touched_however_old(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_unfinished_jobs_are_never_touched_however_old(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         waiting = harness.run(harness.engine.flows[0], {"n": 1})
         ended = finish(harness, {"n": 2})
         harness.advance(days=400)
@@ -43,8 +42,8 @@ def test_unfinished_jobs_are_never_touched_however_old(jobs_file: Path | None) -
 
 
 @pytest.mark.shows("E-52")
-def test_what_ended_since_then_stays_and_the_rest_goes_in_batches(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_what_ended_since_then_stays_and_the_rest_goes_in_batches(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         store = harness.engine.store
         old = [finish(harness, {"n": n}) for n in range(5)]
         harness.advance(days=30)
@@ -59,8 +58,8 @@ def test_what_ended_since_then_stays_and_the_rest_goes_in_batches(jobs_file: Pat
 
 
 @pytest.mark.shows("E-52")
-def test_everything_of_a_pruned_job_goes_except_its_proofs(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_everything_of_a_pruned_job_goes_except_its_proofs(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         store = harness.engine.store
         job_id = bytes.fromhex(finish(harness, {"n": 1}).replace("-", ""))
         proofs = store.scan_proofs("")
@@ -77,10 +76,10 @@ def test_everything_of_a_pruned_job_goes_except_its_proofs(jobs_file: Path | Non
 
 @pytest.mark.shows("E-52", "E-30")
 def test_a_job_stays_while_a_duplicate_must_still_be_answered_with_it(
-    jobs_file: Path | None,
+    jobs_url: str,
 ) -> None:
     dedup = Dedup(until=Until.FORGOTTEN, keep=timedelta(days=10))
-    with Harness(order(dedup=dedup), path=jobs_file) as harness:
+    with Harness(order(dedup=dedup), url=jobs_url) as harness:
         flow, store = harness.engine.flows[0], harness.engine.store
         first = finish(harness, {"n": 1})
         harness.advance(days=9)
@@ -93,8 +92,8 @@ def test_a_job_stays_while_a_duplicate_must_still_be_answered_with_it(
 
 
 @pytest.mark.shows("E-52")
-def test_a_job_stays_until_its_messages_are_sent(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_job_stays_until_its_messages_are_sent(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         store = harness.engine.store
         harness.engine.publisher = None
         job_id = finish(harness, {"n": 1})

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,18 +48,13 @@ def one(harness: Harness, name: str = "nightly") -> Schedule:
     return found
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return None if request.param == "memory" else tmp_path / "jobs.db"
-
-
 # --- ticking --------------------------------------------------------------------
 
 
 @pytest.mark.shows("E-59", "E-13", "E-61")
-def test_a_schedule_submits_a_job_at_each_of_its_dates(path: Path | None) -> None:
+def test_a_schedule_submits_a_job_at_each_of_its_dates(jobs_url: str) -> None:
     flow = report_flow()
-    with Harness(flow, path=path) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         harness.engine.schedule(
             "nightly", flow, Night("north"), cron="0 3 * * *", zone="Europe/Istanbul",
             tenant="acme", priority=2, expires=timedelta(hours=5),
@@ -78,8 +72,8 @@ def test_a_schedule_submits_a_job_at_each_of_its_dates(path: Path | None) -> Non
         assert harness.verify() == []
 
 
-def test_a_job_function_with_its_arguments_is_scheduled(path: Path | None) -> None:
-    harness = Harness(path=path)
+def test_a_job_function_with_its_arguments_is_scheduled(jobs_url: str) -> None:
+    harness = Harness(url=jobs_url)
     done: list[tuple[int, str]] = []
 
     @harness.engine.job
@@ -115,11 +109,11 @@ def test_on_the_days_when_the_clocks_move_a_job_runs_once() -> None:
     ],
 )
 def test_dates_that_were_missed_are_caught_up_as_declared(
-    path: Path | None, catch_up: Any, seen: list[str]
+    jobs_url: str, catch_up: Any, seen: list[str]
 ) -> None:
     flow = report_flow()
     start = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    with Harness(flow, path=path, clock=ManualClock(start)) as harness:
+    with Harness(flow, url=jobs_url, clock=ManualClock(start)) as harness:
         harness.engine.schedule(
             "nightly", flow, Night("north"), cron="0 3 * * *", catch_up=catch_up
         )
@@ -275,9 +269,9 @@ def test_a_changed_rule_takes_effect_and_a_removed_one_is_ticked_by_nobody() -> 
 
 
 @pytest.mark.shows("E-59")
-def test_a_paused_schedule_submits_nothing_and_skips_what_passed(path: Path | None) -> None:
+def test_a_paused_schedule_submits_nothing_and_skips_what_passed(jobs_url: str) -> None:
     flow = report_flow()
-    with Harness(flow, path=path) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         engine = harness.engine
         engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *", catch_up="all")
         harness.advance(days=1)
@@ -294,9 +288,9 @@ def test_a_paused_schedule_submits_nothing_and_skips_what_passed(path: Path | No
         assert dates(harness) == ["01-01 03:00", "01-05 03:00"]
 
 
-def test_a_pause_survives_a_deployment(tmp_path: Path) -> None:
+def test_a_pause_survives_a_deployment(shared_url: str) -> None:
     for region in ("north", "south"):
-        harness = Harness(path=tmp_path / "jobs.db")
+        harness = Harness(url=shared_url)
         declared(region)(harness.engine)
         with harness:
             harness.engine.pause_schedule("nightly", actor="ada")
@@ -318,9 +312,9 @@ def test_a_schedule_is_run_now_besides_its_dates() -> None:
         assert harness.verify() == []
 
 
-def test_ticks_are_forgotten_with_their_jobs(path: Path | None) -> None:
+def test_ticks_are_forgotten_with_their_jobs(jobs_url: str) -> None:
     flow = report_flow()
-    with Harness(flow, path=path) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
         harness.advance(days=4)
         before = to_instant(harness.now - 2 * DAY)

@@ -16,7 +16,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -74,14 +73,11 @@ def narrow(meter: Meter, n: int, *, plain: bool = False, fails: bool = False) ->
 
 
 @pytest.mark.shows("E-29")
-@on_each_store
 @pytest.mark.parametrize("plain", [True, False], ids=["threads", "loop"])
-def test_never_more_than_n_run_at_once_over_two_workers(
-    kind: str, plain: bool, tmp_path: Path
-) -> None:
+def test_never_more_than_n_run_at_once_over_two_workers(jobs_url: str, plain: bool) -> None:
     meter = Meter()
     flow = narrow(meter, 3, plain=plain, fails=True)
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     engine, other = engine_on(store, flow), engine_on(store, flow)
     with engine, engine.working(settings()), other.working(settings()):
         jobs = engine.submit_many(flow, [None] * 40)
@@ -93,10 +89,10 @@ def test_never_more_than_n_run_at_once_over_two_workers(
 
 
 @pytest.mark.shows("E-29")
-def test_never_more_than_n_run_at_once_over_two_processes(tmp_path: Path) -> None:
+def test_never_more_than_n_run_at_once_over_two_processes(shared_url: str, tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
-    with program.engine_at(tmp_path / "jobs.db") as engine:
-        workers = [program.start(tmp_path) for _ in range(2)]
+    with program.engine_at(shared_url) as engine:
+        workers = [program.start(shared_url, tmp_path) for _ in range(2)]
         try:
             eventually(lambda: len(engine.store.workers()) == 2)
             jobs = engine.submit_many(program.narrow_flow, [1] * 6)
@@ -115,8 +111,7 @@ def test_never_more_than_n_run_at_once_over_two_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.shows("E-29")
-@on_each_store
-def test_a_parked_job_is_let_in_by_the_commit_that_frees_a_slot(kind: str, tmp_path: Path) -> None:
+def test_a_parked_job_is_let_in_by_the_commit_that_frees_a_slot(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("one", ulak.Lifecycle("a", {"a": ["done"]}), retry=0)
     order, go_on = list[str](), threading.Event()
 
@@ -128,7 +123,7 @@ def test_a_parked_job_is_let_in_by_the_commit_that_frees_a_slot(kind: str, tmp_p
         if run.payload == "fails":
             raise ValueError
 
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     # Upkeep comes by once an hour: only the commits themselves let the next one in.
     quiet = ulak.WorkerSettings(
         poll=timedelta(hours=1), glance=timedelta(hours=1), drain=timedelta(seconds=2)
@@ -170,9 +165,8 @@ def test_a_drained_run_gives_its_slot_back() -> None:
 
 
 @pytest.mark.shows("E-29")
-@on_each_store
-def test_a_lowered_limit_drains_before_it_lets_anybody_in(kind: str, tmp_path: Path) -> None:
-    store = store_of(kind, tmp_path)
+def test_a_lowered_limit_drains_before_it_lets_anybody_in(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     meter, go_on = Meter(), threading.Event()
     flows = []
     for n in (3, 1):

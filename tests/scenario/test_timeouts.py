@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -29,8 +27,7 @@ LIFE = ulak.Lifecycle("go", {"go": ["done"]})
 
 
 @pytest.mark.shows("E-38")
-@on_each_store
-def test_an_async_stage_is_cancelled_and_tried_again(kind: str, tmp_path: Path) -> None:
+def test_an_async_stage_is_cancelled_and_tried_again(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("slow", LIFE, retry=ulak.Backoff(delays=[timedelta(0)]))
     ends: list[str] = []
 
@@ -43,7 +40,7 @@ def test_an_async_stage_is_cancelled_and_tried_again(kind: str, tmp_path: Path) 
             raise
         return "in time"
 
-    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()):
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert ends == ["cancelled True"]
@@ -53,8 +50,7 @@ def test_an_async_stage_is_cancelled_and_tried_again(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.shows("E-38")
-@on_each_store
-def test_a_thread_over_its_time_keeps_its_lease_and_its_place(kind: str, tmp_path: Path) -> None:
+def test_a_thread_over_its_time_keeps_its_lease_and_its_place(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("deaf", LIFE, retry=0)
     go_on, started, saw = threading.Event(), list[str](), list[bool]()
 
@@ -66,7 +62,7 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(kind: str, tmp_pat
             saw.append(run.cancelled)
         return "after all"
 
-    store = store_of(kind, tmp_path)
+    store = store_of(jobs_url)
     with engine_on(store, flow) as engine, engine.working(settings(threads=1, lease=0.3)):
         job = engine.submit(flow)
         eventually(lambda: "overran" in kinds(engine, job))

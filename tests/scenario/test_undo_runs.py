@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -63,11 +61,10 @@ def saga(said: list[str], **options: Any) -> ulak.Flow[Any]:
 
 
 @pytest.mark.shows("E-42", "E-43")
-@on_each_store
-def test_every_started_stage_is_undone_in_reverse_order(kind: str, tmp_path: Path) -> None:
+def test_every_started_stage_is_undone_in_reverse_order(jobs_url: str) -> None:
     said: list[str] = []
     flow = saga(said, dedup=ulak.Dedup(lambda payload: "one"))
-    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()):
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         end = engine.wait(job.id, timeout=SOON)
         assert (end.state, end.code) == ("rolled_back", "raised")
@@ -103,13 +100,10 @@ def test_the_dedup_key_is_kept_until_the_last_undo() -> None:
 
 
 @pytest.mark.shows("E-43")
-@pytest.mark.parametrize("path", [None, "jobs.db"], ids=["memory", "sqlite"])
-def test_an_undo_out_of_attempts_is_held_and_goes_on_when_released(
-    path: str | None, tmp_path: Path
-) -> None:
+def test_an_undo_out_of_attempts_is_held_and_goes_on_when_released(jobs_url: str) -> None:
     said: list[str] = []
     flow = saga(said, undo_retry=2)
-    with Harness(flow, path=None if path is None else tmp_path / path) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.submit(flow, 3)
         harness.advance(hours=1)
         held = harness.job(job.id)
@@ -228,11 +222,10 @@ def test_an_undo_survives_a_drain_without_spending_an_attempt() -> None:
 
 
 @pytest.mark.shows("E-44")
-@on_each_store
-def test_an_event_says_who_did_what_when_and_why(kind: str, tmp_path: Path) -> None:
+def test_an_event_says_who_did_what_when_and_why(jobs_url: str) -> None:
     said: list[str] = []
     flow = saga(said)
-    with engine_on(store_of(kind, tmp_path), flow) as engine, engine.working(settings()) as worker:
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()) as worker:
         job = engine.submit(flow, actor="alice")
         engine.wait(job.id, timeout=SOON)
         trail = engine.trail(job.id)

@@ -1,7 +1,6 @@
 """What is stored does not fit what the program declares any more."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,23 +32,18 @@ def greeting(payload: Any, **options: Any) -> Flow[Any]:
     return flow
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
-
-
-def store_old(path: Path) -> str:
+def store_old(url: str) -> str:
     old = greeting(Old)
-    with Harness(old, path=path) as harness:
+    with Harness(old, url=url) as harness:
         return harness.submit(old, Old("Ada Lovelace")).id
 
 
 @pytest.mark.shows("E-51")
 def test_a_payload_that_cannot_be_read_holds_that_job_alone_and_spends_no_attempt(
-    path: Path,
+    shared_url: str,
 ) -> None:
-    old = store_old(path)
-    with Harness(greeting(New), path=path) as harness:
+    old = store_old(shared_url)
+    with Harness(greeting(New), url=shared_url) as harness:
         flow = harness.engine.flows[0]
         beside = harness.submit(flow, New("Grace", "Hopper"))
         harness.run_until_idle()
@@ -61,20 +55,20 @@ def test_a_payload_that_cannot_be_read_holds_that_job_alone_and_spends_no_attemp
 
 
 @pytest.mark.shows("E-51")
-def test_a_held_job_goes_on_once_the_program_can_read_it(path: Path) -> None:
-    old = store_old(path)
-    with Harness(greeting(New), path=path) as harness:
+def test_a_held_job_goes_on_once_the_program_can_read_it(shared_url: str) -> None:
+    old = store_old(shared_url)
+    with Harness(greeting(New), url=shared_url) as harness:
         harness.run_until_idle()
         assert harness.job(old).role == "held"
-    with Harness(greeting(Old), path=path) as harness:
+    with Harness(greeting(Old), url=shared_url) as harness:
         harness.engine.release(old, actor="op", note="the old program is back")
         harness.run_until_idle()
         assert harness.result(old) == "Old(name='Ada Lovelace')"
 
 
 @pytest.mark.shows("E-51")
-def test_an_older_schema_is_upgraded_before_it_is_read(path: Path) -> None:
-    old = store_old(path)
+def test_an_older_schema_is_upgraded_before_it_is_read(shared_url: str) -> None:
+    old = store_old(shared_url)
     seen = []
 
     def upgrade(version: int, data: Any) -> Any:
@@ -82,7 +76,7 @@ def test_an_older_schema_is_upgraded_before_it_is_read(path: Path) -> None:
         first, last = data["name"].split()
         return {"first": first, "last": last}
 
-    with Harness(greeting(New, schema=2, upgrade=upgrade), path=path) as harness:
+    with Harness(greeting(New, schema=2, upgrade=upgrade), url=shared_url) as harness:
         new = harness.submit(harness.engine.flows[0], New("Grace", "Hopper"))
         harness.run_until_idle()
         assert harness.result(old) == "New(first='Ada', last='Lovelace')"
@@ -93,14 +87,14 @@ def test_an_older_schema_is_upgraded_before_it_is_read(path: Path) -> None:
 @pytest.mark.shows("E-51")
 @pytest.mark.parametrize("error", [KeyError, AttributeError, RuntimeError])
 def test_an_upgrade_that_fails_holds_the_job_like_any_unreadable_payload(
-    path: Path, error: type[Exception]
+    shared_url: str, error: type[Exception]
 ) -> None:
-    old = store_old(path)
+    old = store_old(shared_url)
 
     def upgrade(version: int, data: Any) -> Any:
         raise error("given_name")
 
-    with Harness(greeting(New, schema=2, upgrade=upgrade), path=path) as harness:
+    with Harness(greeting(New, schema=2, upgrade=upgrade), url=shared_url) as harness:
         beside = harness.submit(harness.engine.flows[0], New("Grace", "Hopper"))
         harness.run_until_idle()
         held = harness.job(old)

@@ -1,7 +1,6 @@
 """Housekeeping reaches everybody, whoever stands in front of them."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ def waiting(name: str) -> Flow[Any]:
 
 
 @pytest.mark.shows("E-12", "E-50")
-def test_dates_of_flows_that_nobody_here_declares_hide_no_other(tmp_path: Path) -> None:
+def test_dates_of_flows_that_nobody_here_declares_hide_no_other(shared_url: str) -> None:
     ours, foreign = waiting("ours"), waiting("foreign")
-    with Harness(ours, foreign, path=tmp_path / "jobs.db") as harness:
+    with Harness(ours, foreign, url=shared_url) as harness:
         harness.engine.submit_many(foreign, range(2 * A_PASS))
         job = harness.submit(ours)
-    with Harness(ours, path=tmp_path / "jobs.db") as harness:
+    with Harness(ours, url=shared_url) as harness:
         harness.clock.advance(timedelta(hours=2))
         for _ in range(4):
             harness.run_until_idle()
@@ -32,12 +31,12 @@ def test_dates_of_flows_that_nobody_here_declares_hide_no_other(tmp_path: Path) 
 
 
 @pytest.mark.shows("E-12")
-def test_signals_that_came_early_hide_no_other_request(jobs_file: Path | None) -> None:
+def test_signals_that_came_early_hide_no_other_request(jobs_url: str) -> None:
     moves = {"before": ["new"], "new": ["paid"]}
     early: Flow[Any] = Flow("early", Lifecycle("before", moves, done="paid"))
     early.wait("before", after=timedelta(days=1), to="new")
     early.wait("new", signal="paid", to="paid")
-    with Harness(early, path=jobs_file) as harness:
+    with Harness(early, url=jobs_url) as harness:
         jobs = harness.engine.submit_many(early, range(A_PASS + 50))
         for job in jobs:
             harness.engine.signal(job.id, "paid")

@@ -1,7 +1,6 @@
 """A flow changes while jobs of the old kind are under way."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +27,8 @@ def parcel(version: int, *states: str) -> Flow[Any]:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> tuple[Path, str]:
-    """A file with one job of version 1 that stands in "sorted"."""
-    path = tmp_path / "jobs.db"
+def stored(shared_url: str) -> tuple[str, str]:
+    """A store with one job of version 1 that stands in "sorted"."""
     flow: Flow[Any] = Flow(
         "parcel",
         Lifecycle("new", {"new": ["sorted"], "sorted": ["sent"], "sent": ["done"]}),
@@ -45,17 +43,17 @@ def stored(tmp_path: Path) -> tuple[Path, str]:
     def send(run: Any) -> Any:
         return {"version": 1}
 
-    with Harness(flow, path=path) as harness:
+    with Harness(flow, url=shared_url) as harness:
         job = harness.run(flow)
         assert job.state == "sorted"
         harness.engine.decide(job.id, "go", actor="op")
-    return path, job.id
+    return shared_url, job.id
 
 
 @pytest.mark.shows("E-50")
-def test_a_version_that_is_not_registered_is_left_and_named(stored: tuple[Path, str]) -> None:
-    path, job_id = stored
-    with Harness(parcel(2, "new", "sent"), path=path) as harness:
+def test_a_version_that_is_not_registered_is_left_and_named(stored: tuple[str, str]) -> None:
+    url, job_id = stored
+    with Harness(parcel(2, "new", "sent"), url=url) as harness:
         new = harness.run(harness.engine.flows[0])
         assert new.state == "done"
         left = harness.job(job_id)
@@ -70,10 +68,10 @@ def test_a_version_that_is_not_registered_is_left_and_named(stored: tuple[Path, 
 
 
 @pytest.mark.shows("E-50")
-def test_an_old_job_finishes_by_the_table_it_started_with(stored: tuple[Path, str]) -> None:
-    path, job_id = stored
+def test_an_old_job_finishes_by_the_table_it_started_with(stored: tuple[str, str]) -> None:
+    url, job_id = stored
     old = parcel(1, "new", "sorted", "sent")
-    with Harness(old, parcel(2, "new", "weighed", "sent"), path=path) as harness:
+    with Harness(old, parcel(2, "new", "weighed", "sent"), url=url) as harness:
         harness.run_until_idle()
         assert harness.job(job_id).state == "done"
         assert harness.result(job_id) == {"version": 1}
@@ -83,10 +81,10 @@ def test_an_old_job_finishes_by_the_table_it_started_with(stored: tuple[Path, st
 
 @pytest.mark.shows("E-50")
 def test_a_start_is_refused_when_a_stored_job_sits_in_a_state_that_its_version_lacks(
-    stored: tuple[Path, str],
+    stored: tuple[str, str],
 ) -> None:
-    path, _ = stored
-    harness = Harness(parcel(1, "new", "sorted"), path=path)
+    url, _ = stored
+    harness = Harness(parcel(1, "new", "sorted"), url=url)
     with pytest.raises(FlowError) as refusal:
         harness.engine.open()
     assert str(refusal.value) == (
@@ -98,10 +96,10 @@ def test_a_start_is_refused_when_a_stored_job_sits_in_a_state_that_its_version_l
 
 @pytest.mark.shows("E-50")
 def test_a_start_is_not_refused_over_a_version_that_is_not_declared(
-    stored: tuple[Path, str],
+    stored: tuple[str, str],
 ) -> None:
-    path, _ = stored
-    with Harness(parcel(2, "elsewhere"), path=path) as harness:
+    url, _ = stored
+    with Harness(parcel(2, "elsewhere"), url=url) as harness:
         assert harness.run(harness.engine.flows[0]).state == "done"
 
 

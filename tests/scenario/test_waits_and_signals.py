@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,8 +43,8 @@ def order() -> Flow[Any]:
 
 
 @pytest.mark.shows("E-12")
-def test_a_signal_ends_the_wait_and_carries_its_data(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_signal_ends_the_wait_and_carries_its_data(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         job = harness.run(harness.engine.flows[0], {"number": "A-1"})
         assert job.state == "unpaid"
         harness.engine.signal(job.id, "payment", Payment(42), actor="bank")
@@ -57,8 +56,8 @@ def test_a_signal_ends_the_wait_and_carries_its_data(jobs_file: Path | None) -> 
 
 
 @pytest.mark.shows("E-12")
-def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         job = harness.submit(harness.engine.flows[0], {"number": "A-1"})
         early = harness.engine.signal(job.id, "payment", Payment(7))
         assert early.state == "new"
@@ -69,8 +68,8 @@ def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_file: Path | No
 
 
 @pytest.mark.shows("E-12")
-def test_a_job_is_found_by_its_flow_and_its_key(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_job_is_found_by_its_flow_and_its_key(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         flow = harness.engine.flows[0]
         ours = harness.run(flow, {"number": "A-1"}, tenant="ours")
         theirs = harness.run(flow, {"number": "A-1"}, tenant="theirs")
@@ -83,8 +82,8 @@ def test_a_job_is_found_by_its_flow_and_its_key(jobs_file: Path | None) -> None:
 
 
 @pytest.mark.shows("E-12")
-def test_a_wait_ends_at_its_deadline_and_not_before(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_wait_ends_at_its_deadline_and_not_before(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         job = harness.run(harness.engine.flows[0], {"number": "A-1"})
         harness.advance(days=13, hours=23, minutes=59)
         assert harness.job(job.id).state == "unpaid"
@@ -97,8 +96,8 @@ def test_a_wait_ends_at_its_deadline_and_not_before(jobs_file: Path | None) -> N
 
 
 @pytest.mark.shows("E-12")
-def test_a_stage_says_how_long_the_next_state_waits(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_stage_says_how_long_the_next_state_waits(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         job = harness.run(harness.engine.flows[0], {"number": "A-1"})
         harness.engine.signal(job.id, "payment", Payment(1))
         harness.run_until_idle()
@@ -110,8 +109,8 @@ def test_a_stage_says_how_long_the_next_state_waits(jobs_file: Path | None) -> N
 
 
 @pytest.mark.shows("E-12")
-def test_a_second_signal_of_the_same_name_is_one(jobs_file: Path | None) -> None:
-    with Harness(order(), path=jobs_file) as harness:
+def test_a_second_signal_of_the_same_name_is_one(jobs_url: str) -> None:
+    with Harness(order(), url=jobs_url) as harness:
         job = harness.submit(harness.engine.flows[0], {"number": "A-1"})
         harness.engine.signal(job.id, "payment", Payment(1))
         harness.engine.signal(job.id, "payment", Payment(2))

@@ -1,7 +1,6 @@
 """What a worker does with a store that refuses a change, breaks, or breaks after writing."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.scenario.doubles import (
     eventually,
     kinds,
     marked,
-    on_each_store,
     settings,
     store_of,
 )
@@ -39,12 +37,11 @@ def crowd(together: Gathering, second: list[str]) -> ulak.Flow[Any]:
 
 
 @pytest.mark.shows("E-19")
-@on_each_store
 @pytest.mark.parametrize("error", [Refused("not this"), RuntimeError("a bug in the store")])
 def test_a_refused_change_holds_its_own_job_and_no_neighbour(
-    kind: str, error: Exception, tmp_path: Path
+    jobs_url: str, error: Exception
 ) -> None:
-    store, second = Double(store_of(kind, tmp_path)), list[str]()
+    store, second = Double(store_of(jobs_url)), list[str]()
     sizes: list[int] = []
 
     def refuse(changes: Any) -> None:
@@ -74,7 +71,7 @@ def test_a_refused_change_holds_its_own_job_and_no_neighbour(
 
 @pytest.mark.shows("E-19")
 def test_a_job_that_can_be_neither_moved_nor_held_harms_nobody() -> None:
-    store = Double(store_of("memory", Path()))
+    store = Double(store_of("memory://"))
     second: list[str] = []
     flow = crowd(Gathering(3), second)
     bad: list[bytes] = []
@@ -95,7 +92,7 @@ def test_a_job_that_can_be_neither_moved_nor_held_harms_nobody() -> None:
 
 
 @pytest.mark.shows("E-19")
-def test_data_that_sqlite_cannot_take_holds_its_job_only(tmp_path: Path) -> None:
+def test_data_that_a_database_cannot_take_holds_its_job_only(shared_url: str) -> None:
     together = Gathering(6)
 
     async def tell(run: ulak.Run[str]) -> None:
@@ -103,7 +100,7 @@ def test_data_that_sqlite_cannot_take_holds_its_job_only(tmp_path: Path) -> None
         run.emit(run.payload.encode().decode("unicode_escape"), 1)
 
     flow: ulak.Flow[str] = ulak.Flow.steps("telling", tell)
-    with engine_on(store_of("sqlite", tmp_path), flow) as engine:
+    with engine_on(store_of(shared_url), flow) as engine:
         jobs = engine.submit_many(flow, ["a", "b", r"\ud800", "c", r"\udfff", "d"])
         with engine.working(settings()):
             for n, job in enumerate(jobs):
@@ -113,8 +110,7 @@ def test_data_that_sqlite_cannot_take_holds_its_job_only(tmp_path: Path) -> None
 
 
 @pytest.mark.shows("E-19")
-@on_each_store
-def test_any_text_of_an_error_can_be_stored(kind: str, tmp_path: Path) -> None:
+def test_any_text_of_an_error_can_be_stored(jobs_url: str) -> None:
     class Unprintable(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -130,7 +126,7 @@ def test_any_text_of_an_error_can_be_stored(kind: str, tmp_path: Path) -> None:
         raise errors[run.payload]
 
     flow: ulak.Flow[str] = ulak.Flow.steps("failing", fail, retry=0)
-    with engine_on(store_of(kind, tmp_path), flow) as engine:
+    with engine_on(store_of(jobs_url), flow) as engine:
         jobs = engine.submit_many(flow, list(errors))
         with engine.working(settings()):
             ends = [engine.wait(job.id, timeout=SOON) for job in jobs]
@@ -171,12 +167,11 @@ def test_a_result_that_cannot_be_stored_fails_its_stage_with_a_sentence(
 
 
 @pytest.mark.shows("E-20")
-@on_each_store
 @pytest.mark.parametrize("written", [True, False])
 def test_after_a_broken_connection_ids_are_looked_up_and_nothing_is_written_twice(
-    kind: str, written: bool, tmp_path: Path
+    jobs_url: str, written: bool
 ) -> None:
-    store, second = Double(store_of(kind, tmp_path)), list[str]()
+    store, second = Double(store_of(jobs_url)), list[str]()
     left = [3]
 
     def break_off(*_: object) -> None:
@@ -202,7 +197,7 @@ def test_after_a_broken_connection_ids_are_looked_up_and_nothing_is_written_twic
 
 @pytest.mark.shows("E-20")
 def test_a_commit_is_not_repeated_before_its_ids_were_looked_up() -> None:
-    store = Double(store_of("memory", Path()))
+    store = Double(store_of("memory://"))
     fails = {"commit": 1, "find_commits": 2}
 
     def break_off(verb: str) -> Any:
@@ -225,7 +220,7 @@ def test_a_commit_is_not_repeated_before_its_ids_were_looked_up() -> None:
 
 @pytest.mark.shows("E-22")
 def test_a_place_is_free_only_when_its_commit_is_acknowledged() -> None:
-    store, started = Double(store_of("memory", Path())), list[int]()
+    store, started = Double(store_of("memory://")), list[int]()
     go_on = threading.Event()
     committing = threading.Event()
 
@@ -255,7 +250,7 @@ def test_a_place_is_free_only_when_its_commit_is_acknowledged() -> None:
 
 @pytest.mark.shows("E-26")
 def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
-    store = Double(store_of("memory", Path()))
+    store = Double(store_of("memory://"))
     away, ran = threading.Event(), list[int]()
 
     def fail(*_: object, **__: object) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -35,9 +33,8 @@ def claims_of(store: Double) -> list[int]:
 
 
 @pytest.mark.shows("E-28")
-@on_each_store
-def test_one_claim_carries_a_job_through_all_its_stages(kind: str, tmp_path: Path) -> None:
-    store = Double(store_of(kind, tmp_path))
+def test_one_claim_carries_a_job_through_all_its_stages(jobs_url: str) -> None:
+    store = Double(store_of(jobs_url))
     taken, tokens = claims_of(store), list[int]()
 
     async def body(run: ulak.Run[Any]) -> None:
@@ -53,9 +50,8 @@ def test_one_claim_carries_a_job_through_all_its_stages(kind: str, tmp_path: Pat
 
 
 @pytest.mark.shows("E-28")
-@on_each_store
-def test_a_stage_starts_only_after_the_move_before_it_is_durable(kind: str, tmp_path: Path) -> None:
-    store = store_of(kind, tmp_path)
+def test_a_stage_starts_only_after_the_move_before_it_is_durable(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     stored: list[str] = []
 
     async def body(run: ulak.Run[Any]) -> None:
@@ -154,11 +150,8 @@ def test_the_lease_goes_on_into_another_pool_if_that_has_a_place() -> None:
 
 
 @pytest.mark.shows("E-28", "E-29")
-@on_each_store
-def test_without_a_slot_the_move_commits_and_the_lease_is_given_back(
-    kind: str, tmp_path: Path
-) -> None:
-    store = store_of(kind, tmp_path)
+def test_without_a_slot_the_move_commits_and_the_lease_is_given_back(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     go_on = threading.Event()
     flow: ulak.Flow[Any] = ulak.Flow("slots", ulak.Lifecycle("a", {"a": ["b"], "b": ["done"]}))
 
@@ -186,11 +179,8 @@ def test_without_a_slot_the_move_commits_and_the_lease_is_given_back(
 
 
 @pytest.mark.shows("E-28", "E-3")
-@on_each_store
-def test_the_lease_goes_on_into_a_busy_state_that_is_entered_first(
-    kind: str, tmp_path: Path
-) -> None:
-    store = store_of(kind, tmp_path)
+def test_the_lease_goes_on_into_a_busy_state_that_is_entered_first(jobs_url: str) -> None:
+    store = store_of(jobs_url)
     stood: list[str] = []
     flow: ulak.Flow[Any] = ulak.Flow(
         "busy",

@@ -6,7 +6,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.scenario.doubles import (
     engine_on,
     eventually,
     kinds,
-    on_each_store,
     settings,
     store_of,
 )
@@ -30,9 +28,8 @@ from ulak.testing import Harness
 
 
 @pytest.mark.shows("E-8")
-@on_each_store
-def test_the_smallest_durable_job_is_four_lines(kind: str, tmp_path: Path) -> None:
-    engine = engine_on(store_of(kind, tmp_path))
+def test_the_smallest_durable_job_is_four_lines(jobs_url: str) -> None:
+    engine = engine_on(store_of(jobs_url))
 
     @engine.job
     def send(user_id: int) -> str:

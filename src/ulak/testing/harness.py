@@ -34,7 +34,9 @@ from ulak.engine.ports import WorkerSettings
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, Message, TrailEvent
 from ulak.engine.why import Why
+from ulak.errors import BadInput
 from ulak.store.protocol import Store
+from ulak.wiring import store_of
 
 USUAL = WorkerSettings()
 # More moments than this within one `advance` is a flow that wakes itself for ever.
@@ -49,7 +51,9 @@ class Harness:
 
     Args:
         flows: What the engine serves.
-        path: A file for the SQLite store; without it everything is in memory.
+        path: A file for the SQLite store.
+        url: A store as `ulak.connect` takes it, for tests on PostgreSQL. Without file and URL
+            everything is in memory.
         clock: The clock to turn, when two harnesses are to share one.
         settings: How the worker behaves.
     """
@@ -58,11 +62,12 @@ class Harness:
         self,
         *flows: Flow[Any],
         path: str | Path | None = None,
+        url: str | None = None,
         clock: ManualClock | None = None,
         settings: WorkerSettings = USUAL,
     ) -> None:
         self.clock = clock or ManualClock()
-        self.engine = Engine(_store(path, self.clock), flows=flows)
+        self.engine = Engine(_store(path, url, self.clock), flows=flows)
         self.settings = settings
         self.sent: list[Message] = []
         """What was published, in order."""
@@ -215,11 +220,11 @@ class Harness:
         self.close()
 
 
-def _store(path: str | Path | None, clock: ManualClock) -> Store:
-    if path is None:
-        from ulak.store.memory import MemoryStore
+def _store(path: str | Path | None, url: str | None, clock: ManualClock) -> Store:
+    if path is not None and url is not None:
+        raise BadInput("a harness has a path or a url, not both")
+    if path is not None:
+        from ulak.store.sqlite import SqliteStore
 
-        return MemoryStore(clock)
-    from ulak.store.sqlite import SqliteStore
-
-    return SqliteStore(Path(path), clock=clock)
+        return SqliteStore(Path(path), clock=clock)
+    return store_of(url or "memory://", clock=clock)
