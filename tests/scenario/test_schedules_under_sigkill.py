@@ -4,7 +4,6 @@ none makes two jobs."""
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ import ulak
 from ulak.clock import SECOND, to_datetime
 from ulak.engine.ticker import Ticker
 from ulak.store.faults import POINTS
-from ulak.store.sqlite import SqliteStore
 from ulak.testing import Harness, ManualClock, faults
+from ulak.wiring import store_of
 
 SECONDS = 90
 DATES = {"each-second": SECONDS, "each-third": SECONDS // 3}
@@ -21,9 +20,9 @@ ROUNDS = 4
 POINTS_OF_A_TICK = list(POINTS["tick"])
 
 
-def program(path: str | Path, clock: ManualClock) -> ulak.Engine:
+def program(url: str, clock: ManualClock) -> ulak.Engine:
     """A program with two schedules, whose jobs nobody runs."""
-    engine = ulak.Engine(SqliteStore(path, clock=clock))
+    engine = ulak.Engine(store_of(url, clock=clock))
 
     @engine.job
     def note(what: str) -> None: ...
@@ -33,32 +32,32 @@ def program(path: str | Path, clock: ManualClock) -> ulak.Engine:
     return engine
 
 
-def tick_for_a_while(path: str) -> None:
+def tick_for_a_while(url: str) -> None:
     """See to the dates of a minute and a half, second by second. Runs in children."""
     clock = ManualClock()
-    with program(path, clock) as engine:
+    with program(url, clock) as engine:
         ticker = Ticker(engine, 0)
         for _ in range(SECONDS):
             clock.advance(timedelta(seconds=1))
             ticker.tick()
 
 
-def die_and_begin_again(path: Path, number: int) -> list[bool]:
+def die_and_begin_again(url: str, number: int) -> list[bool]:
     """Run children one after the other, each killed a little later than the one before it."""
     deaths = []
     for n in range(ROUNDS):
         point = POINTS_OF_A_TICK[(number + n) % 3]
-        ended = faults.run(tick_for_a_while, path, kill_at=point, nth=1 + 3 * n)
+        ended = faults.run(tick_for_a_while, url, kill_at=point, nth=1 + 3 * n)
         assert ended.killed or ended.code == 0, ended.errors
         deaths.append(ended.killed)
     return deaths
 
 
-def each_date_has_one_job(path: Path) -> None:
+def each_date_has_one_job(url: str) -> None:
     clock = ManualClock()
     start = clock.now()
     clock.advance(timedelta(seconds=SECONDS))
-    with program(path, clock) as engine:
+    with program(url, clock) as engine:
         Ticker(engine, 0).tick()
         made: Counter[str] = Counter()
         for name, dates in DATES.items():
@@ -73,29 +72,31 @@ def each_date_has_one_job(path: Path) -> None:
 
 
 @pytest.mark.shows("E-59")
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize(
+    ("shared_url", "processes"),
+    [("sqlite", 2), ("sqlite", 4), ("postgres", 4)],
+    indirect=["shared_url"],
+)
 def test_processes_that_die_while_they_tick_lose_no_date_and_double_none(
-    processes: int, tmp_path: Path
+    shared_url: str, processes: int
 ) -> None:
-    path = tmp_path / "jobs.db"
-    program(path, ManualClock()).open().close()
+    program(shared_url, ManualClock()).open().close()
     with ThreadPoolExecutor(processes) as pool:
-        lives = list(pool.map(lambda n: die_and_begin_again(path, n), range(processes)))
+        lives = list(pool.map(lambda n: die_and_begin_again(shared_url, n), range(processes)))
     # The first of each dies at its first tick; later ones may find that others have done it all.
     assert all(deaths[0] for deaths in lives)
-    each_date_has_one_job(path)
+    each_date_has_one_job(shared_url)
 
 
 @pytest.mark.shows("E-59", "E-61")
 @pytest.mark.parametrize("point", POINTS_OF_A_TICK)
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_worker_killed_at_a_tick_leaves_the_date_to_the_next_one(
-    point: str, nth: int, tmp_path: Path
+    point: str, nth: int, shared_url: str
 ) -> None:
-    path = tmp_path / "jobs.db"
-    crashed = faults.run(work_three_days, path, kill_at=point, nth=nth)
+    crashed = faults.run(work_three_days, shared_url, kill_at=point, nth=nth)
     assert crashed.killed, crashed.errors
-    with nightly(path) as harness:
+    with nightly(shared_url) as harness:
         harness.advance(days=3)
         days = [tick.due_at.day for tick in harness.engine.ticks("nightly")]
         jobs = harness.engine.jobs()
@@ -107,8 +108,8 @@ def test_a_worker_killed_at_a_tick_leaves_the_date_to_the_next_one(
         assert harness.verify() == []
 
 
-def nightly(path: str | Path) -> Harness:
-    harness = Harness(path=path)
+def nightly(url: str) -> Harness:
+    harness = Harness(url=url)
 
     @harness.engine.job
     def report() -> None: ...
@@ -117,6 +118,6 @@ def nightly(path: str | Path) -> Harness:
     return harness
 
 
-def work_three_days(path: str) -> None:
-    with nightly(path) as harness:
+def work_three_days(url: str) -> None:
+    with nightly(url) as harness:
         harness.advance(days=3)

@@ -183,6 +183,11 @@ def test_a_child_dies_at_the_nth_passing_and_tells_what_it_said_before(tmp_path:
     assert (whole.code, whole.lines) == (0, ("accepted",) * 3)
 
 
+def test_a_harness_is_in_one_place() -> None:
+    with pytest.raises(ulak.BadInput, match="a path or a url, not both"):
+        Harness(path="jobs.db", url="memory://")
+
+
 def submit_three(path: str) -> None:
     """Run in a child."""
     flow = flaky(0)
