@@ -1,6 +1,6 @@
-"""The ceiling that a drain is measured against: `sqlite_rate` of bench/peers/limits.py, unchanged.
+"""The ceilings that a drain is measured against: functions of bench/peers/limits.py, unchanged.
 
-`python -m bench.ceiling`: transitions per second, synchronous=FULL, 200 per commit.
+`python -m bench.ceiling sqlite_rate FULL 200 100000`: transitions per second.
 """
 
 from __future__ import annotations
@@ -8,18 +8,32 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.measure import in_child, scratch
 
 BATCH = 200
 TRANSITIONS = 100_000
+PG_TRANSITIONS = 60_000
+LONE_TRANSITIONS = 1_500
 
 
 def ceiling() -> float:
-    """Measure it in a process of its own, on the same disk as every other figure."""
+    """SQLite, in a process of its own, on the same disk as every other figure."""
     with scratch() as folder:
-        return in_child("bench.ceiling", env={"BENCH_SQLITE_DIR": str(folder)})
+        env = {"BENCH_SQLITE_DIR": str(folder)}
+        return in_child("bench.ceiling", "sqlite_rate", "FULL", BATCH, TRANSITIONS, env=env)
+
+
+def psycopg_rate(env: Mapping[str, str], transitions: int = PG_TRANSITIONS) -> float:
+    """PostgreSQL: claim 200, finish 200, both audited, over one connection."""
+    return in_child("bench.ceiling", "psycopg_rate", transitions, env=env)
+
+
+def asyncpg_one(env: Mapping[str, str], transitions: int = LONE_TRANSITIONS) -> float:
+    """PostgreSQL: the same one job at a time, two commits each."""
+    return in_child("bench.ceiling", "asyncpg_one", transitions, 1, env=env)
 
 
 def main() -> None:
@@ -27,7 +41,8 @@ def main() -> None:
     os.environ.setdefault("BENCH_SQLITE_DIR", ".")
     sys.path.insert(0, str(Path(__file__).parent / "peers"))
     limits = importlib.import_module("limits")
-    print(limits.sqlite_rate("FULL", BATCH, TRANSITIONS))
+    name, *words = sys.argv[1:]
+    print(getattr(limits, name)(*[int(word) if word.isdigit() else word for word in words]))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import ulak
-from bench.drain import nothing
 from bench.measure import Figure, scratch
+from ulak.cli.speed import nothing
 from ulak.clock import micros
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.store.sqlite import SqliteStore
@@ -43,15 +43,21 @@ def claims_figure(scale: float = 1.0) -> Figure:
     )
 
 
-def claims(path: Path, scale: float) -> tuple[float, float, float]:
-    """Answer the median and the 99th percentile of a claim, and the median of an empty one."""
+def flows_of() -> tuple[ulak.Flow[Any], ulak.Flow[Any], ulak.Flow[Any]]:
+    """Answer a flow that is served, one of its queue with a limit, and one that nobody serves."""
     served: ulak.Flow[Any] = ulak.Flow.steps("served", ("work", nothing))
     limited: ulak.Flow[Any] = ulak.Flow(
         "limited", ulak.Lifecycle("work", {"work": ["done"]}), queue="served"
     )
     limited.stage("work", limit=ulak.Limit(1))(nothing)
     unserved: ulak.Flow[Any] = ulak.Flow.steps("unserved", ("work", nothing))
-    engine = ulak.Engine(SqliteStore(path), flows=[served, limited, unserved])
+    return served, limited, unserved
+
+
+def claims(path: Path, scale: float) -> tuple[float, float, float]:
+    """Answer the median and the 99th percentile of a claim, and the median of an empty one."""
+    flows = served, limited, _ = flows_of()
+    engine = ulak.Engine(SqliteStore(path), flows=flows)
     with engine:
         for flow in engine.flows:
             engine.submit(flow)

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import ulak
-from bench.drain import fill
 from bench.measure import Figure, scratch
+from ulak.cli.speed import fill
 
 STAGES = 2_000
 WAIT_S = 2.0

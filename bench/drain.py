@@ -1,32 +1,24 @@
-"""How fast one worker process drains no-op jobs from SQLite, every commit flushed, trail on.
-
-`python -m bench.drain FOLDER async|plain JOBS STAGES`: stages per second, from the start of the
-worker's run until the last job is durably done.
-"""
+"""How fast one worker process drains no-op jobs, every commit flushed, trail on."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import time
-from pathlib import Path
-from typing import Any
-
-import ulak
-from bench.ceiling import ceiling
-from bench.measure import Figure, alternate, in_child, scratch
-from ulak.engine.process import settle_in
+from bench import postgres
+from bench.ceiling import asyncpg_one, ceiling, psycopg_rate
+from bench.measure import Figure, alternate, scratch
+from ulak.cli import speed
 
 JOBS = 10_000
 LONG_JOBS = 2_000
 LONG_STAGES = 8
 OF_THE_CEILING = 0.06
+OF_PSYCOPG = 0.22
+OF_ONE_BY_ONE = 5.0
 
 
 def drain(kind: str = "async", jobs: int = JOBS, stages: int = 1) -> float:
-    """Answer stages per second of a worker in a process of its own."""
+    """Answer stages per second on SQLite."""
     with scratch() as folder:
-        return in_child("bench.drain", folder, kind, jobs, stages)
+        return speed.drain(f"sqlite:///{folder / 'drain.db'}", jobs, stages=stages, kind=kind)
 
 
 def drain_figure() -> Figure:
@@ -45,67 +37,48 @@ def drain_figure() -> Figure:
 def stages_figure() -> Figure:
     """Stages of long jobs against no-op jobs."""
     long, short = alternate(lambda: drain("async", LONG_JOBS, LONG_STAGES), drain)
+    return _stages("SQLite FULL", long, short, "stages")
+
+
+def postgres_drain_figures(jobs: int = JOBS) -> list[Figure]:
+    """No-op jobs against loops over one connection: in batches of 200, and one by one."""
+    with postgres.durable() as server:
+        ours, batches, ones = alternate(
+            lambda: speed.drain(server.fresh(), jobs),
+            lambda: psycopg_rate(server.env),
+            lambda: asyncpg_one(server.env),
+        )
+    what = f"drain of {jobs:,} no-op jobs, one worker process, PostgreSQL"
+    command = "python -m bench.figures postgres-drain"
+    return [
+        Figure(
+            f"{what}, of `psycopg_rate`", f">= {OF_PSYCOPG}",
+            f"{ours / batches:.3f} ({ours:,.0f} jobs/s of {batches:,.0f})",
+            ours / batches >= OF_PSYCOPG, command,
+        ),
+        Figure(
+            f"{what}, of `asyncpg_one(1500, 1)`", f">= {OF_ONE_BY_ONE:g}",
+            f"{ours / ones:.1f} ({ours:,.0f} jobs/s of {ones:,.0f})",
+            ours / ones >= OF_ONE_BY_ONE, command,
+        ),
+    ]  # fmt: skip
+
+
+def postgres_stages_figure(jobs: int = LONG_JOBS) -> Figure:
+    """Stages of long jobs against no-op jobs."""
+    with postgres.durable() as server:
+        long, short = alternate(
+            lambda: speed.drain(server.fresh(), jobs, stages=LONG_STAGES),
+            lambda: speed.drain(server.fresh(), jobs * JOBS // LONG_JOBS),
+        )
+    return _stages("PostgreSQL", long, short, "postgres-stages")
+
+
+def _stages(store: str, long: float, short: float, name: str) -> Figure:
     return Figure(
-        "stages/s of 2,000 jobs of 8 stages, of the no-op jobs/s",
+        f"stages/s of 2,000 jobs of 8 stages, of the no-op jobs/s, {store}",
         ">= 1",
         f"{long / short:.2f} ({long:,.0f} stages/s of {short:,.0f} jobs/s)",
         long >= short,
-        "python -m bench.figures stages",
+        f"python -m bench.figures {name}",
     )
-
-
-async def nothing(run: ulak.Run[Any]) -> None:
-    """On the loop."""
-
-
-def nothing_in_a_thread(run: ulak.Run[Any]) -> None:
-    """In a thread."""
-
-
-def flow_of(kind: str, stages: int) -> ulak.Flow[Any]:
-    """A linear flow of stages that do nothing."""
-    function = nothing if kind == "async" else nothing_in_a_thread
-    return ulak.Flow.steps("noop", *[(f"s{n}", function) for n in range(stages)])
-
-
-def fill(engine: ulak.Engine, flow: ulak.Flow[Any], jobs: int) -> None:
-    """Submit that many jobs."""
-    for start in range(0, jobs, 500):
-        engine.submit_many(flow, [None] * min(500, jobs - start))
-
-
-async def run_dry(engine: ulak.Engine) -> float:
-    """Run a worker until nothing is left; answer the seconds until the last move was durable."""
-    moved_at = [0.0]
-
-    def moved() -> None:
-        moved_at[0] = time.perf_counter()
-
-    worker = engine.worker()
-    stop = engine.on_move(moved)
-    started = time.perf_counter()
-    await worker.run(until_idle=True)
-    stop()
-    return moved_at[0] - started
-
-
-def main() -> None:
-    """Be the worker process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("kind", choices=["async", "plain"])
-    parser.add_argument("jobs", type=int)
-    parser.add_argument("stages", type=int)
-    given = parser.parse_args()
-    flow = flow_of(given.kind, given.stages)
-    with ulak.connect(f"sqlite:///{given.folder / 'drain.db'}", flows=[flow]) as engine:
-        fill(engine, flow, given.jobs)
-        settle_in()  # as `ulak worker` does
-        took = asyncio.run(run_dry(engine))
-        done = sum(c.jobs for c in engine.counts() if c.role == "done")
-        assert done == given.jobs, f"{done} of {given.jobs} are done"
-    print(given.jobs * given.stages / took)
-
-
-if __name__ == "__main__":
-    main()

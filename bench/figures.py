@@ -10,7 +10,19 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import bare, claims, crowd, drain, pickup, simulated, storms, submit
+from bench import (
+    bare,
+    claims,
+    crowd,
+    drain,
+    growth,
+    pickup,
+    postgres_claims,
+    postgres_submit,
+    simulated,
+    storms,
+    submit,
+)
 from bench.measure import DATA, ROOT, Figure, commit, keep, machine, wait_for_quiet
 
 KEPT = DATA / "figures.json"
@@ -26,6 +38,12 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "pickup": pickup.pickup_figure,
     "crowd": crowd.crowd_figure,
     "claims": claims.claims_figure,
+    "postgres-drain": drain.postgres_drain_figures,
+    "postgres-stages": drain.postgres_stages_figure,
+    "postgres-submit": postgres_submit.submit_figures,
+    "postgres-pickup": pickup.postgres_pickup_figures,
+    "postgres-claims": postgres_claims.claims_figure,
+    "growth": growth.growth_figure,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }
@@ -37,7 +55,8 @@ PATIENCE_S = 60.0
 HEAD = """# Figures
 
 Measured by `make figures`; each line by the command beside it. A ratio is the median of five
-against the median of five, taken in turns in one run, on one disk. "Busy" is the share of the
+against the median of five, taken in turns in one run, on one disk. PostgreSQL runs with fsync and
+synchronous_commit on. "Busy" is the share of the
 machine that others used right before; a figure of a busy machine is to be measured again.
 
 """

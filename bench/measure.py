@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,12 +42,10 @@ class Figure:
         return asdict(self)
 
 
-def alternate(
-    a: Callable[[], float], b: Callable[[], float], rounds: int = ROUNDS
-) -> tuple[float, float]:
+def alternate(*takes: Callable[[], float], rounds: int = ROUNDS) -> list[float]:
     """Take A-B-A-B and answer the median of each."""
-    pairs = [(a(), b()) for _ in range(rounds)]
-    return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+    taken = [[take() for take in takes] for _ in range(rounds)]
+    return [statistics.median(each) for each in zip(*taken, strict=True)]
 
 
 @contextmanager
@@ -61,7 +59,7 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def in_child(module: str, *arguments: object, env: dict[str, str] | None = None) -> float:
+def in_child(module: str, *arguments: object, env: Mapping[str, str] | None = None) -> float:
     """Run a module in a process of its own; the last word it prints is the answer."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""From the moment before `engine.submit` until the handler starts, worker in the same process."""
+"""From the moment before `engine.submit` until the stage starts: in this process, or in another."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import time
 from typing import Any
 
 import ulak
+from bench import postgres
 from bench.measure import Figure, scratch
+from ulak.cli import speed
 
 JOBS = 200
 BEST_OF = 3
 BOUND_MS = 2.0
+POSTGRES_P50_MS = 3.0
+POSTGRES_P99_MS = 15.0
 
 
 def pickup_figure() -> Figure:
@@ -27,6 +31,25 @@ def pickup_figure() -> Figure:
         p50 <= BOUND_MS,
         "python -m bench.figures pickup",
     )
+
+
+def postgres_pickup_figures(jobs: int = 2 * JOBS) -> list[Figure]:
+    """The worker is another process, and hears by a notification."""
+    with postgres.durable() as server:
+        taken = [speed.pickup(server.fresh(), jobs) for _ in range(BEST_OF)]
+    p50, p99 = min(taken)
+    what = "pickup from one process to another, PostgreSQL, best of three"
+    command = "python -m bench.figures postgres-pickup"
+    return [
+        Figure(
+            f"{what}: p50", f"<= {POSTGRES_P50_MS:g} ms", f"{p50:.2f} ms",
+            p50 <= POSTGRES_P50_MS, command,
+        ),
+        Figure(
+            f"{what}: p99", f"<= {POSTGRES_P99_MS:g} ms", f"{p99:.2f} ms",
+            p99 <= POSTGRES_P99_MS, command,
+        ),
+    ]  # fmt: skip
 
 
 def pickup(jobs: int = JOBS) -> tuple[float, float]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import ulak
-from bench.drain import flow_of
 from bench.measure import Figure, alternate, scratch
+from ulak.cli import speed
 
 SUBMITS = 300
 OF_THE_BARE_LOOP = 0.6
-PAYLOAD = {"user": 42, "template": "welcome"}
 
 Writes = list[tuple[str, tuple[Any, ...]]]
 
@@ -28,7 +27,7 @@ def submit_figure() -> Figure:
         writes = _rows_of_submits(folder / "model.db")
         names = iter(range(1000))
         ours, bare = alternate(
-            lambda: _submit_rate(folder / f"ours-{next(names)}.db"),
+            lambda: speed.submit(f"sqlite:///{folder / f'ours-{next(names)}.db'}", SUBMITS),
             lambda: _bare_rate(folder / f"bare-{next(names)}.db", writes),
         )
     return Figure(
@@ -40,18 +39,8 @@ def submit_figure() -> Figure:
     )
 
 
-def _submit_rate(path: Path) -> float:
-    flow = flow_of("async", 1)
-    with ulak.connect(f"sqlite:///{path}", flows=[flow]) as engine:
-        engine.submit(flow, PAYLOAD)  # the first one compiles its statements, here and below
-        started = time.perf_counter()
-        for _ in range(SUBMITS):
-            engine.submit(flow, PAYLOAD)
-        return SUBMITS / (time.perf_counter() - started)
-
-
 def _bare_rate(path: Path, jobs: list[Writes]) -> float:
-    with ulak.connect(f"sqlite:///{path}", flows=[flow_of("async", 1)]):
+    with ulak.connect(f"sqlite:///{path}", flows=[speed.flow_of("submit")]):
         pass
     db = sqlite3.connect(path, isolation_level=None)
     try:
@@ -76,13 +65,13 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
 
 def _rows_of_submits(path: Path) -> list[Writes]:
     """Submit, and answer what each submit has written."""
-    flow = flow_of("async", 1)
+    flow = speed.flow_of("submit")
     with ulak.connect(f"sqlite:///{path}", flows=[flow]) as engine:
         db = sqlite3.connect(path)
         try:
             before = dict(_tables(db))
             for _ in range(SUBMITS):
-                engine.submit(flow, PAYLOAD)
+                engine.submit(flow, speed.PAYLOAD)
             after = dict(_tables(db))
         finally:
             db.close()

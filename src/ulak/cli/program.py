@@ -8,6 +8,7 @@ import typer
 
 import ulak
 from ulak.cli import (
+    bench,
     doctor,
     flows,
     jobs,
@@ -54,6 +55,7 @@ program.command("why")(why.why)
 program.command("flows")(flows.flows)
 program.command("verify")(verify.verify)
 program.command("doctor")(doctor.doctor)
+program.command("bench")(bench.bench)
 program.command("migrate")(store.migrate)
 program.command("prune")(store.prune)
 program.add_typer(outbox.group, name="outbox")

@@ -198,7 +198,9 @@ class PostgresStore:
         return self._db.run("commit", lambda t: commits.commit(t, changes), begin=BEGIN_ORDERED)
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._db.run("claim", lambda t: claims.claim(t, request, self.clock))
+        return self._db.run(
+            "claim", lambda t: claims.claim(t, request, self.clock), begin=BEGIN_ORDERED
+        )
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
         return self._db.run(

@@ -1,0 +1,63 @@
+"""A claim reads the ranges of the index that was made for it, whatever else the table holds."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from bench.postgres_claims import engine_on, load
+from ulak.clock import micros
+from ulak.store.postgres.connections import Session
+from ulak.store.protocol import ClaimRequest, Want
+
+# A hundredth of the table of E-23: nearly all of it is none of this worker's business.
+SCALE = 0.01
+
+
+def reads(plan: dict[str, Any]) -> Iterator[str]:
+    """Answer by which of its indexes a plan reads the table of jobs, or that it reads all of it."""
+    if plan.get("Relation Name") == "jobs" and plan["Node Type"] == "Seq Scan":
+        yield "all of it"
+    if plan.get("Index Name", "").startswith("jobs_"):
+        yield plan["Index Name"]
+    for part in plan.get("Plans", []):
+        yield from reads(part)
+
+
+@pytest.mark.shows("E-23")
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_a_claim_looks_for_jobs_in_the_index_of_claimable_ones_alone(
+    url: str, analyzed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, set[str]]] = []
+    execute = Session.execute
+
+    def explain(self: Session, statement: str, facts: Any = None) -> Any:
+        found = execute(self, f"EXPLAIN (FORMAT JSON) {statement}", facts).fetchone()
+        read.append((statement, set(reads(found[0][0]["Plan"]))))
+        return execute(self, statement, facts)
+
+    with engine_on(url) as engine:
+        load(engine, url, SCALE)
+        with psycopg.connect(url, autocommit=True) as db:
+            if not analyzed:
+                db.execute("DELETE FROM pg_statistic WHERE starelid = 'ulak.jobs'::regclass")
+        served, limited, _ = engine.flows
+        engine.submit_many(served, [None] * 20)
+        lanes = tuple(sorted(served.table.lanes | limited.table.lanes))
+        store = engine.store
+        store.register("w", lease_us=micros(timedelta(minutes=5)), lanes=lanes, about="")
+        monkeypatch.setattr(Session, "execute", explain)
+        for _ in range(3):
+            assert len(store.claim(ClaimRequest("w", (Want(lanes, 5),))).claims) == 5
+        monkeypatch.undo()
+
+    of_jobs = [(statement, found) for statement, found in read if found]
+    assert len(of_jobs) >= 9
+    for statement, found in of_jobs:
+        # What was found is locked and written by its id.
+        is_by_id = "ANY (%(ids)s" in statement or "not_before" not in statement
+        assert found <= {"jobs_claimable", "jobs_pkey"}, statement
+        assert is_by_id or "jobs_claimable" in found, statement
