@@ -121,10 +121,10 @@ class Museum:
         return from_text(self.ids[name])
 
 
-def build(path: Path | None = None) -> Museum:
+def build(url: str = "memory://") -> Museum:
     """Bring every kind of job to where it stands, those first that need time to get there."""
     steps, limited, asking, metered = steps_flow(), limited_flow(), asking_flow(), metered_flow()
-    harness = Harness(steps, limited, asking, metered, path=path)
+    harness = Harness(steps, limited, asking, metered, url=url)
     engine = harness.engine
     ids: dict[str, str] = {}
 
@@ -184,8 +184,28 @@ def build(path: Path | None = None) -> Museum:
 def copy(original: Museum, path: Path) -> Museum:
     """Open a copy of a museum that was built in a file and closed."""
     shutil.copy(original.harness.engine.store.path, path)  # type: ignore[attr-defined]
+    return reopened(original, f"sqlite:///{path}")
+
+
+def reopened(original: Museum, url: str) -> Museum:
+    """Answer the museum that was built and closed, where it or a copy of it is now."""
     clock = ManualClock(original.harness.now)
-    return Museum(Harness(*original.harness.engine.flows, path=path, clock=clock), original.ids)
+    return Museum(Harness(*original.harness.engine.flows, url=url, clock=clock), original.ids)
+
+
+class Hall:
+    """A museum in PostgreSQL, built once and lent many times: see `Databases.lend`."""
+
+    def __init__(self) -> None:
+        self._built: Museum | None = None
+
+    def prepare(self, url: str) -> None:
+        self._built = build(url)
+        self._built.harness.close()
+
+    def at(self, url: str) -> Museum:
+        assert self._built is not None
+        return reopened(self._built, url)
 
 
 def lapse(harness: Harness, job_id: str) -> None:

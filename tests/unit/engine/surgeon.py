@@ -1,11 +1,15 @@
-"""Damages a store below its verbs: the dictionaries of the one in memory, the file of SQLite."""
+"""Damages a store below its verbs: dictionaries in memory, tables in SQLite and PostgreSQL."""
 
 # ruff: noqa: S608 - the statements are built from names that are in this file
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from ulak.core.job import Event, JobRow, Message
 from ulak.store.memory import MemoryStore
@@ -99,41 +103,42 @@ class MemorySurgeon:
         del self.store._proofs[tenant][proof_id - 1]
 
 
-class SqliteSurgeon:
-    """Works on the file with SQL; a key that forbids the damage is taken off first."""
+class SqlSurgeon:
+    """Works on tables with SQL; a key that forbids the damage is taken off first."""
 
-    def __init__(self, path: Path) -> None:
-        self.db = sqlite3.connect(path, isolation_level=None)
+    def _run(self, statement: str, facts: Sequence[Any] = ()) -> Any:
+        """Run a statement in which a question mark is a value; answer its cursor."""
+        raise NotImplementedError
+
+    def _without_keys(self, table: str) -> None:
+        raise NotImplementedError
 
     def _edit(self, table: str, where: str, key: tuple[Any, ...], columns: dict[str, Any]) -> None:
         names = ", ".join(f"{name} = ?" for name in columns)
-        done = self.db.execute(
-            f"UPDATE {table} SET {names} WHERE {where}", (*columns.values(), *key)
-        )
+        done = self._run(f"UPDATE {table} SET {names} WHERE {where}", (*columns.values(), *key))
         assert done.rowcount == 1
 
     def _drop(self, table: str, where: str, *key: Any) -> None:
-        assert self.db.execute(f"DELETE FROM {table} WHERE {where}", key).rowcount == 1
-
-    def _without_keys(self, table: str) -> None:
-        self.db.executescript(
-            f"CREATE TABLE bare AS SELECT * FROM {table}; DROP TABLE {table};"
-            f"ALTER TABLE bare RENAME TO {table};"
-        )
+        assert self._run(f"DELETE FROM {table} WHERE {where}", key).rowcount == 1
 
     def edit_job(self, job_id: bytes, **columns: Any) -> None:
         self._edit("jobs", "id = ?", (job_id,), columns)
 
     def drop_job(self, job_id: bytes) -> None:
         columns = ", ".join(JobRow._fields)
-        row = self.db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        row = self._run(f"SELECT {columns} FROM jobs WHERE id = ?", (job_id,)).fetchone()
         job = JobRow._make(row)
         self._drop("jobs", "id = ?", job_id)
         self.count(job.flow, job.state, job.role, -1)
 
     def add_event(self, event: Event) -> None:
-        marks = ", ".join("?" * len(event))
-        self.db.execute(f"INSERT INTO events VALUES ({marks})", event)
+        self._insert_event(event._asdict())
+
+    def _insert_event(self, columns: Mapping[str, Any]) -> None:
+        marks = ", ".join("?" * len(columns))
+        self._run(
+            f"INSERT INTO events ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
+        )
 
     def edit_event(self, job_id: bytes, number: int, /, **columns: Any) -> None:
         self._edit("events", "job_id = ? AND seq = ?", (job_id, number), columns)
@@ -145,7 +150,7 @@ class SqliteSurgeon:
         self._drop("outbox", "job_id = ? AND n = ?", job_id, n)
 
     def add_message(self, message: Message) -> None:
-        self.db.execute(
+        self._run(
             "INSERT INTO outbox (job_id, seq, n, key, topic, data, at, not_before)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
             message,
@@ -158,7 +163,7 @@ class SqliteSurgeon:
         self._drop("workers", "id = ?", worker)
 
     def count(self, flow: str, state: str, role: str, jobs: int) -> None:
-        self.db.execute(
+        self._run(
             "INSERT INTO count_deltas (flow, flow_version, state, role, jobs)"
             " VALUES (?, 1, ?, ?, ?)",
             (flow, state, role, jobs),
@@ -166,26 +171,26 @@ class SqliteSurgeon:
 
     def fill_slot(self, limit: str, n: int, job_id: bytes | None) -> None:
         self._without_keys("slots")
-        self.db.execute("DELETE FROM slots WHERE limit_name = ? AND n = ?", (limit, n))
-        self.db.execute("INSERT INTO slots VALUES (?, ?, ?, 0)", (limit, n, job_id))
+        self._run("DELETE FROM slots WHERE limit_name = ? AND n = ?", (limit, n))
+        self._run("INSERT INTO slots VALUES (?, ?, ?, 0)", (limit, n, job_id))
 
     def rename_slots(self, limit: str, to: str) -> None:
-        self.db.execute("UPDATE slots SET limit_name = ? WHERE limit_name = ?", (to, limit))
+        self._run("UPDATE slots SET limit_name = ? WHERE limit_name = ?", (to, limit))
 
     def drop_rates(self) -> None:
-        self.db.execute("DELETE FROM rates")
+        self._run("DELETE FROM rates")
 
     def edit_bucket(self, name: str, level: int) -> None:
         self._edit("buckets", "name = ?", (name,), {"level": level})
 
     def end_pauses(self, until_at: int) -> None:
-        self.db.execute("UPDATE pauses SET until_at = ?", (until_at,))
+        self._run("UPDATE pauses SET until_at = ?", (until_at,))
 
     def lower_limit(self, name: str, n: int) -> None:
         self._edit("limits", "name = ?", (name,), {"n": n})
 
     def add_key(self, key: DedupRow) -> None:
-        self.db.execute("INSERT INTO dedup VALUES (?, ?, ?, ?, ?)", key)
+        self._run("INSERT INTO dedup VALUES (?, ?, ?, ?, ?)", key)
 
     def drop_key(self, job_id: bytes) -> None:
         self._drop("dedup", "job_id = ?", job_id)
@@ -206,5 +211,68 @@ class SqliteSurgeon:
         self._drop("proofs", "tenant = ? AND proof_id = ?", tenant, proof_id)
 
 
-Surgeon = MemorySurgeon | SqliteSurgeon
+class SqliteSurgeon(SqlSurgeon):
+    """Works on the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+
+    def _run(self, statement: str, facts: Sequence[Any] = ()) -> Any:
+        return self.db.execute(statement, facts)
+
+    def _without_keys(self, table: str) -> None:
+        self.db.executescript(
+            f"CREATE TABLE bare AS SELECT * FROM {table}; DROP TABLE {table};"
+            f"ALTER TABLE bare RENAME TO {table};"
+        )
+
+
+class _AsTheyAre(Dumper):
+    """Sends bytes as the column has them: sixteen to a uuid, any number to a bytea."""
+
+    format = Format.BINARY
+    oid = 0
+
+    def dump(self, obj: Any) -> Any:
+        return obj
+
+
+class PostgresSurgeon(SqlSurgeon):
+    """Works on the database, in which an event has a month besides."""
+
+    def __init__(self, url: str) -> None:
+        self.db = psycopg.connect(url, autocommit=True, options="-c search_path=ulak")
+        self.db.adapters.register_dumper(bytes, _AsTheyAre)
+
+    def _run(self, statement: str, facts: Sequence[Any] = ()) -> Any:
+        return self.db.execute(statement.replace("?", "%s"), facts, binary=True)
+
+    def _without_keys(self, table: str) -> None:
+        keys = self._run(
+            "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(?)"
+            " AND contype IN ('p', 'u')",
+            (table,),
+        ).fetchall()
+        for (name,) in keys:
+            self._run(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+
+    def _insert_event(self, columns: Mapping[str, Any]) -> None:
+        (month,) = self._run("SELECT month FROM jobs WHERE id = ?", (columns["job_id"],)).fetchone()
+        super()._insert_event({"month": month, **columns})
+
+    def move_event(self, job_id: bytes, seq: int, month: int) -> None:
+        """Put an event where the events of another month are."""
+        self._edit("events", "job_id = ? AND seq = ?", (job_id, seq), {"month": month})
+
+    def copy_event(self, job_id: bytes, seq: int, month: int) -> None:
+        """Put an event into another month too, where its number is free."""
+        names = ", ".join(Event._fields)
+        self._run(
+            f"INSERT INTO events (month, {names}) SELECT ?, {names} FROM events"
+            " WHERE job_id = ? AND seq = ?",
+            (month, job_id, seq),
+        )
+
+
+Surgeon = MemorySurgeon | SqlSurgeon
 Cut = Callable[[Surgeon, Any], None]

@@ -1,16 +1,19 @@
 """Every kind of damage is made on purpose, below the verbs of each store, and found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import ulak
+from tests.databases import Databases
 from tests.unit.engine import museum
 from tests.unit.engine.museum import KEEPER, Museum
-from tests.unit.engine.surgeon import Cut, MemorySurgeon, SqliteSurgeon, Surgeon
+from tests.unit.engine.surgeon import Cut, MemorySurgeon, PostgresSurgeon, SqliteSurgeon, Surgeon
 from ulak.core.job import Event, JobRow, Message
 from ulak.engine import verify
 from ulak.ids import to_text
@@ -22,24 +25,48 @@ TENANT = "acme"
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Museum:
     """A museum in a file, of which each test takes a copy."""
-    built = museum.build(tmp_path_factory.mktemp("museum") / "original.db")
+    built = museum.build(f"sqlite:///{tmp_path_factory.mktemp('museum')}/original.db")
     built.harness.close()
     return built
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def rooms(
-    request: pytest.FixtureRequest, tmp_path: Path, original: Museum
-) -> Iterator[tuple[Museum, Surgeon]]:
-    path = tmp_path / "museum.db" if request.param == "sqlite" else None
-    built = museum.build() if path is None else museum.copy(original, path)
+@pytest.fixture(scope="module")
+def hall() -> museum.Hall:
+    """A museum in PostgreSQL, of which each test borrows a copy."""
+    return museum.Hall()
+
+
+@contextmanager
+def opened(built: Museum) -> Iterator[Museum]:
     built.harness.engine.open()
-    store: Any = built.harness.engine.store
-    surgeon: Surgeon = MemorySurgeon(store) if path is None else SqliteSurgeon(path)
-    yield built, surgeon
-    if isinstance(surgeon, SqliteSurgeon):
-        surgeon.db.close()
+    yield built
     built.harness.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def rooms(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Museum, Surgeon]]:
+    if request.param == "postgres":
+        yield request.getfixturevalue("postgres_rooms")
+    elif request.param == "sqlite":
+        path = tmp_path / "museum.db"
+        with opened(museum.copy(request.getfixturevalue("original"), path)) as built:
+            surgeon = SqliteSurgeon(path)
+            yield built, surgeon
+            surgeon.db.close()
+    else:
+        with opened(museum.build()) as built:
+            store: Any = built.harness.engine.store
+            yield built, MemorySurgeon(store)
+
+
+@pytest.fixture
+def postgres_rooms(
+    databases: Databases, hall: museum.Hall
+) -> Iterator[tuple[Museum, PostgresSurgeon]]:
+    with databases.lend(hall.prepare) as url, opened(hall.at(url)) as built:
+        surgeon = PostgresSurgeon(url)
+        yield built, surgeon
+        surgeon.db.close()
 
 
 def row_of(rooms: Museum, name: str) -> JobRow:
@@ -279,6 +306,49 @@ def test_the_same_event_twice_under_one_number_is_found_where_a_store_allows_it(
     assert verify.replay.EVENT_DOUBLED in {f.kind for f in built.harness.verify()}
 
 
+@pytest.mark.shows("E-63", "E-52")
+@pytest.mark.parametrize("cut", ["move_event", "copy_event"])
+def test_an_event_in_a_month_that_is_not_its_jobs_is_found(
+    postgres_rooms: tuple[Museum, PostgresSurgeon], cut: str
+) -> None:
+    built, surgeon = postgres_rooms
+    getattr(surgeon, cut)(built.id("done"), 2, 202601)
+    found = built.harness.verify()
+    (orphan,) = [f for f in found if f.kind == verify.ORPHAN]
+    assert f"events of job {built.ids['done']}: there is no such job in 202601" in orphan.sentence
+    is_missed = verify.replay.EVENT_MISSING in {f.kind for f in found}
+    assert is_missed == (cut == "move_event")
+
+
+@pytest.mark.shows("E-63")
+def test_what_postgresql_itself_makes_impossible(
+    postgres_rooms: tuple[Museum, PostgresSurgeon],
+) -> None:
+    built, surgeon = postgres_rooms
+    later, parked = built.id("later"), built.id("parked")
+    impossible: dict[type[psycopg.Error], list[Callable[[], None]]] = {
+        psycopg.errors.UniqueViolation: [
+            lambda: surgeon.add_event(last_event(built, "later")),
+            lambda: surgeon.add_message(
+                built.harness.engine.store.scan_messages(built.id("done"))[0].message
+            ),
+        ],
+        psycopg.errors.CheckViolation: [
+            lambda: surgeon.edit_job(later, priority=9),
+            lambda: surgeon.edit_job(parked, leased_by=KEEPER),
+            lambda: surgeon.lower_limit(LIMIT, -1),
+            lambda: surgeon.edit_bucket("metered/queued/a", -1),
+        ],
+        psycopg.errors.NotNullViolation: [lambda: surgeon.edit_job(later, role=None)],
+        psycopg.errors.ProtocolViolation: [lambda: surgeon.edit_job(later, id=b"short")],
+    }
+    for error, cuts in impossible.items():
+        for cut in cuts:
+            with pytest.raises(error):
+                cut()
+    assert built.harness.verify() == []
+
+
 @pytest.mark.shows("E-48")
 def test_counters_are_compared_with_a_count(rooms: tuple[Museum, Surgeon]) -> None:
     built, surgeon = rooms
@@ -289,11 +359,12 @@ def test_counters_are_compared_with_a_count(rooms: tuple[Museum, Surgeon]) -> No
 
 
 @pytest.mark.shows("E-63")
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/live.db"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 def test_nothing_is_reported_of_jobs_that_move_while_they_are_looked_at(
-    url: str, tmp_path: Path
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    engine = ulak.connect(url.format(tmp_path))
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/live.db"}
+    engine = ulak.connect(urls.get(kind) or request.getfixturevalue("postgres_url"))
     flow = museum.steps_flow()
     engine.add(flow)
     limited = museum.limited_flow()

@@ -18,11 +18,17 @@ from ulak.store.protocol import ClaimRequest, Want
 from ulak.testing import Harness
 
 
-@pytest.fixture(scope="module")
-def rooms() -> Iterator[Museum]:
-    built = museum.build()
-    yield built
-    built.harness.close()
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def rooms(request: pytest.FixtureRequest) -> Iterator[Museum]:
+    if request.param == "memory":
+        built = museum.build()
+        yield built
+        built.harness.close()
+        return
+    with request.getfixturevalue("databases").lend() as url:
+        built = museum.build(url)
+        yield built
+        built.harness.close()
 
 
 def one_stage(name: str = "one", version: int = 1, **options: Any) -> Flow[Any]:

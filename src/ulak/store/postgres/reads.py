@@ -102,9 +102,27 @@ OWNED = {
 }
 """What hangs on a job, and the table it is in."""
 
-# What a retired month still holds goes with the month.
-NOT_RETIRED = "AND month NOT IN (SELECT month FROM ulak.retired_months)"
 DATED = ("events", "payloads", "results")
+# The names of tables are our own, from the lines above.
+ORPHANS = {
+    table: f"""
+    SELECT DISTINCT job_id, NULL::integer FROM ulak.{table} WHERE job_id IS NOT NULL
+    AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = job_id)
+    ORDER BY job_id LIMIT %s::bigint
+"""
+    for table in OWNED.values()
+    if table not in DATED
+}
+# What a retired month still holds goes with the month.
+DATED_ORPHANS = {
+    table: f"""
+    SELECT DISTINCT job_id, month FROM ulak.{table} AS r
+    WHERE month NOT IN (SELECT month FROM ulak.retired_months)
+    AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = r.job_id AND jobs.month = r.month)
+    ORDER BY job_id, month LIMIT %s::bigint
+"""
+    for table in DATED
+}
 
 MOST_ORPHANS = 1000
 UNREMARKABLE = ("done", "ready", "busy")
@@ -223,13 +241,9 @@ def orphans(db: Session) -> list[str]:
     """Name what belongs to no job, by table and then by job."""
     found: list[str] = []
     for name, table in OWNED.items():
-        # The names of tables are our own, from the lines above.
-        rows = db.rows(
-            f"SELECT DISTINCT job_id FROM ulak.{table} WHERE job_id IS NOT NULL "
-            f"{NOT_RETIRED if table in DATED else ''} "
-            "AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = job_id) "
-            "ORDER BY job_id LIMIT %s::bigint",
-            (MOST_ORPHANS,),
-        )
-        found += [f"{name} of job {to_text(row[0])}: there is no such job" for row in rows]
+        # A row in a month that is not its job's is nobody's as well: no trail would show it.
+        rows = db.rows(DATED_ORPHANS[table] if table in DATED else ORPHANS[table], (MOST_ORPHANS,))
+        for job_id, month in rows:
+            where = "" if month is None else f" in {month}"
+            found.append(f"{name} of job {to_text(job_id)}: there is no such job{where}")
     return found
