@@ -13,6 +13,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestPauses,
     TestProcesses,
     TestProofs,
+    TestRaces,
     TestRates,
     TestReading,
     TestRequests,

@@ -31,7 +31,7 @@ from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch
 from ulak.store.postgres import control, intake, keys, outbox, slots, trail
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.intake import JOB_TYPES
+from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import (
     EVENT_COLUMNS,
@@ -135,7 +135,7 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     moved = _move(t, plain)
     left = [change for change in ordered if change.row.id not in moved]
     if left and not stored:
-        stored = _lock(t.db, left)
+        stored = _look(t.db, left)
     rest = Rest(t)
     receipts: dict[bytes, Receipt] = {}
     for change in ordered:
@@ -207,6 +207,18 @@ def _count_move(t: Transaction, change: Change) -> None:
 def _lock(db: Session, changes: Sequence[Change]) -> dict[bytes, JobRow]:
     ids = Ids([change.row.id for change in changes])
     return {row[0]: as_job(row) for row in db.rows(LOCK, (ids,))}
+
+
+def _look(db: Session, changes: Sequence[Change]) -> dict[bytes, JobRow]:
+    """Read the jobs of changes that their guard has stopped.
+
+    A lease that is lost stays lost, so those are not locked: the jobs of this batch that come
+    after them are locked already, and to go back would be to wait in a circle.
+    """
+    ids = Ids([change.row.id for change in changes])
+    stored = {row[0]: as_job(row) for row in db.rows(FIND_JOBS, (ids,))}
+    held = [c for c in changes if (row := stored.get(c.row.id)) and row.token == c.token]
+    return stored | _lock(db, held) if held else stored
 
 
 def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) -> Receipt:

@@ -36,6 +36,7 @@ from ulak.testing.conformance.outbox import TestOutbox
 from ulak.testing.conformance.pauses import TestPauses
 from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
+from ulak.testing.conformance.races import TestRaces
 from ulak.testing.conformance.rates import TestRates
 from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
@@ -60,6 +61,7 @@ __all__ = [
     "TestPauses",
     "TestProcesses",
     "TestProofs",
+    "TestRaces",
     "TestRates",
     "TestReading",
     "TestRequests",

@@ -49,6 +49,18 @@ def _dated() -> Flow[Any]:
     return flow
 
 
+def _single() -> Flow[Any]:
+    """One stage, no second attempt, and a key until the job ends."""
+    flow: Flow[Any] = Flow(
+        "single",
+        Lifecycle("first", {"first": ["done"]}),
+        dedup=Dedup(until=Until.FINISHED),
+        retry=0,
+    )
+    flow.stage("first")(work)
+    return flow
+
+
 def _busy() -> Flow[Any]:
     """One stage with a busy state; its retries pass through `failed`."""
     flow: Flow[Any] = Flow(
@@ -190,6 +202,7 @@ def _cost_of(payload: Any) -> int:
 LINE = _line()
 NEWER = _newer()
 DATED = _dated()
+SINGLE = _single()
 BUSY = _busy()
 SAGA = _saga()
 NARROW = _narrow()
