@@ -14,7 +14,7 @@ from tests.scenario.doubles import Double, engine_on, eventually, store_of
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.engine import Engine
 from ulak.engine.intake import MOST_BYTES, MOST_JOBS
-from ulak.errors import BadInput, Overloaded, Refused, StoreError, UnknownOutcome
+from ulak.errors import BadInput, Contended, Overloaded, Refused, StoreError, UnknownOutcome
 from ulak.ids import from_text
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import LARGEST_BATCH
@@ -245,6 +245,96 @@ def test_a_refused_payload_in_a_shared_batch_fails_only_its_caller(error: Except
                     future.result(20)
             else:
                 assert future.result(20).created
+
+
+@pytest.mark.shows("E-34")
+def test_a_submit_that_somebody_else_blocks_delays_nobody() -> None:
+    store, flow, held = Double(MemoryStore()), plain_flow(), ["bad", "worse"]
+    gate = Gate(store)
+
+    def block(jobs: Any) -> None:
+        gate.pass_through(jobs)
+        if any(job.payload.data == b'"%s"' % name.encode() for job in jobs for name in held):
+            raise Contended("somebody has its key")
+
+    store.before["add"] = block
+    with engine_on(store, flow) as engine, ThreadPoolExecutor(41) as pool:
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+        others = [pool.submit(engine.submit, flow, n) for n in range(38)]
+        bad, worse = (pool.submit(engine.submit, flow, name) for name in ("bad", "worse"))
+        eventually(lambda: engine.intake._jobs == 40)
+        gate.open.set()
+        for future in (first, *others):
+            assert future.result(20).created
+        assert gate.sizes[1] == 40
+        # Nobody's thread but that of the blocked ones tries them again, and ever more seldom.
+        seen = len(gate.sizes)
+        eventually(lambda: len(gate.sizes) > seen + 2)
+        assert engine.submit(flow, "meanwhile").created
+        assert {"ulak-intake-aside"} == set(gate.threads[seen:]) - {"MainThread"}
+        assert not bad.done()
+        held.remove("bad")
+        assert bad.result(20).created
+        assert not worse.done()
+        # One that comes alone is blocked as well, and goes on when the other does.
+        alone = pool.submit(engine.submit, flow, "worse")
+        eventually(lambda: engine.intake._jobs >= 1)
+        held.clear()
+        assert alone.result(20).created
+        assert worse.result(20).created
+        eventually(lambda: engine.intake._jobs == engine.intake._bytes == 0)
+        assert sum(count.jobs for count in engine.counts()) == 43
+
+
+@pytest.mark.shows("E-34")
+@pytest.mark.parametrize("how", ["plain", "aio", "in a crowd"])
+def test_a_submit_that_stays_blocked_is_given_up_in_time(how: str) -> None:
+    store, flow = Double(MemoryStore()), plain_flow()
+
+    def block(jobs: Any) -> None:
+        if any(job.payload.data == b'"bad"' for job in jobs):
+            raise Contended("somebody has its key")
+
+    def submit(engine: Engine) -> None:
+        if how == "plain":
+            engine.submit(flow, "bad")
+        elif how == "aio":
+            asyncio.run(engine.aio.submit(flow, "bad"))
+        else:
+            engine.submit_many(flow, ["good", "bad"])
+
+    store.before["add"] = block
+    with engine_on(store, flow, submit_timeout=timedelta(seconds=0.3)) as engine:
+        with pytest.raises(UnknownOutcome):
+            submit(engine)
+        eventually(lambda: engine.intake._jobs == 0)
+        assert engine.submit(flow, "good").created
+    assert not any(t.name.startswith("ulak-intake") for t in threading.enumerate())
+
+
+@pytest.mark.shows("E-34")
+def test_a_crowd_that_is_blocked_as_a_whole_is_not_parted_to_the_last() -> None:
+    store, flow, tries = Double(MemoryStore()), plain_flow(), list[int]()
+    gate = Gate(store)
+
+    def block(jobs: Any) -> None:
+        gate.pass_through(jobs)
+        tries.append(len(jobs))
+        if len(tries) <= 40:
+            raise Contended("somebody has the table")
+
+    with engine_on(store, flow) as engine, ThreadPoolExecutor(200) as pool:
+        store.before["add"] = gate.pass_through
+        first = pool.submit(engine.submit, flow, "first")
+        assert gate.entered.wait(20)
+        others = [engine.intake.offer([engine.prepare(flow, n)]) for n in range(200)]
+        store.before["add"] = block
+        gate.open.set()
+        first.result(20)
+        assert all(other.result(20)[0].created for other in others)
+        assert len(tries) < 120
+        assert max(tries[40:]) > 20, "when it is over, they go together"
 
 
 @pytest.mark.shows("E-32")

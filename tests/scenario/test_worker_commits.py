@@ -18,7 +18,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
-from ulak.errors import Refused, StoreError
+from ulak.errors import Contended, Refused, StoreError
 
 MANY = 40
 
@@ -67,6 +67,60 @@ def test_a_refused_change_holds_its_own_job_and_no_neighbour(
         assert engine.verify() == []
         del store.before["commit"]
         engine.release(held.id, actor="operator")
+
+
+@pytest.mark.shows("E-34")
+def test_a_change_that_somebody_else_blocks_delays_no_neighbour(jobs_url: str) -> None:
+    store, second = Double(store_of(jobs_url)), list[str]()
+    sizes: list[int] = []
+    is_held = True
+
+    def block(changes: Any) -> None:
+        sizes.append(len(changes))
+        if is_held and marked(changes, b"poison"):
+            raise Contended("somebody has its row")
+
+    store.before["commit"] = block
+    flow = crowd(Gathering(MANY), second)
+    with engine_on(store, flow) as engine:
+        jobs = engine.submit_many(flow, range(MANY))
+        with engine.working(settings()) as worker:
+            for job in jobs:
+                if job is not jobs[7]:
+                    engine.wait(job.id, timeout=SOON)
+            assert sizes[0] > 1, "the blocked one came in company"
+            assert engine.get(jobs[7].id).state == "first"
+            assert worker.running == 1
+            tried = len(sizes)
+            eventually(lambda: len(sizes) > tried + 2)
+            assert set(sizes[tried:]) == {1}
+            # Nothing was lost and nothing is in doubt: there is nothing to look up.
+            assert store.calls["find_commits"] == 0
+            is_held = False
+            engine.wait(jobs[7].id, timeout=SOON)
+        assert kinds(engine, jobs[7]) == ["submitted", "moved", "moved"]
+        assert sorted(second) == sorted(job.id for job in jobs)
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-34")
+def test_a_drain_waits_for_a_blocked_change_and_then_leaves_it() -> None:
+    store = Double(store_of("memory://"))
+    flow = crowd(Gathering(2), [])
+
+    def block(changes: Any) -> None:
+        if marked(changes, b"poison"):
+            raise Contended("somebody has its row")
+
+    store.before["commit"] = block
+    with engine_on(store, flow) as engine:
+        jobs = engine.submit_many(flow, [1, 7])
+        with engine.working(settings(drain=0.3)):
+            engine.wait(jobs[0].id, timeout=SOON)
+        assert engine.get(jobs[1].id).state == "first"
+        del store.before["commit"]
+        assert engine.get(jobs[0].id).state == "done"
+        assert engine.verify() == []
 
 
 @pytest.mark.shows("E-19")

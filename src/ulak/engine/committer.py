@@ -5,19 +5,26 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
-from ulak.errors import Refused, StoreError
+from ulak.errors import Contended, Refused, StoreError
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Store
 
 log = logging.getLogger("ulak.committer")
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
+# So short that after an outage the former rate is there within a few hundred milliseconds.
+LONGEST_PAUSE_S = 0.4
+LONGEST_PAUSE_ASIDE_S = 1.0
+
+# A batch of 500 with one blocked change is parted nine times. After so many vain tries many are
+# blocked, and to find out which would take too long: all that are left wait.
+MOST_IN_VAIN = 30
 
 
 class Entry(NamedTuple):
@@ -40,7 +47,8 @@ class Committer:
 
     A store that cannot be reached is asked again until it answers: finished work is never given
     up because of an outage. Before a batch is repeated its commit ids are looked up, so that
-    nothing is written twice.
+    nothing is written twice. A change that a transaction of somebody else blocks is set aside and
+    offered again later; its neighbours need not wait.
     """
 
     def __init__(self, store: Store, deliver: Deliver) -> None:
@@ -49,11 +57,15 @@ class Committer:
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._waiting: deque[Entry] = deque()
+        self._aside: deque[Entry] = deque()
+        self._aside_pause_s = FIRST_PAUSE_S
+        self._aside_due = 0.0
+        self._in_vain = 0
         self._asleep = False
         self._closed = False
         self._given_up = False
         self._thread = threading.Thread(target=self._serve, name="ulak-committer", daemon=True)
-        self._seeded = random.Random(0)  # noqa: S311 - spreads reconnects, decides nothing
+        self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
 
     def start(self) -> None:
         """Begin to commit."""
@@ -84,20 +96,34 @@ class Committer:
 
     def _serve(self) -> None:
         while True:
-            batch = self._take()
-            if not batch:
-                with self._lock:
-                    self._asleep = True
-                    while not self._waiting and not self._closed:
-                        self._arrived.wait()
-                    self._asleep = False
-                    if not self._waiting and self._closed:
-                        return
-                continue
-            self._deliver(self._commit(batch))
+            batch = self._take(self._waiting)
+            if self._aside:
+                batch = self._keep_back(batch)
+                if time.monotonic() >= self._aside_due:
+                    self._try_aside()
+            if batch:
+                self._in_vain = 0
+                self._deliver(self._commit(batch))
+            elif not self._has_more():
+                return
 
-    def _take(self) -> list[Entry]:
-        waiting, size = self._waiting, 0
+    def _has_more(self) -> bool:
+        """Sleep until there is something to commit; answer whether there ever will be."""
+        with self._lock:
+            self._asleep = True
+            while not self._waiting:
+                if self._aside and not self._given_up:
+                    if not self._arrived.wait(max(0.0, self._aside_due - time.monotonic())):
+                        break
+                elif self._closed:
+                    return False
+                else:
+                    self._arrived.wait()
+            self._asleep = False
+            return True
+
+    def _take(self, waiting: deque[Entry]) -> list[Entry]:
+        size = 0
         batch: list[Entry] = []
         jobs: set[bytes] = set()
         while waiting and len(batch) < LARGEST_BATCH:
@@ -119,6 +145,8 @@ class Committer:
                 return list(zip(batch, receipts, strict=True))
             except Refused as refusal:
                 return self._halve(batch, str(refusal))
+            except Contended as error:
+                return self._part(batch, str(error))
             except StoreError as error:
                 log.warning("the store does not answer", extra={"error": str(error)})
             except Exception as error:  # a worker loop: one bad change must not end all commits
@@ -135,7 +163,7 @@ class Committer:
     ) -> tuple[Settled, Sequence[Entry], float]:
         """Part a batch of unknown fate into what is in the trail and what must be repeated."""
         while True:
-            self._wait(pause * (1 + self._seeded.random()))
+            self._wait(pause * (1 + self._draw.random()) / 2)
             pause = min(pause * 2, LONGEST_PAUSE_S)
             if self._given_up:
                 # Nobody waits any more. Whether it was written, whoever rescues the job will see.
@@ -143,12 +171,47 @@ class Committer:
             try:
                 found = self._store.find_commits([entry.change for entry in batch])
             except StoreError as error:
-                log.warning("the store does not answer", extra={"error": str(error)})
+                log.debug("the store does not answer", extra={"error": str(error)})
                 continue
             written: Settled = [
                 (e, COMMITTED) for e, there in zip(batch, found, strict=True) if there
             ]
             return written, [e for e, there in zip(batch, found, strict=True) if not there], pause
+
+    # --- what somebody else blocks --------------------------------------------------
+
+    def _part(self, batch: Sequence[Entry], why: str) -> Settled:
+        """Commit what nobody blocks, and set the rest aside."""
+        self._in_vain += 1
+        if len(batch) > 1 and self._in_vain < MOST_IN_VAIN:
+            half = len(batch) // 2
+            return self._commit(batch[:half]) + self._commit(batch[half:])
+        for entry in batch:
+            job_id = to_text(entry.change.row.id)
+            log.info("a change must wait for somebody else", extra={"job_id": job_id, "why": why})
+        if not self._aside:
+            self._aside_pause_s = FIRST_PAUSE_S
+            self._aside_due = time.monotonic() + FIRST_PAUSE_S
+        self._aside.extend(batch)
+        return []
+
+    def _keep_back(self, batch: Sequence[Entry]) -> list[Entry]:
+        """Set aside what comes after a change of the same job that waits there; answer the rest."""
+        blocked = {entry.change.row.id for entry in self._aside}
+        self._aside.extend(entry for entry in batch if entry.change.row.id in blocked)
+        return [entry for entry in batch if entry.change.row.id not in blocked]
+
+    def _try_aside(self) -> None:
+        """Offer once more what was set aside, in its order; the pause before the next try grows."""
+        later, pause = self._aside, self._aside_pause_s
+        batch, self._aside = self._take(later), deque()
+        self._in_vain = 0
+        settled = self._commit(batch)
+        self._aside.extend(later)
+        self._aside_pause_s = FIRST_PAUSE_S if settled else min(pause * 2, LONGEST_PAUSE_ASIDE_S)
+        self._aside_due = time.monotonic() + self._aside_pause_s * (1 + self._draw.random()) / 2
+        if settled:
+            self._deliver(settled)
 
     def _halve(self, batch: Sequence[Entry], why: str) -> Settled:
         """Find the change whose data the store refuses, and hold that job alone."""

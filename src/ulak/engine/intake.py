@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import cast
+from typing import NamedTuple, cast
 
 from ulak.core.job import NewJob
-from ulak.errors import NotSupported, Overloaded, Refused, StoreError
+from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
 from ulak.store.caller import Guest
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 
 log = logging.getLogger("ulak.intake")
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
+# So short that after an outage the former rate is there within a few hundred milliseconds.
+LONGEST_PAUSE_S = 0.4
+LONGEST_PAUSE_ASIDE_S = 0.5
 
 # What may wait here before a caller is told to come back: enough for a burst, little enough to
 # be flushed in a second or two.
@@ -27,14 +30,26 @@ MOST_JOBS = 5_000
 MOST_BYTES = 64 * 1024 * 1024
 RETRY_AFTER = timedelta(seconds=2)
 
-Offer = tuple[Sequence[NewJob], "Future[list[Added]]", int]
+# A batch of 500 with one blocked offer is parted nine times. After so many vain tries many are
+# blocked, and to find out which would take too long: all that are left wait.
+MOST_IN_VAIN = 30
+
+
+class Offer(NamedTuple):
+    """Jobs that are stored together, and who waits for them."""
+
+    jobs: Sequence[NewJob]
+    answer: Future[list[Added]]
+    size: int
+    give_up_at: float
 
 
 class Intake:
     """Takes offers from any thread and stores them in as few transactions as there are moments.
 
     Group commit without a timer: whatever has come in while one transaction was flushed goes
-    into the next. Each offer still gets its own answer, after the commit that holds it.
+    into the next. Each offer still gets its own answer, after the commit that holds it. One that
+    a transaction of somebody else blocks is set aside and tried again by a thread of its own.
     """
 
     def __init__(self, store: Store, patience_s: float = 30.0) -> None:
@@ -48,6 +63,9 @@ class Intake:
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
+        self._aside: list[Offer] = []
+        self._aside_thread: threading.Thread | None = None
 
     def offer(self, jobs: Sequence[NewJob]) -> Future[list[Added]]:
         """Store these jobs together, sharing the commit with whoever else is waiting.
@@ -55,16 +73,15 @@ class Intake:
         Raises:
             Overloaded: too much is waiting already; nothing was accepted.
         """
-        answer: Future[list[Added]] = Future()
-        size = sum(len(job.payload.data) for job in jobs)
+        offer = _offer(jobs, self._patience_s)
         with self._lock:
-            self._refuse_when_full(len(jobs), size)
-            self._waiting.append((jobs, answer, size))
+            self._refuse_when_full(len(jobs), offer.size)
+            self._waiting.append(offer)
             self._jobs += len(jobs)
-            self._bytes += size
+            self._bytes += offer.size
             self._need_thread()
             self._arrived.notify()
-        return answer
+        return offer.answer
 
     def offer_and_wait(self, jobs: Sequence[NewJob], timeout_s: float) -> list[Added]:
         """Like `offer`, waiting for the answer; when the writer is idle, commit on this thread.
@@ -79,45 +96,53 @@ class Intake:
                 self._busy = True
         if not alone:
             return self.offer(jobs).result(timeout_s)
+        offer = _offer(jobs, timeout_s)
         try:
-            return self._add(jobs, timeout_s)
+            return self._add(jobs, offer.give_up_at)
+        except Contended:
+            self._set_aside([offer])
         finally:
             with self._lock:
                 self._busy = False
                 if self._waiting:
                     self._arrived.notify()
+        return offer.answer.result(max(0.0, offer.give_up_at - time.monotonic()))
 
     def close(self) -> None:
         """Store what is waiting, then take nothing more until it is opened again."""
         with self._lock:
             self._closed = True
             self._arrived.notify_all()
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+            threads = (self._thread, self._aside_thread)
+            self._thread = self._aside_thread = None
+        for thread in threads:
+            if thread is not None:
+                thread.join()
 
     def open(self) -> None:
         """Take offers; a new intake does so from the beginning."""
         with self._lock:
             self._closed = False
 
-    def _add(self, jobs: Sequence[NewJob], patience_s: float) -> list[Added]:
+    def _add(self, jobs: Sequence[NewJob], give_up_at: float) -> list[Added]:
         """Store jobs. After a broken connection their ids make it safe to store them again.
 
         Raises:
             TimeoutError: the store gave no answer; the jobs may or may not be stored.
+            Contended: somebody else holds the key of one of them; none is stored.
         """
-        deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
+        pause = FIRST_PAUSE_S
         while True:
             try:
                 return self._store.add(jobs)
-            except Refused:
+            except (Refused, Contended):
                 raise
             except StoreError as error:
-                log.warning("the store does not answer", extra={"error": str(error)})
-                if self._closed or time.monotonic() + pause >= deadline:
+                if pause == FIRST_PAUSE_S:
+                    log.warning("the store does not answer", extra={"error": str(error)})
+                if self._closed or time.monotonic() + pause >= give_up_at:
                     raise TimeoutError(str(error)) from error
-            time.sleep(pause)
+            time.sleep(pause * (1 + self._draw.random()) / 2)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _refuse_when_full(self, jobs: int, size: int) -> None:
@@ -147,7 +172,7 @@ class Intake:
                 offers = self._take()
                 self._busy = True
             try:
-                self._store_offers(offers)
+                self._set_aside(self._store_offers(offers))
             finally:
                 with self._lock:
                     self._busy = False
@@ -158,40 +183,93 @@ class Intake:
         while self._waiting:
             offer = self._waiting[0]
             if taken and (
-                jobs + len(offer[0]) > LARGEST_BATCH or size + offer[2] > LARGEST_BATCH_BYTES
+                jobs + len(offer.jobs) > LARGEST_BATCH or size + offer.size > LARGEST_BATCH_BYTES
             ):
                 break
             self._waiting.popleft()
-            self._jobs -= len(offer[0])
-            self._bytes -= offer[2]
+            self._jobs -= len(offer.jobs)
+            self._bytes -= offer.size
             # From here on it cannot be cancelled; whoever has cancelled before wants no job.
-            if offer[1].set_running_or_notify_cancel():
+            if offer.answer.set_running_or_notify_cancel():
                 taken.append(offer)
-                jobs += len(offer[0])
-                size += offer[2]
+                jobs += len(offer.jobs)
+                size += offer.size
         return taken
 
-    def _store_offers(self, offers: list[Offer]) -> None:
-        """Store them as one; when the data of one is refused, the others must not suffer."""
-        if not offers:
-            return
-        try:
-            added = self._add([job for jobs, _, _ in offers for job in jobs], self._patience_s)
-        except TimeoutError as error:
-            for _, answer, _ in offers:
-                answer.set_exception(error)
-        except Exception as error:  # noqa: BLE001 - a worker loop: one bad offer must not end all of them
-            if len(offers) == 1:
-                offers[0][1].set_exception(error)
-                return
-            half = len(offers) // 2
-            self._store_offers(offers[:half])
-            self._store_offers(offers[half:])
-        else:
+    def _store_offers(self, offers: Sequence[Offer]) -> list[Offer]:
+        """Store them in as few commits as can be, and answer those that somebody else blocks.
+
+        When the data of one is refused, or its key is held by an open transaction, the others
+        must not suffer: the batch is parted until that one stands alone.
+        """
+        blocked: list[Offer] = []
+        parts, in_vain = [offers] if offers else [], 0
+        give_up_at = time.monotonic() + self._patience_s
+        while parts:
+            part = parts.pop()
+            try:
+                added = self._add([job for offer in part for job in offer.jobs], give_up_at)
+            except TimeoutError as error:
+                for offer in part:
+                    offer.answer.set_exception(error)
+                continue
+            except Exception as error:  # noqa: BLE001 - a worker loop: one bad offer must not end all of them
+                is_blocked = isinstance(error, Contended)
+                in_vain += is_blocked
+                if len(part) > 1 and not (is_blocked and in_vain >= MOST_IN_VAIN):
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                elif is_blocked:
+                    blocked += part
+                else:
+                    part[0].answer.set_exception(error)
+                continue
             start = 0
-            for jobs, answer, _ in offers:
-                answer.set_result(added[start : start + len(jobs)])
-                start += len(jobs)
+            for offer in part:
+                offer.answer.set_result(added[start : start + len(offer.jobs)])
+                start += len(offer.jobs)
+        return blocked
+
+    # --- what somebody else blocks --------------------------------------------------
+
+    def _set_aside(self, blocked: Sequence[Offer]) -> None:
+        """Leave these to a thread of their own, so that nobody else waits for their keys."""
+        if not blocked:
+            return
+        with self._lock:
+            self._aside += blocked
+            self._jobs += sum(len(offer.jobs) for offer in blocked)
+            self._bytes += sum(offer.size for offer in blocked)
+            if self._aside_thread is None:
+                self._aside_thread = threading.Thread(
+                    target=self._serve_aside, name="ulak-intake-aside", daemon=True
+                )
+                self._aside_thread.start()
+
+    def _serve_aside(self) -> None:
+        """Try again what is blocked until it is stored, or nobody waits for it any more."""
+        pause = FIRST_PAUSE_S
+        while True:
+            time.sleep(pause)
+            with self._lock:
+                offers, self._aside = self._aside, []
+                if not offers:
+                    self._aside_thread = None
+                    return
+                self._jobs -= sum(len(offer.jobs) for offer in offers)
+                self._bytes -= sum(offer.size for offer in offers)
+            blocked = self._store_offers(offers)
+            late = [o for o in blocked if self._closed or o.give_up_at <= time.monotonic()]
+            for offer in late:
+                offer.answer.set_exception(TimeoutError("its key is held by somebody else"))
+            self._set_aside([offer for offer in blocked if offer not in late])
+            has_moved = len(blocked) < len(offers)
+            pause = FIRST_PAUSE_S if has_moved else min(pause * 2, LONGEST_PAUSE_ASIDE_S)
+
+
+def _offer(jobs: Sequence[NewJob], patience_s: float) -> Offer:
+    size = sum(len(job.payload.data) for job in jobs)
+    return Offer(jobs, Future(), size, time.monotonic() + patience_s)
 
 
 def guest_of(store: Store) -> Guest:

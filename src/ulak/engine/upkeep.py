@@ -16,7 +16,7 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.engine.ticker import Ticker
-from ulak.errors import TransitionNotAllowed
+from ulak.errors import Contended, TransitionNotAllowed
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -114,7 +114,12 @@ class Upkeep:
         change = answer(flow, row, asked, now, commit_id=commit_id)
         if change is None:
             return 0
-        return int(isinstance(self._store.commit([change])[0], Committed))
+        try:
+            return int(isinstance(self._store.commit([change])[0], Committed))
+        except Contended as error:
+            # The next pass tries again; the jobs after it need not wait for that.
+            log.info("a job must wait for somebody else", extra={"reason": str(error)})
+            return 0
 
 
 def _as_act(row: JobRow, request: Request) -> Asked | None:

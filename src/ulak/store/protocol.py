@@ -354,6 +354,7 @@ class Store(Protocol):
 
         Raises:
             Refused: the data cannot be stored; nothing was written.
+            Contended: somebody else holds the key of one of them; nothing was written.
             StoreError: nothing was written, or it is not known.
         """
 
@@ -377,6 +378,7 @@ class Store(Protocol):
         Raises:
             Refused: the data of some change cannot be stored, or the batch is none; nothing was
                 written.
+            Contended: somebody else holds what one of them needs; nothing was written.
             StoreError: nothing was written, or it is not known: look with `find_commits`.
         """
 

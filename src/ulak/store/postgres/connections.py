@@ -32,13 +32,18 @@ CountKey = tuple[str, int, str, str]
 # requests of a web application. Whoever finds none free waits for one.
 MOST_CONNECTIONS = 20
 
-# How long an intake waits for a key that a transaction of somebody else holds, before it goes on
-# without that job. Ours hold one for a few milliseconds.
-LOCK_TIMEOUT_MS = 200
+# How long a submit waits for a key, and a commit for a row, that a transaction of somebody else
+# holds, before the others go on without that job. Ours hold one for a few milliseconds.
+SUBMIT_PATIENCE_MS = 100
+COMMIT_PATIENCE_MS = 1000
+# Whoever has waited in vain tries the parts of its batch next, and later the blocked job again:
+# for a while nobody waits that long. A batch of 500 has nine halves that the blocked job is in.
+WARY_PATIENCE_MS = 20
+WARY_FOR_S = 3.0
 
 # After a failed attempt to connect, nobody tries again before a part of this has passed, drawn at
 # random: a hundred workers must not knock at once when a server comes back.
-LONGEST_PAUSE_S = 0.4
+LONGEST_PAUSE_S = 0.2
 CONNECT_TIMEOUT_S = 10
 
 PREPARE_AFTER = 5
@@ -57,7 +62,6 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 # the server takes as the end of the transaction, makes the only round trip. For writes that read
 # nothing.
 AT_ONCE = ""
-BEGIN_IMPATIENT = f"{BEGIN}; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long. Such a plan may be kept for good:
 # to plan a claim takes longer than to run it. Where there is no index the server would believe
@@ -166,6 +170,7 @@ class Connections:
         self._free = most
         self._closed = False
         self._not_before = 0.0
+        self._wary_until = 0.0
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
 
@@ -181,12 +186,13 @@ class Connections:
         work: Callable[[Transaction], T],
         *,
         begin: str = BEGIN,
+        patience_ms: int | None = None,
         urgent: bool = False,
     ) -> T:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         A transaction that others got in the way of is tried again, so `work` may be called
-        several times.
+        several times. It waits no longer than its patience for what somebody else holds.
 
         Raises:
             AlreadyThere: a row of this key is stored.
@@ -196,6 +202,10 @@ class Connections:
         """
         points = faults.POINTS[kind]
         faults.point(points.before)
+        if patience_ms is not None:
+            if time.monotonic() < self._wary_until:
+                patience_ms = WARY_PATIENCE_MS
+            begin = f"{begin}; SET LOCAL lock_timeout = {patience_ms}"
         for tries in range(1, MOST_TRIES + 1):
             try:
                 with self._session(urgent=urgent) as db:
@@ -206,6 +216,8 @@ class Connections:
                     raise StoreError(f"PostgreSQL: {_said(error)}") from error
                 time.sleep(self._draw.random() * 0.002 * tries)
             except _FOREIGN as error:
+                if isinstance(error, errors.LockNotAvailable):
+                    self._wary_until = time.monotonic() + WARY_FOR_S
                 raise translated(error) from error
         faults.point(points.after)
         self.tell(transaction)
@@ -359,7 +371,7 @@ _FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 def translated(error: Exception) -> StoreError:
     """Say whose fault it was: the data's, for ever, or the database's, for now."""
     if isinstance(error, errors.LockNotAvailable):
-        return Contended(f"PostgreSQL: {_said(error)}")
+        return Contended(f"a transaction of somebody else holds what is needed: {_said(error)}")
     if not isinstance(error, psycopg.Error):
         return Refused(f"PostgreSQL will not store this: {error}")
     if isinstance(error, errors.UniqueViolation):

@@ -29,11 +29,13 @@ from ulak.store.postgres import (
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.connections import (
     AT_ONCE,
-    BEGIN_IMPATIENT,
     BEGIN_ORDERED,
+    COMMIT_PATIENCE_MS,
+    SUBMIT_PATIENCE_MS,
     AlreadyThere,
     Connections,
     Session,
+    Transaction,
 )
 from ulak.store.postgres.listener import Listener
 from ulak.store.postgres.stage import StageConnections
@@ -190,12 +192,24 @@ class PostgresStore:
         try:
             if intake.is_lone(jobs):
                 return self._db.run("add", lambda t: intake.add_lone(t, jobs[0]), begin=AT_ONCE)
-            return self._db.run("add", lambda t: intake.add(t, jobs), begin=BEGIN_IMPATIENT)
+            return self._add(jobs, intake.add)
         except AlreadyThere:
-            return self._db.run("add", lambda t: intake.add_again(t, jobs), begin=BEGIN_IMPATIENT)
+            return self._add(jobs, intake.add_again)
+
+    def _add(
+        self,
+        jobs: Sequence[NewJob],
+        add: Callable[[Transaction, Sequence[NewJob]], list[Added]],
+    ) -> list[Added]:
+        return self._db.run("add", lambda t: add(t, jobs), patience_ms=SUBMIT_PATIENCE_MS)
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._db.run("commit", lambda t: commits.commit(t, changes), begin=BEGIN_ORDERED)
+        return self._db.run(
+            "commit",
+            lambda t: commits.commit(t, changes),
+            begin=BEGIN_ORDERED,
+            patience_ms=COMMIT_PATIENCE_MS,
+        )
 
     def claim(self, request: ClaimRequest) -> Claimed:
         return self._db.run(
