@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,11 @@ from ulak.store.protocol import Store
 log = logging.getLogger("ulak.lease")
 
 LONGEST_GOODBYE_S = 2.0
-LONGEST_TROUBLED_PAUSE_S = 1.0
+# Of a lease: silent for no longer, nobody can have lapsed. The rest is for renewals that were slow.
+SAFE_SHARE = 0.8
+# How often a worker looks whether a store that did not answer is back. Short, because it may not
+# claim before: after a restart the former rate must be there within a few hundred milliseconds.
+LONGEST_TROUBLED_PAUSE_S = 0.3
 
 
 class Listener(Protocol):
@@ -52,6 +57,7 @@ class Lease:
         self._wake = threading.Event()
         self._troubled = False
         self._calm_at = 0.0
+        self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._ticked_at = self._renewed_at = monotonic()
         self._thread = threading.Thread(target=self._serve, name="ulak-lease", daemon=True)
 
@@ -75,8 +81,10 @@ class Lease:
     def is_calm(self) -> bool:
         """Whether the worker may claim.
 
-        A claim takes lapsed leases away. After an outage every lease has lapsed, and everybody
-        who is still alive must have the time to renew before the first claim.
+        A claim takes lapsed leases away. After a long outage every lease has lapsed, and everybody
+        who is still alive must have the time to renew before the first claim. After a short one
+        none has: while the store answered, everybody renewed at a third of the lease, so nobody
+        is later than this worker by more than that.
         """
         return not self._troubled and self._monotonic() >= self._calm_at
 
@@ -89,7 +97,7 @@ class Lease:
             self._thread.join(LONGEST_GOODBYE_S)
 
     def _serve(self) -> None:
-        pause = self._lease_s / 3
+        pause, failed = self._lease_s / 3, False
         while not self._has_stopped_after(pause):
             now = self._monotonic()
             if now - self._ticked_at > 2 * self._lease_s:
@@ -99,19 +107,22 @@ class Lease:
             try:
                 renewal = self._store.renew(self._worker, lease_us=int(self._lease_s * 1e6))
             except StoreError as error:
-                log.warning("the lease could not be renewed", extra={"error": str(error)})
-                self._troubled = True
+                if not failed:
+                    log.warning("the lease could not be renewed", extra={"error": str(error)})
+                self._troubled = failed = True
                 pause = self._hurried_pause_s()
                 continue
-            pause = self._lease_s / 3
+            pause, failed = self._lease_s / 3, False
             if not renewal.alive:
                 log.warning("the lease was taken away")
                 self._listener.lease_lost()
                 return
+            silent_s = now - self._renewed_at
             self._renewed_at = now
             if self._troubled:
-                # Twice the pause after which a worker in trouble tries again.
-                self._calm_at = self._monotonic() + 2 * self._hurried_pause_s()
+                if silent_s + self._lease_s / 3 > SAFE_SHARE * self._lease_s:
+                    # Twice the pause after which a worker in trouble tries again.
+                    self._calm_at = self._monotonic() + 2 * self._hurried_pause_s()
                 self._troubled = False
             if renewal.requests:
                 self._listener.asked(renewal.requests)
@@ -120,6 +131,9 @@ class Lease:
         return min(self._lease_s / 3, LONGEST_TROUBLED_PAUSE_S)
 
     def _has_stopped_after(self, pause: float) -> bool:
-        self._wake.wait(min(pause, self._hurried_pause_s()) if self._troubled else pause)
+        if self._troubled:
+            # Not all at once: every worker of the store is waiting for the same moment.
+            pause = min(pause, self._hurried_pause_s()) * (1 + self._draw.random()) / 2
+        self._wake.wait(pause)
         self._wake.clear()
         return self._stop.is_set()

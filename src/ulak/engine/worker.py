@@ -55,6 +55,8 @@ SUSPECT_LAPSES = 2
 LOOK_EVERY_S = 0.5
 # How often a worker that must not claim yet, after an outage, looks whether it may.
 CALM_LOOK_S = 0.05
+# After a claim that failed although the lease can be renewed.
+AGAIN_S = 0.2
 # Between two passes of upkeep others may use its thread, however much is due.
 SHORTEST_REST_S = 0.02
 
@@ -221,7 +223,7 @@ class Worker:
                 if self._lease is not None:
                     self._lease.trouble()
                 self._is_unsure = True
-                await self._bell.sleep(pause)
+                await self._bell.sleep(min(pause, AGAIN_S))
                 continue
             self.time.hear(claimed.now)
             self._paused = claimed.paused

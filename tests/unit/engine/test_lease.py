@@ -108,15 +108,35 @@ def test_renewals_that_fail_for_a_whole_lease_make_it_late_and_no_more() -> None
 
 
 @pytest.mark.shows("E-26")
-def test_a_worker_in_trouble_may_claim_only_some_time_after_it_has_renewed() -> None:
-    store, _, lease = leased()
+def test_after_long_trouble_a_worker_claims_only_some_time_after_it_has_renewed() -> None:
+    now = [0.0]
+    store, _, lease = leased(lambda: now[0])
     try:
-        seen = store.renewed
+        store.away = True
         lease.trouble()
         assert not lease.is_calm()
+        now[0] = 0.6 * LEASE_S
+        seen, store.away = store.renewed, False
         until(lambda: store.renewed > seen)
         assert not lease.is_calm(), "the others have not had the time to renew"
+        now[0] = 1.5 * LEASE_S
         until(lease.is_calm)
+    finally:
+        lease.stop()
+
+
+@pytest.mark.shows("E-58")
+def test_after_short_trouble_a_worker_claims_as_soon_as_it_has_renewed() -> None:
+    now = [0.0]
+    store, _, lease = leased(lambda: now[0])
+    try:
+        store.away = True
+        lease.trouble()
+        now[0] = 0.4 * LEASE_S
+        assert not lease.is_calm()
+        store.away = False
+        until(lease.is_calm)
+        assert now[0] == 0.4 * LEASE_S, "nobody can have lapsed yet, so nobody is waited for"
     finally:
         lease.stop()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import select
 import threading
 import time
@@ -58,6 +59,7 @@ class Listener:
         self._test_sent_at: float | None = None
         self._next_test = 0.0
         self._seen: str | None = None
+        self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._has_begun = threading.Event()
         self.heard = 0
         """How many rings of other processes have arrived."""
@@ -115,7 +117,8 @@ class Listener:
                 log.info("the listener has lost its connection", extra={"error": str(error)})
                 # What happened meanwhile was not heard.
                 self._notice()
-                select.select([self._read_end], [], [], RECONNECT_S)
+                pause = RECONNECT_S * (1 + self._draw.random()) / 2
+                select.select([self._read_end], [], [], pause)
                 self._drain_pipe()
 
     def _listen(self, connection: psycopg.Connection[Row]) -> None:
