@@ -89,7 +89,9 @@ def _postgres(url: str, clock: Clock | None) -> Store:
     if pooled not in ("true", "false"):
         raise BadInput(f"pooled={pooled!r} is neither true nor false")
     try:
-        conninfo_to_dict(conninfo)
+        port = str(conninfo_to_dict(conninfo).get("port") or "")
+        if port.strip("0123456789,"):
+            raise ProgrammingError("its port is no number")
     except ProgrammingError as error:
         # Of a URL that it cannot part, libpq quotes the pieces: the password may be one of them.
         shown = _without_password(url)

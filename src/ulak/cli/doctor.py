@@ -27,6 +27,15 @@ WAL_RESET = (
 )
 
 
+LOSES = (
+    "synchronous_commit is off: when the server crashes, what it acknowledged in its last moments "
+    "may be lost (jobs, moves, messages; three times wal_writer_delay, 0.6 s by default). "
+    "ALTER DATABASE ... SET synchronous_commit = on"
+)
+NO_FSYNC = "fsync is off: a power cut may destroy the database. Set fsync = on"
+NO_RING = "the ring is not heard: jobs of other processes are found when workers look, not at once"
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Jobs that somebody should look at before they are missed."""
@@ -82,15 +91,15 @@ def _facts(
     found: Settings, engine: Engine, alive: list[WorkerRow], counts: list[CountRow]
 ) -> dict[str, Any]:
     store = engine.store
-    features = asdict(store.features)
-    about = getattr(store, "about", None)
+    about: dict[str, Any] = getattr(store, "about", dict)()
     return {
         "ulak": ulak.__version__,
         "settings": {
             name: {"value": getattr(found, name), "source": found.source(name)}
             for name in settings.names()
         },
-        "store": {**features, **(about() if about is not None else {})},
+        "store": {**asdict(store.features), **about},
+        "notes": _notes(about),
         "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
         "schedules": [
             {"schedule": row.name, "paused": row.paused_at is not None} for row in store.schedules()
@@ -110,6 +119,17 @@ def _facts(
             "ended": sum(c.jobs for c in counts if c.role in FINAL),
         },
     }
+
+
+def _notes(about: Mapping[str, Any]) -> list[str]:
+    """Answer what an operator should know of the store."""
+    known = {
+        WAL_RESET: about.get("wal_reset_bug"),
+        LOSES: about.get("synchronous_commit") == "off",
+        NO_FSYNC: about.get("fsync") == "off",
+        NO_RING: about.get("ring") is False,
+    }
+    return [sentence for sentence, holds in known.items() if holds]
 
 
 def _alive(engine: Engine) -> list[WorkerRow]:
@@ -229,10 +249,9 @@ def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
     print()
     print_facts(
         [("store", store["name"])]
-        + [(name, str(store[name])) for name in store if name not in ("name", "wal_reset_bug")]
+        + [(name, _plainly(store[name])) for name in store if name not in ("name", "wal_reset_bug")]
     )
-    if store.get("wal_reset_bug"):
-        print_facts([("note", WAL_RESET)])
+    print_facts([("note", sentence) for sentence in facts["notes"]])
     print()
     print_facts(
         [
@@ -250,6 +269,10 @@ def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
         _print_troubles(troubles)
     else:
         print("every job can be served")
+
+
+def _plainly(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _schedules(schedules: list[dict[str, Any]]) -> str:

@@ -121,5 +121,6 @@ def stored(engine: Engine) -> str:
     features = engine.store.features
     about: dict[str, object] = getattr(engine.store, "about", dict)()
     version = about.get(features.name, "")
-    said = [f"{features.name} {version}".strip(), about.get("path", ""), features.durability]
+    place = about.get("path") or about.get("database")
+    said = [f"{features.name} {version}".strip(), place, features.durability]
     return ", ".join(str(part) for part in said if part)

@@ -66,6 +66,7 @@ class Listener:
         self.rung = 0
         self.is_well: bool | None = None
         """Whether the last test of the ring arrived; None before the first, and without a ring."""
+        self._tested = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ulak-listener", daemon=True)
         self._thread.start()
 
@@ -82,6 +83,12 @@ class Listener:
         if self._listens and not self._asked_to_ring:
             self._asked_to_ring = True
             self._wake()
+
+    def wait_for_test(self) -> bool | None:
+        """Answer `is_well`, when the first test has ended."""
+        if self._listens:
+            self._tested.wait(TEST_PATIENCE_S)
+        return self.is_well
 
     def has_changed(self) -> bool:
         """Tell whether another process has committed since the last call."""
@@ -114,6 +121,7 @@ class Listener:
                 if self._stopping:
                     return
                 self.is_well = False if self._listens else None
+                self._tested.set()
                 log.info("the listener has lost its connection", extra={"error": str(error)})
                 # What happened meanwhile was not heard.
                 self._notice()
@@ -150,6 +158,7 @@ class Listener:
                 elif notification.payload:
                     self._test_sent_at = None
                     self.is_well = True
+                    self._tested.set()
 
     def _test(self, connection: psycopg.Connection[Row], now: float) -> None:
         """Ring for ourselves now and then: a ring that does not arrive is a ring nobody hears."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from psycopg import errors
+
 from ulak.errors import StoreError
 from ulak.store.postgres.connections import Session
+
+OLDEST_SERVER = 14
+"""The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
 
 NEWEST = 1
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
@@ -36,6 +41,7 @@ def create_or_check(db: Session) -> None:
     Raises:
         StoreError: naming both versions and the cure.
     """
+    check_server(db)
     version = version_of(db)
     if version == 0:
         upgrade(db)
@@ -50,17 +56,44 @@ def create_or_check(db: Session) -> None:
         )
 
 
+def check_server(db: Session) -> None:
+    """Refuse a server that is too old.
+
+    Raises:
+        StoreError: naming its version and ours.
+    """
+    version = db.connection.info.server_version
+    if version < OLDEST_SERVER * 10_000:
+        raise StoreError(
+            f"the server is PostgreSQL {version // 10_000}.{version % 10_000}, ulak needs "
+            f"{OLDEST_SERVER} or newer; upgrade the server"
+        )
+
+
 def upgrade(db: Session) -> tuple[int, int]:
-    """Bring the schema to this release, all of it or nothing; answer the versions."""
-    db.plainly("BEGIN")
-    db.execute(ALONE)
-    before = version_of(db)
-    if before < NEWEST:
-        db.plainly(PREPARE)
-        for version in range(before + 1, NEWEST + 1):
-            db.plainly(script(version))
-            db.plainly(f"UPDATE ulak.schema_version SET version = {version}")
-    db.plainly("COMMIT")
+    """Bring the schema to this release, all of it or nothing; answer the versions.
+
+    Raises:
+        StoreError: the server is too old, or the role may not do this; it says who may.
+    """
+    check_server(db)
+    try:
+        db.plainly("BEGIN")
+        db.execute(ALONE)
+        before = version_of(db)
+        if before < NEWEST:
+            db.plainly(PREPARE)
+            for version in range(before + 1, NEWEST + 1):
+                db.plainly(script(version))
+                db.plainly(f"UPDATE ulak.schema_version SET version = {version}")
+        db.plainly("COMMIT")
+    except errors.InsufficientPrivilege as error:
+        user, name = db.connection.info.user, db.connection.info.dbname
+        raise StoreError(
+            f"role {user} may not create or change the schema ulak in database {name} "
+            f"({error.diag.message_primary}); run `ulak migrate` as a role that may, or let "
+            f"its owner GRANT CREATE ON DATABASE {name} TO {user}"
+        ) from error
     return before, max(before, NEWEST)
 
 

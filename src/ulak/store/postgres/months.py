@@ -55,7 +55,8 @@ def make(db: Session, month: int) -> bool:
     """Make the partitions of a month; answer False when they cannot be made now.
 
     A table is made and then attached, which does not stop those who write to the others. When
-    rows of this month are in the last partition already, they stay there.
+    rows of this month are in the last partition already, they stay there. A role that may not
+    make tables leaves it to one that may.
     """
     try:
         db.plainly(
@@ -74,6 +75,7 @@ def make(db: Session, month: int) -> bool:
         psycopg.errors.UniqueViolation,
         psycopg.errors.CheckViolation,
         psycopg.errors.DeadlockDetected,
+        psycopg.errors.InsufficientPrivilege,
     ):
         db.plainly("ROLLBACK")
         return False
@@ -81,7 +83,7 @@ def make(db: Session, month: int) -> bool:
 
 
 def drop(db: Session, month: int) -> bool:
-    """Drop the partitions of a month; answer False when somebody is in the way."""
+    """Drop the partitions of a month; answer False when somebody is in the way, or it may not."""
     try:
         db.plainly(
             "BEGIN; SET LOCAL lock_timeout = '2s'; "
@@ -92,7 +94,11 @@ def drop(db: Session, month: int) -> bool:
             )
             + f"; DELETE FROM ulak.retired_months WHERE month = {month}; COMMIT"
         )
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+    except (
+        psycopg.errors.LockNotAvailable,
+        psycopg.errors.DeadlockDetected,
+        psycopg.errors.InsufficientPrivilege,
+    ):
         db.plainly("ROLLBACK")
         return False
     return True

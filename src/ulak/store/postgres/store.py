@@ -72,7 +72,13 @@ T = TypeVar("T")
 # Whether a whole month may go is a question to every job of that month: seldom asked.
 RETIRE_EVERY_S = 60.0
 
-SERVER = "SELECT current_setting('server_version'), current_setting('synchronous_commit')"
+# Months that could not be made are not asked for at every breath.
+MONTHS_EVERY_S = 60.0
+
+SERVER = """
+    SELECT current_setting('server_version'), current_setting('synchronous_commit'),
+           current_setting('fsync')
+"""
 
 
 class PostgresStore:
@@ -103,6 +109,7 @@ class PostgresStore:
         self._listener: Listener | None = None
         self._rings: list[Callable[[], None]] = []
         self._months: set[int] = set()
+        self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
         self._here: Row | None = None
         self._stages: StageConnections | None = None
@@ -145,12 +152,18 @@ class PostgresStore:
 
     def migrate(self) -> tuple[int, int]:
         if self._open is not None:
-            return self._open.read(migrations.upgrade)
+            return self._migrate(self._open)
         connections = self._new_connections()
         try:
-            return connections.read(migrations.upgrade)
+            return self._migrate(connections)
         finally:
             connections.close()
+
+    def _migrate(self, connections: Connections) -> tuple[int, int]:
+        versions = connections.read(migrations.upgrade)
+        # Whoever migrates may make tables; those who work need not.
+        connections.read(self._make_months)
+        return versions
 
     def _new_connections(self) -> Connections:
         return Connections(self._conninfo, clock=self.clock, prepare=not self._pooled)
@@ -166,13 +179,15 @@ class PostgresStore:
 
     def about(self) -> dict[str, object]:
         """Answer what `doctor` shows of this store."""
-        version, synchronous = self._read(lambda db: db.row(SERVER)) or ("", "")
+        version, synchronous, fsync = self._read(lambda db: db.row(SERVER)) or ("", "", "")
         listener = self._listener
         return {
-            "postgresql": version,
+            "postgres": version,
+            "database": self._read(_place),
             "synchronous_commit": synchronous,
+            "fsync": fsync,
             "pooled": self._pooled,
-            "ring": None if listener is None else listener.is_well,
+            "ring": None if listener is None else listener.wait_for_test(),
             "rings_heard": 0 if listener is None else listener.heard,
             "months": sorted(self._read(months.existing)),
             "schema": self._read(migrations.version_of),
@@ -181,7 +196,8 @@ class PostgresStore:
     def _make_months(self, db: Session) -> None:
         """Make the partitions of this month and the next ones, if they are not there."""
         wanted = [m for m in months.foreseen(self.clock.now()) if m not in self._months]
-        if wanted:
+        if wanted and time.monotonic() >= self._months_at.get(wanted[0], 0.0):
+            self._months_at[wanted[0]] = time.monotonic() + MONTHS_EVERY_S
             there = months.existing(db)
             self._months |= there
             self._months.update(m for m in wanted if m not in there and months.make(db, m))
@@ -472,3 +488,9 @@ class PostgresStore:
         if self._open is not None and self._listener is not None:
             self._open.on_commit(ring)
             self._listener.on_ring(ring)
+
+
+def _place(db: Session) -> str:
+    """Name the server and the database; never who we are, nor by which password."""
+    info = db.connection.info
+    return f"{info.host}:{info.port}/{info.dbname}"
