@@ -19,5 +19,6 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestRequests,
     TestSchedules,
     TestSlots,
+    TestSteeredProcesses,
     TestUpkeep,
 )

@@ -42,6 +42,7 @@ from ulak.testing.conformance.reading import TestReading
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
+from ulak.testing.conformance.steered_processes import TestSteeredProcesses
 from ulak.testing.conformance.transactions import TestStageTransactions
 from ulak.testing.conformance.upkeep import TestUpkeep
 
@@ -68,5 +69,6 @@ __all__ = [
     "TestSchedules",
     "TestSlots",
     "TestStageTransactions",
+    "TestSteeredProcesses",
     "TestUpkeep",
 ]
