@@ -17,6 +17,7 @@ from ulak.core.change import Change, Committed, LeaseLost, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.intake import Submission, begin
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request
+from ulak.core.keys import keys_of
 from ulak.core.lifecycle import CLAIMABLE, FAILED, FINAL, HELD, UNDOING, WAITING
 from ulak.core.outcome import (
     Asked,
@@ -44,10 +45,13 @@ if TYPE_CHECKING:
     from ulak.testing.simulator import World
 
 LEASE_US = 30 * SECOND
+AGEING_US = 60 * SECOND
 PLACES = 4
 WORST_SKEW_S = 300
 MOST_OPEN_JOBS = 120
 KEYS = 12
+CUSTOMERS = 3
+PAUSABLE = (("queue", "plain"), ("flow", "mail"), ("flow", "press"), ("key", "c0"), ("key", "c1"))
 TENANTS = ("", "acme")
 PRUNE_AFTER_US = 2 * 3600 * SECOND
 
@@ -156,6 +160,7 @@ class Worker(Actor):
         request = ClaimRequest(
             worker_id, (Want(self.world.lanes, PLACES - len(runs)),), self.world.entries,
             suspects=not any(run.row.lapses >= 2 for run in runs.values()),
+            ageing_us=AGEING_US,
         )  # fmt: skip
         claimed = self.call("claim", request)
         for claim in claimed.claims:
@@ -227,7 +232,8 @@ class Worker(Actor):
         if draw < 0.88:
             return Stopped("look", "a person must look")
         if draw < 0.92:
-            return Deferred(timedelta(seconds=self.random.random() * 90), draw < 0.9, "not yet")
+            after = timedelta(seconds=self.random.random() * 90)
+            return Deferred(after, draw < 0.9, "not yet", "c2" if draw < 0.885 else None)
         if draw < 0.94:
             return GivenBack()
         if draw < 0.95 and not run.overran:
@@ -293,6 +299,8 @@ class Upkeep(Actor):
             if self.chance(0.2):
                 yield
                 self.call("fold_counts")
+                yield
+                self.call("sweep", 50)
             if self.chance(0.1):
                 yield
                 self.call("prune", before=self.world.clock.now() - PRUNE_AFTER_US, limit=500)
@@ -343,6 +351,24 @@ class Relay(Actor):
                 for dead in self.call("dead_messages", 5):
                     yield
                     self.call("revive_message", dead.message)
+
+
+class Steersman(Actor):
+    """Pauses and resumes, and weighs tenants; in the end nothing stays paused."""
+
+    def live(self) -> Steps:
+        while True:
+            yield
+            kind, name = PAUSABLE[int(self.random.random() * len(PAUSABLE))]
+            if self.world.is_closing or self.chance(0.6):
+                self.call("resume", kind, name, actor="op", note="")
+            elif self.chance(0.9):
+                ends = self.world.clock.now() + int(self.random.random() * 600 * SECOND)
+                until = ends if self.chance(0.8) else None
+                self.call("pause", kind, name, until=until, actor="op", note="")
+            else:
+                weight = int(self.random.random() * 3) or None
+                self.call("weigh", "acme", weight, actor="op", note="")
 
 
 class Operator(Actor):
@@ -407,6 +433,7 @@ def new_job(world: World, flow_name: str, key: int | None) -> NewJob:
     """Make a submission; its key is one of a few, so that they meet."""
     flow = world.flows[flow_name]
     draw = world.random.random()
+    facts = {"key": f"c{int(draw * 1000) % CUSTOMERS}", "cost": int(draw * 100) % 5 + 1}
     return begin(
         flow,
         Payload(b"{}", 1),
@@ -418,6 +445,7 @@ def new_job(world: World, flow_name: str, key: int | None) -> NewJob:
             # Short enough that some run out while they are leased.
             expires=timedelta(seconds=1 + (draw - 0.93) * 1500) if draw > 0.93 else None,
             dedup_key=None if key is None or flow.dedup is None else f"k{key}",
+            keys=keys_of(flow, facts) if flow.table.keyed else None,
         ),
         world.clock.now(),
         job_id=world.new_job_id(),

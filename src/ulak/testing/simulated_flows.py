@@ -10,7 +10,7 @@ from typing import Any
 
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
+from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 def flows() -> tuple[Flow[Any], ...]:
     """Answer fresh flows, checked and resolved."""
-    made = (_plain(), _render(), _review(), _payment(), _press())
+    made = (_plain(), _render(), _review(), _payment(), _press(), _calls(), _mail())
     for flow in made:
         assert flow.table.lanes
     return made
@@ -118,3 +118,39 @@ def _press() -> Flow[Any]:
     flow.stage("sheets", during="printing", limit=Limit(1))(_work).undo(_work)
     flow.wait("drying", after=HOUR, to="done")
     return flow
+
+
+def _calls() -> Flow[Any]:
+    """A limit and a rate for each key, with a cost, after a stage that keeps its lease."""
+    flow: Flow[Any] = Flow(
+        "calls",
+        Lifecycle("prepare", {"prepare": ["call"], "call": ["calling"], "calling": ["done"]}),
+        retry=Backoff(2),
+    )
+    flow.stage("prepare", limit=Limit(2, key=_key))(_work)
+    flow.stage(
+        "call", during="calling", limit=Limit(1, key=_key),
+        rate=Rate(1, per=timedelta(seconds=10), burst=5, key=_key, cost=_cost),
+    )(_work)  # fmt: skip
+    return flow
+
+
+def _mail() -> Flow[Any]:
+    """A fair flow with undos and a rate."""
+    flow: Flow[Any] = Flow(
+        "mail", Lifecycle("write", {"write": ["send"], "send": ["done"]}), fair=True,
+        retry=Backoff(1), undo_retry=Backoff(1),
+    )  # fmt: skip
+    flow.stage("write")(_work).undo(_work)
+    flow.stage("send", rate=Rate(2, per=timedelta(seconds=30)))(_work)
+    return flow
+
+
+def _key(payload: Any) -> str:
+    key: str = payload["key"]
+    return key
+
+
+def _cost(payload: Any) -> int:
+    cost: int = payload["cost"]
+    return cost

@@ -30,7 +30,7 @@ from ulak.errors import UlakError
 from ulak.ids import time_ordered_id
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import Store
-from ulak.testing.actors import Actor, Crash, Operator, Relay, Upkeep, Worker, Zombies
+from ulak.testing.actors import Actor, Crash, Operator, Relay, Steersman, Upkeep, Worker, Zombies
 from ulak.testing.broken import Gapped
 from ulak.testing.simulated_flows import flows
 from ulak.testing.watch import Watch
@@ -161,6 +161,7 @@ class World:
         self.actors: list[Actor] = [Worker(self, n) for n in range(WORKERS)]
         self.actors += [Upkeep(self, 0), Upkeep(self, 1), Relay(self, 0), Relay(self, 1)]
         self.actors += [Operator(self, 0), Operator(self, 1), Zombies(self, 0)]
+        self.actors += [Steersman(self, 0)]
         self._stepping: set[Actor] = set()
         self._ids = 0
         if isinstance(self.store, Gapped):
@@ -241,7 +242,7 @@ class World:
 
     # --- calls ------------------------------------------------------------------
 
-    def call(self, actor: Actor, verb: str, *args: Any, **options: Any) -> Any:
+    def call(self, caller: Actor, verb: str, /, *args: Any, **options: Any) -> Any:
         """Make a store call, perhaps not as the actor meant it.
 
         Raises:
@@ -254,16 +255,16 @@ class World:
                 raise Crash
             if draw < CRASH_AFTER:
                 self.faults["crash after"] += 1
-                self._perform(actor, verb, args, options)
+                self._perform(caller, verb, args, options)
                 raise Crash
             if draw < REPEAT:
                 if verb in REPEATABLE:
                     self.faults["repeat"] += 1
-                    self._perform(actor, verb, args, options)
+                    self._perform(caller, verb, args, options)
             else:
                 self.faults["late"] += 1
-                actor.late = int(self.random.random() ** 4 * 400)
-        return self._perform(actor, verb, args, options)
+                caller.late = int(self.random.random() ** 4 * 400)
+        return self._perform(caller, verb, args, options)
 
     def commit(self, actor: Actor, changes: Sequence[Change]) -> Any:
         """Commit, and hold what came of it to the guards."""
@@ -288,6 +289,7 @@ class World:
                 self.touch(added.row.id)
         elif verb == "claim":
             for claim in answer.claims:
+                self.watch.supplied(claim.row, answer.now)
                 self.touch(claim.row.id)
         return answer
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from hashlib import sha256
 from typing import Any
 
+from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.draft import frees_key
@@ -54,6 +56,8 @@ class Watch:
         self._by_key: defaultdict[Key, list[bytes]] = defaultdict(list)
         self._proofs: dict[str, tuple[int, bytes]] = {}
         self._unproven: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
+        self._tokens: dict[str, tuple[Fraction, Instant]] = {}
+        """How many tokens are left in each bucket, and since when."""
 
     def accuse(self, row: JobRow | None, what: str) -> None:
         """Write a violation down."""
@@ -155,6 +159,24 @@ class Watch:
         if row.token < seen.token and name in seen.owed:
             return  # a zombie begins late what its job has left behind; no order is owed to it
         seen.owed = [*(s for s in seen.owed if s != name), name]
+
+    def supplied(self, row: JobRow, now: Instant) -> None:
+        """A claim has taken slot and tokens for a run: they must have been there."""
+        if row.slot is not None:
+            held = [s.job_id for s in self.store.slots(row.slot) if s.job_id is not None]
+            if row.id not in held:
+                self.accuse(row, f"it runs without a slot of {row.slot}")
+            limit = self.flows[row.flow].table.limits["/".join(row.slot.split("/", 2)[:2])]
+            if len(held) > limit.n:
+                self.accuse(row, f"{len(held)} run at once in {row.slot}, which has {limit.n}")
+        if row.rate is None:
+            return
+        rate = self.flows[row.flow].table.rates["/".join(row.rate.split("/", 2)[:2])]
+        left, since = self._tokens.get(row.rate, (Fraction(rate.burst), now))
+        left = min(Fraction(rate.burst), left + Fraction((now - since) * rate.n, rate.per_us))
+        if left < row.cost:
+            self.accuse(row, f"its run cost {row.cost}, and {row.rate} had {float(left)}")
+        self._tokens[row.rate] = (left - row.cost, now)
 
     def _stands_well(self, row: JobRow, seen: Seen) -> None:
         flow = self.flows[row.flow]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ulak.clock import Clock
+from ulak.clock import Clock, Instant
 from ulak.core.change import Change
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import FINAL, UNDOING
@@ -70,6 +70,32 @@ class SlotsThatLeak(MemoryStore):
         return 0 if job_id[-1] % 8 == 0 else super()._free_slot(limit, job_id)
 
 
+class KeysThatShareNothing(MemoryStore):
+    """Every job of a key finds a slot."""
+
+    def _free_places(self, limit: str) -> int:
+        return 1 if limit.count("/") > 1 else super()._free_places(limit)
+
+    def _take_slot(self, limit: str, job_id: bytes) -> bool:
+        if super()._free_places(limit) > 0:
+            super()._take_slot(limit, job_id)
+        return True
+
+
+class TokensForNothing(MemoryStore):
+    """Runs are paid for and the bucket stays as full as it was."""
+
+    def _pay(self, row: JobRow, now: Instant) -> None:
+        pass
+
+
+class BucketsThatNobodyLooksAt(MemoryStore):
+    """Who is parked on a rate stays there."""
+
+    def _unpark_paid(self, now: Instant) -> int:
+        return 0
+
+
 class NoUnpark(MemoryStore):
     def _pass_on(self, limit: str, places: int) -> int:
         return 0
@@ -125,6 +151,9 @@ class PrunesTheLiving(MemoryStore):
 
 SABOTAGED = {
     SlotsThatLeak: "slot",
+    KeysThatShareNothing: "it runs without a slot of calls/",
+    TokensForNothing: "its run cost",
+    BucketsThatNobodyLooksAt: "never came to its end",
     NoUnpark: "never came to its end",
     LostMessages: "messages",
     MessagesOutOfOrder: "published before",

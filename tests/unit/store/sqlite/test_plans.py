@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from ulak.store.protocol import JobFilter
-from ulak.store.sqlite import SqliteStore, claims, keys, outbox, reads, trail, upkeep
+from ulak.store.sqlite import (
+    SqliteStore,
+    claims,
+    control,
+    fairness,
+    keys,
+    outbox,
+    reads,
+    tokens,
+    trail,
+    upkeep,
+)
 
 
 def plan(path: Path, statement: str) -> str:
@@ -21,7 +32,9 @@ def plan(path: Path, statement: str) -> str:
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, claims.NEXT_DUE])
+@pytest.mark.parametrize(
+    "statement", [claims.CANDIDATES, claims.CROWD, claims.HEADS, claims.NEXT_DUE]
+)
 def test_a_claim_reads_one_range_per_lane_and_priority(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
@@ -30,6 +43,43 @@ def test_a_claim_reads_one_range_per_lane_and_priority(
     assert "(lane=? AND priority=? AND not_before" in found
     assert "SCAN jobs" not in found
     assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.shows("E-23", "E-60")
+@pytest.mark.parametrize("statement", [fairness.PRESENT, fairness.NEXT_DUE])
+def test_a_claim_skips_along_the_index_from_tenant_to_tenant(
+    store: SqliteStore, path: Path, statement: str
+) -> None:
+    found = plan(path, statement)
+    assert "SEARCH jobs USING COVERING INDEX jobs_claimable (lane>? AND lane<?)" in found
+    assert "SEARCH jobs USING COVERING INDEX jobs_claimable (lane=? AND priority=?" in found
+    assert "SCAN jobs" not in found
+    assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.shows("E-23", "E-60")
+def test_whoever_uses_no_flow_control_pays_one_step_for_it(store: SqliteStore, path: Path) -> None:
+    found = plan(path, claims.LOOK)
+    assert "USING COVERING INDEX pauses_ending" in found
+    assert "USING COVERING INDEX buckets_ready" in found
+
+
+@pytest.mark.shows("E-60")
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (tokens.READY, "buckets_ready (ready_at<?)"),
+        (tokens.PARKED, "jobs_parked (parked_on=?)"),
+        (control.OVER, "pauses_ending (until_at<?)"),
+        (upkeep.PARKED_NAMES, "jobs_parked (parked_on>?)"),
+    ],
+)
+def test_what_is_parked_is_found_by_an_index_of_its_own(
+    store: SqliteStore, path: Path, statement: str, index: str
+) -> None:
+    found = plan(path, statement)
+    assert index in found
+    assert "SCAN jobs" not in found
 
 
 @pytest.mark.shows("E-23")
