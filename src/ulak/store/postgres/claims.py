@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ulak.clock import Clock, Instant
+from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
 from ulak.core.lifecycle import BUSY, READY
@@ -18,7 +18,7 @@ from ulak.store.flow_control import FLOW, KEY, ON_KEY, ON_RATE, QUEUE, keys_in
 from ulak.store.in_turn import FIRST_LOOK, PRIORITIES, Candidate, Family, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.postgres import control, fairness, slots, trail
-from ulak.store.postgres.clock import ServerClock
+from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.tokens import Buckets
@@ -41,8 +41,6 @@ ANY_LAPSES = 2**31
 MOST_PARKED = 500
 LEAST_LOOK = 16
 """Where some may lack what they need, at least so many are looked at at once."""
-
-SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # The worker's row is held so that nobody can declare it lapsed in the middle of its claim; a
 # renewal, which moves no key, need not wait. The rest is one look for those who use none of it.
@@ -214,15 +212,16 @@ class _Look(NamedTuple):
         return _earliest(self.pause_ends_at, self.bucket_ready_at)
 
 
-def claim(t: Transaction, request: ClaimRequest, clock: Clock) -> Claimed:
+def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     """Give back lapsed leases, then lease what is due."""
     look = _look(t, request)
-    if isinstance(clock, ServerClock):
-        clock.hear(look.server_time)
+    t.hear(look.server_time)
     unparked, buckets = 0, Buckets(t)
     if look.any_lapsed:
         unparked += give_back_lapsed(t)
         look = _look(t, request)
+    # Families first, then buckets, then limits: two claims never wait for each other in a circle.
+    fairness.hold(t.db, {lane for want in request.wants for lane in want.lanes if is_family(lane)})
     if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
         unparked += control.end_pauses(t)
     if look.bucket_ready_at is not None and look.bucket_ready_at <= t.now:
@@ -235,7 +234,6 @@ def claim(t: Transaction, request: ClaimRequest, clock: Clock) -> Claimed:
         paused = frozenset((row[0], row[1]) for row in t.db.rows(PAUSED, (t.now,)))
     wants = [Want(open_lanes(want.lanes, paused), want.places) for want in request.wants]
     lanes = list(dict.fromkeys(lane for want in wants for lane in want.lanes))
-    fairness.hold(t.db, filter(is_family, lanes))
     search = _Search(t, request, buckets, {name for kind, name in paused if kind == KEY})
     claims = [claim for want in wants for claim in search.take(want)]
     requests = requests_of(t.db, request.worker) if look.any_requests else []
@@ -320,7 +318,7 @@ class _Search:
             facts |= {"places": look, "lapses": self._most_lapses}
             found = [Candidate(*row) for row in self._t.db.rows(CANDIDATES, facts)]
             shelf = Supplies(self._t, self._buckets, self._paused_keys)
-            shelf.bring(found)
+            shelf.bring(found, places)
             chosen: list[bytes] = []
             for candidate in found:
                 if len(chosen) == places:
@@ -345,10 +343,10 @@ class _Search:
             lanes, families, self._t.now, ageing_us=self._request.ageing_us, find=lines.find
         )
         shelf = Supplies(self._t, self._buckets, self._paused_keys)
-        shelf.bring(lines.found())
+        shelf.bring(lines.found(), want.places)
         chosen: list[bytes] = []
         for line, candidate in order:
-            shelf.bring([candidate])
+            shelf.bring([candidate], 1)
             if self._may_run(candidate, shelf):
                 chosen.append(candidate.id)
                 if line.family is not None:
@@ -385,7 +383,7 @@ class _Search:
         claims: list[Claim] = []
         entered: list[tuple[str, int, Event]] = []
         with_results: list[JobRow] = []
-        for found in t.db.rows(statement, facts):
+        for found in t.db.rows(statement, {**facts, "now": t.now}):
             row = as_job(found[:_WIDTH])
             month, origin, data, schema = found[_WIDTH:]
             claims.append(Claim(row, Payload(data, schema), ()))
@@ -412,27 +410,45 @@ class _Search:
 
 
 class Supplies:
-    """What the runs of a claim need: slots and tokens, held for those who are looked at.
+    """What the runs of a claim need: slots and tokens, held for those who will run.
 
-    Buckets are taken hold of in their order, before anything is taken from them. Slots are found
-    a few at a time: whoever else looks for one skips those that are held here.
+    Limits and buckets are taken hold of in their order, before anything is taken from them. Of the
+    slots no more are locked than are wanted, since whoever else looks for one skips them.
     """
 
     def __init__(self, t: Transaction, buckets: Buckets, paused_keys: set[str]) -> None:
         self._t = t
         self._buckets = buckets
         self._paused_keys = paused_keys
-        self._free: dict[str, list[int]] = {}
-        self._held: dict[str, list[int]] = {}
-        self._look: dict[str, int] = {}
+        self._free: dict[str, int] = {}
+        """How many more may run under a limit, as far as it was looked at."""
+        self._held: dict[str, int] = {}
+        """How many slots of a limit are locked here, given or not."""
+        self._slots: dict[str, list[int]] = {}
+        """Those that are not given yet."""
         self.taken: list[tuple[str, int, bytes]] = []
         """Limit, number and job of every slot that was given."""
         self.parked: list[tuple[bytes, str]] = []
         """Those who lacked something, and what."""
 
-    def bring(self, found: Sequence[Candidate]) -> None:
-        """Take hold of the buckets that these are paid from."""
+    def bring(self, found: Sequence[Candidate], places: int) -> None:
+        """Fetch what the first of these need that fill the places."""
         self._buckets.hold(c.rate for c in found if c.rate is not None)
+        limits = {c.slot for c in found if c.slot is not None} - self._free.keys()
+        if limits:
+            self._free |= slots.free_of(self._t.db, limits)
+            wanted = dict.fromkeys(sorted(limits), 0)
+            for candidate in found:
+                if places <= 0:
+                    break
+                limit = candidate.slot
+                if limit in wanted and not self._paused_key(candidate):
+                    if wanted[limit] == self._free[limit]:
+                        continue
+                    wanted[limit] += 1
+                places -= 1
+            self._slots |= slots.find_free(self._t.db, wanted)
+            self._held |= {limit: len(self._slots[limit]) for limit in limits}
 
     def supply(self, candidate: Candidate) -> bool:
         """Give a run its slot and its tokens, or neither, and remember what it lacks."""
@@ -444,16 +460,15 @@ class Supplies:
         if rate is not None:
             self._buckets.pay(rate, candidate.cost)
         if slot is not None:
-            self.taken.append((slot, self._free[slot].pop(0), candidate.id))
+            self.taken.append((slot, self._slots[slot].pop(0), candidate.id))
         return True
 
     def _lack(self, candidate: Candidate) -> str | None:
         slot, rate = candidate.slot, candidate.rate
-        if self._paused_keys:
-            for key in keys_in(slot, rate):
-                if key in self._paused_keys:
-                    return ON_KEY + key
-        if slot is not None and not self._has_free(slot):
+        key = self._paused_key(candidate)
+        if key is not None:
+            return ON_KEY + key
+        if slot is not None and not self._has_slot(slot):
             return slot
         if rate is not None:
             order = (candidate.priority, candidate.not_before, candidate.id)
@@ -462,14 +477,21 @@ class Supplies:
                 return ON_RATE + rate
         return None
 
-    def _has_free(self, limit: str) -> bool:
-        held = self._held.setdefault(limit, [])
-        if not self._free.get(limit) and self._look.get(limit, 1):
-            look = self._look.get(limit, 1)
-            found = self._free[limit] = slots.find_free(self._t.db, limit, look, held)
-            held += found
-            self._look[limit] = 0 if len(found) < look else 2 * look
-        return bool(self._free[limit])
+    def _has_slot(self, limit: str) -> bool:
+        """Tell whether there is a slot to give; one that was not thought to be wanted is locked."""
+        if not self._slots[limit] and self._held[limit] < self._free[limit]:
+            given = {n for name, n, _ in self.taken if name == limit}
+            more = slots.find_free(self._t.db, {limit: self._held[limit] + 1})[limit]
+            self._slots[limit] = [n for n in more if n not in given]
+            # Those who were faster have taken the rest: it is looked for once.
+            self._held[limit] = len(more) if self._slots[limit] else self._free[limit]
+        return bool(self._slots[limit])
+
+    def _paused_key(self, candidate: Candidate) -> str | None:
+        if not self._paused_keys:
+            return None
+        keys = keys_in(candidate.slot, candidate.rate)
+        return next((key for key in keys if key in self._paused_keys), None)
 
     def parked_many(self) -> bool:
         """Tell whether so many lacked something that the next claim should go on."""
@@ -570,29 +592,24 @@ def give_back_lapsed(t: Transaction) -> int:
 
 
 def register(
-    t: Transaction, worker: str, clock: Clock, *, lease_us: int, lanes: Sequence[str], about: str
+    t: Transaction, worker: str, *, lease_us: int, lanes: Sequence[str], about: str
 ) -> Instant:
     """Begin a worker's lease."""
     facts = {
         "worker": worker, "now": t.now, "until": t.now + lease_us, "lanes": " ".join(lanes),
         "about": about,
     }  # fmt: skip
-    _hear(clock, t.db.rows(REGISTER, facts))
+    t.hear(t.db.rows(REGISTER, facts)[0][0])
     return t.now
 
 
-def renew(t: Transaction, worker: str, clock: Clock, *, lease_us: int) -> Renewal:
+def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
     """Extend a worker's lease if it is still there."""
     found = t.db.rows(RENEW, (t.now, t.now + lease_us, worker))
     if not found:
         return Renewal(False, t.now, [])
-    _hear(clock, found)
+    t.hear(found[0][0])
     return Renewal(True, t.now, requests_of(t.db, worker) if found[0][1] else [])
-
-
-def _hear(clock: Clock, answer: Sequence[tuple[Instant, ...]]) -> None:
-    if isinstance(clock, ServerClock):
-        clock.hear(answer[0][0])
 
 
 def unregister(t: Transaction, worker: str) -> None:

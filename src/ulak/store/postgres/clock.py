@@ -6,6 +6,9 @@ import time
 
 from ulak.clock import Instant, SystemClock
 
+SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""The server's own time, at the moment when it comes to this expression."""
+
 
 class ServerClock:
     """Tells the time of the database server; before it has answered, that of this machine.

@@ -266,7 +266,7 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
         rest.give_up()
     free: list[int] = []
     if limit is not None and control.paused_key(t, row.slot, row.rate) is None:
-        free = slots.find_free(t.db, limit, 1)
+        free = slots.find_one(t.db, limit)
     if limit is not None and not free:
         return SlotTaken(limit)
     key = keys.key_of(row) if change.takes_key else None

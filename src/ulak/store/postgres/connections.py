@@ -20,6 +20,7 @@ from ulak.core.job import Event
 from ulak.errors import Contended, Refused, StoreError
 from ulak.store import faults
 from ulak.store.postgres import proofs, values
+from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.values import Numbers, Row, Texts
 
 log = logging.getLogger("ulak.postgres")
@@ -124,14 +125,21 @@ class Session:
 class Transaction:
     """What one write sees and leaves: the session, the time, what it counted and proves."""
 
-    __slots__ = ("counts", "db", "links", "made_due", "now")
+    __slots__ = ("_clock", "counts", "db", "links", "made_due", "now")
 
-    def __init__(self, db: Session, now: Instant) -> None:
+    def __init__(self, db: Session, clock: Clock) -> None:
         self.db = db
-        self.now = now
+        self.now = clock.now()
+        self._clock = clock
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
         self.made_due = False
+
+    def hear(self, now: Instant) -> None:
+        """Go on with the time that the server has just said, if its time is what decides."""
+        if isinstance(self._clock, ServerClock):
+            self._clock.hear(now)
+            self.now = now
 
     def count(self, key: CountKey, jobs: int) -> None:
         """Add to the number of jobs that stand in a state."""
@@ -234,13 +242,13 @@ class Connections:
     ) -> tuple[Transaction, T]:
         if begin == AT_ONCE:
             with db.connection.pipeline():
-                transaction = Transaction(db, self._clock.now())
+                transaction = Transaction(db, self._clock)
                 answer = work(transaction)
                 transaction.finish()
                 faults.point(inside)
             return transaction, answer
         db.plainly(begin)
-        transaction = Transaction(db, self._clock.now())
+        transaction = Transaction(db, self._clock)
         answer = work(transaction)
         transaction.finish()
         faults.point(inside)

@@ -137,7 +137,11 @@ def declare(
     t: Transaction, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms]
 ) -> None:
     """Take over what flows declare, except where an operator has set another value."""
+    known_limits = {row.name: row for row in limits_of(t.db)}
+    known_rates = {row.name: row for row in rates_of(t.db)}
     for name, limit in sorted(limits.items()):
+        if _is_declared(known_limits.get(name), limit):
+            continue  # whoever starts a worker must not stop the others' claims for it
         known = _limit(t, name)
         new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, t.now)
         if known is not None and known.actor is not None:
@@ -147,7 +151,13 @@ def declare(
         if new != known:
             _put_limit(t, new)
     for name, rate in sorted(rates.items()):
-        _declare_rate(t, name, rate)
+        stored = known_rates.get(name)
+        if stored is None or control.declared_terms(stored) != rate:
+            _declare_rate(t, name, rate)
+
+
+def _is_declared(known: LimitRow | None, terms: LimitTerms) -> bool:
+    return known is not None and (known.declared, known.keyed) == (terms.n, int(terms.keyed))
 
 
 def change_limit(
@@ -335,11 +345,11 @@ def sweep(t: Transaction, limit: int) -> int:
 # --- reading --------------------------------------------------------------------
 
 
-def limits(db: Session) -> list[LimitRow]:
+def limits_of(db: Session) -> list[LimitRow]:
     return [LimitRow(*row) for row in db.rows(LIMITS)]
 
 
-def rates(db: Session) -> list[RateRow]:
+def rates_of(db: Session) -> list[RateRow]:
     return [RateRow(*row) for row in db.rows(RATES)]
 
 

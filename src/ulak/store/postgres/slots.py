@@ -7,26 +7,34 @@ The limit itself is held meanwhile, by any number of claimers together, so that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ulak.store.flow_control import is_keyed, stage_of
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.values import Ids, Numbers, Texts
 
-HOLD_LIMIT = "SELECT n, keyed FROM ulak.limits WHERE name = %s::text FOR SHARE"
+HOLD_LIMITS = """
+    SELECT name, n, keyed FROM ulak.limits WHERE name = ANY (%s::text[]) ORDER BY name FOR SHARE
+"""
 PLACES = "SELECT n FROM ulak.limits WHERE name = %s::text"
 # How many are open, how many are held, and how many of those are closed: one in a closed slot
 # counts until it has drained, so that never more run than the limit says.
 STANDING = """
-    SELECT count(*) FILTER (WHERE closed = 0), count(job_id),
+    SELECT limit_name, count(*) FILTER (WHERE closed = 0), count(job_id),
            count(job_id) FILTER (WHERE closed = 1)
-    FROM ulak.slots WHERE limit_name = %s::text
+    FROM ulak.slots WHERE limit_name = ANY (%s::text[]) GROUP BY limit_name
 """
 FIND_FREE = """
-    SELECT n FROM ulak.slots WHERE limit_name = %s::text AND job_id IS NULL AND closed = 0
-    AND n <> ALL (%s::bigint[]) ORDER BY n LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+    SELECT k.limit_name, s.n FROM unnest(%s::text[], %s::bigint[]) AS k (limit_name, most)
+    CROSS JOIN LATERAL (
+        SELECT n FROM ulak.slots
+        WHERE limit_name = k.limit_name AND job_id IS NULL AND closed = 0
+        ORDER BY n LIMIT k.most FOR UPDATE SKIP LOCKED
+    ) AS s
 """
-TAKE_ALL = "SELECT 1 FROM ulak.slots WHERE limit_name = %s::text ORDER BY n FOR UPDATE"
+TAKE_ALL = """
+    SELECT 1 FROM ulak.slots WHERE limit_name = ANY (%s::text[]) ORDER BY limit_name, n FOR UPDATE
+"""
 TAKE = """
     UPDATE ulak.slots AS s SET job_id = k.job_id
     FROM unnest(%s::text[], %s::bigint[], %s::uuid[]) AS k (limit_name, n, job_id)
@@ -46,7 +54,8 @@ UNPARK = """
 """
 OPEN = """
     INSERT INTO ulak.slots (limit_name, n, closed)
-    SELECT %s::text, n, 0 FROM generate_series(1, %s::bigint) AS n
+    SELECT k.limit_name, n, 0 FROM unnest(%s::text[], %s::bigint[]) AS k (limit_name, places)
+    CROSS JOIN generate_series(1, k.places) AS n
     ON CONFLICT (limit_name, n) DO NOTHING
 """
 OPEN_AGAIN = """
@@ -55,43 +64,66 @@ OPEN_AGAIN = """
 """
 
 
-def find_free(db: Session, limit: str, most: int, held: Sequence[int] = ()) -> list[int]:
-    """Answer up to so many slots that are free and now ours to take, beside those we hold."""
-    held_limit = db.row(HOLD_LIMIT, (stage_of(limit),))
-    if held_limit is None:
-        return []
-    n, keyed = held_limit
-    free, draining = _standing(db, limit, n if keyed else 0)
-    if draining:
-        # Which of them count is decided by all of them, so they are taken all.
-        db.execute(TAKE_ALL, (limit,))
-        free, _ = _standing(db, limit, 0)
-    most = min(most, free - len(held))
-    if most <= 0:
-        return []
-    return [row[0] for row in db.rows(FIND_FREE, (limit, Numbers(held), most))]
-
-
-def _standing(db: Session, limit: str, wanted: int) -> tuple[int, bool]:
-    """Answer how many more may run, and whether some drain; open so many slots if there are fewer.
+def free_of(db: Session, limits: Iterable[str]) -> dict[str, int]:
+    """Take hold of limits and answer how many more may run under each.
 
     The slots of a key are opened when the first job needs one.
     """
-    found = db.row(STANDING, (limit,)) or (0, 0, 0)
-    if found[0] < wanted:
-        db.execute(OPEN, (limit, wanted))
-        found = db.row(STANDING, (limit,)) or (0, 0, 0)
-    is_open, held, draining = found
-    return is_open - held, draining > 0
+    names = sorted(set(limits))
+    stages = Texts(sorted({stage_of(name) for name in names}))
+    held = {row[0]: (row[1], row[2]) for row in db.rows(HOLD_LIMITS, (stages,))}
+    standing = _standing(db, names)
+    missing = [
+        (name, held[stage_of(name)][0])
+        for name in names
+        if held.get(stage_of(name), (0, 0))[1] and standing[name][0] < held[stage_of(name)][0]
+    ]
+    if missing:
+        opened, places = zip(*missing, strict=True)
+        db.execute(OPEN, (Texts(opened), Numbers(places)))
+        standing |= _standing(db, opened)
+    draining = [name for name in names if standing[name][2]]
+    if draining:
+        # Which of them count is decided by all of them, so they are taken all.
+        db.execute(TAKE_ALL, (Texts(draining),))
+        standing |= _standing(db, draining)
+    return {
+        name: standing[name][0] - standing[name][1] if stage_of(name) in held else 0
+        for name in names
+    }
+
+
+def _standing(db: Session, limits: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    found = {row[0]: (row[1], row[2], row[3]) for row in db.rows(STANDING, (Texts(limits),))}
+    return {limit: found.get(limit, (0, 0, 0)) for limit in limits}
+
+
+def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
+    """Answer up to so many slots of each limit that are free and now ours to take.
+
+    Who wants more of a limit than `free_of` has answered gets more than there is.
+    """
+    found: dict[str, list[int]] = {limit: [] for limit in wanted}
+    limits = [limit for limit in sorted(wanted) if wanted[limit] > 0]
+    if limits:
+        most = Numbers([wanted[limit] for limit in limits])
+        for limit, n in db.rows(FIND_FREE, (Texts(limits), most)):
+            found[limit].append(n)
+    return found
+
+
+def find_one(db: Session, limit: str) -> list[int]:
+    """Answer a free slot of a limit, now ours to take, if there is one."""
+    return find_free(db, {limit: min(1, free_of(db, [limit])[limit])})[limit]
 
 
 def free_places(db: Session, limit: str) -> int:
     """Answer how many more jobs may run under this limit."""
-    free, held, _ = db.row(STANDING, (limit,)) or (0, 0, 0)
+    free, held, _ = _standing(db, [limit])[limit]
     if not free and is_keyed(limit):
         declared = db.row(PLACES, (stage_of(limit),))
         free = 0 if declared is None else declared[0]
-    return int(free) - int(held)
+    return free - held
 
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]]) -> None:
@@ -127,6 +159,6 @@ def pass_on(t: Transaction, parked_on: str, places: int) -> int:
 
 def open_slots(t: Transaction, name: str, places: int) -> None:
     """Open the first so many slots of a limit, or of one key of it, and close the rest."""
-    t.db.execute(TAKE_ALL, (name,))
-    t.db.execute(OPEN, (name, places))
+    t.db.execute(TAKE_ALL, (Texts([name]),))
+    t.db.execute(OPEN, (Texts([name]), Numbers([places])))
     t.db.execute(OPEN_AGAIN, {"name": name, "n": places})

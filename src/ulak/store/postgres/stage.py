@@ -172,7 +172,7 @@ class PostgresStage:
     def _write(self, change: Change) -> tuple[Transaction, Receipt]:
         try:
             self._session.plainly(IN_ORDER)
-            transaction = Transaction(self._session, self._clock.now())
+            transaction = Transaction(self._session, self._clock)
             (receipt,) = commits.commit(transaction, [change])
             if isinstance(receipt, Committed):
                 transaction.finish()

@@ -26,7 +26,7 @@ from ulak.store.postgres import (
     schedules,
     upkeep,
 )
-from ulak.store.postgres.clock import ServerClock
+from ulak.store.postgres.clock import SERVER_TIME, ServerClock
 from ulak.store.postgres.connections import (
     AT_ONCE,
     BEGIN_ORDERED,
@@ -123,7 +123,7 @@ class PostgresStore:
         try:
             connections.read(migrations.create_or_check)
             if isinstance(self.clock, ServerClock):
-                heard = connections.read(lambda db: db.row(f"SELECT {claims.SERVER_TIME}"))
+                heard = connections.read(lambda db: db.row(f"SELECT {SERVER_TIME}"))
                 self.clock.hear(0 if heard is None else heard[0])
             connections.read(self._make_months)
             self._here = connections.read(caller.where_we_are)
@@ -228,21 +228,17 @@ class PostgresStore:
         )
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._db.run(
-            "claim", lambda t: claims.claim(t, request, self.clock), begin=BEGIN_ORDERED
-        )
+        return self._db.run("claim", lambda t: claims.claim(t, request), begin=BEGIN_ORDERED)
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
         return self._db.run(
             "register",
-            lambda t: claims.register(
-                t, worker, self.clock, lease_us=lease_us, lanes=lanes, about=about
-            ),
+            lambda t: claims.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
         )
 
     def renew(self, worker: str, *, lease_us: int) -> Renewal:
         return self._db.run(
-            "renew", lambda t: claims.renew(t, worker, self.clock, lease_us=lease_us), urgent=True
+            "renew", lambda t: claims.renew(t, worker, lease_us=lease_us), urgent=True
         )
 
     def unregister(self, worker: str) -> None:
@@ -301,10 +297,10 @@ class PostgresStore:
         return self._db.run("sweep", lambda t: control.sweep(t, limit))
 
     def limits(self) -> list[LimitRow]:
-        return self._read(control.limits)
+        return self._read(control.limits_of)
 
     def rates(self) -> list[RateRow]:
-        return self._read(control.rates)
+        return self._read(control.rates_of)
 
     def buckets(self, name: str | None = None) -> list[BucketRow]:
         return self._read(lambda db: control.buckets(db, name))

@@ -1,7 +1,8 @@
 """The buckets of rates while a claim is made: locked once, counted here, written at its end.
 
 A bucket is one row. Whoever takes from it holds it until he has committed, so nobody takes what
-another has taken.
+another has taken. Which buckets a claim needs it learns one after the other, so there is no order
+in which all of them could be held: claims that have to do with buckets follow one another.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from ulak.core.policy import RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import ON_RATE, Level
 from ulak.store.postgres import slots
+from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.values import Numbers, Texts
 
 Order = tuple[int, Instant, bytes]
 """Priority, date and id: the order in which jobs are unparked."""
 
+# The time is told after the wait: tokens that came in meanwhile count, and no claim is dated before
+# the one whose tokens it was left.
+ONE_AT_A_TIME = f"""
+    SELECT pg_advisory_xact_lock(hashtextextended('ulak buckets', 0)), {SERVER_TIME}
+"""
 TERMS = "SELECT n, per_us, burst FROM ulak.rates WHERE name = %s::text FOR SHARE"
 # One that nobody has taken from has no row; it is made before it is held.
 MAKE = """
@@ -29,7 +36,7 @@ MAKE = """
 HOLD = "SELECT level, filled_at, ready_at FROM ulak.buckets WHERE name = %s::text FOR UPDATE"
 READY = """
     SELECT name FROM ulak.buckets WHERE ready_at <= %s::bigint
-    ORDER BY ready_at, name LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+    ORDER BY ready_at, name LIMIT %s::bigint
 """
 PARKED = """
     SELECT priority, not_before, id, cost FROM ulak.jobs WHERE parked_on = %s::text
@@ -65,11 +72,19 @@ class Buckets:
     def __init__(self, t: Transaction) -> None:
         self._t = t
         self._open: dict[str, _Bucket | None] = {}
+        self._is_alone = False
 
     def hold(self, names: Iterable[str]) -> None:
-        """Take hold of buckets, in their order, before anything is taken from them."""
+        """Take hold of buckets before anything is taken from them."""
         for name in sorted(set(names) - self._open.keys()):
+            self._be_alone()
             self._open[name] = self._read(name)
+
+    def _be_alone(self) -> None:
+        if not self._is_alone:
+            told = self._t.db.rows(ONE_AT_A_TIME)
+            self._t.hear(told[0][1])
+            self._is_alone = True
 
     def can_pay(self, name: str, cost: int, order: Order) -> bool:
         """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
@@ -104,6 +119,7 @@ class Buckets:
 
     def unpark_paid(self) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
+        self._be_alone()
         ready = [row[0] for row in self._t.db.rows(READY, (self._t.now, MOST_BUCKETS))]
         self.hold(ready)
         return sum(self._unpark_from(name) for name in ready)

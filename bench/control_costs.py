@@ -1,0 +1,98 @@
+"""What each part of flow control costs: the drain of no-op jobs with it, of the drain without.
+
+`python -m bench.control_costs URL KIND JOBS` drains once and prints jobs per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import ulak
+from bench.drain import nothing, run_dry
+from bench.measure import Figure, in_child, scratch
+from ulak.engine.process import settle_in
+
+JOBS = 3_000
+ROUNDS = 3
+KEYS = 50
+TENANTS = 10
+PLENTY = 10_000
+
+KINDS = {
+    "plain": "nothing",
+    "limit": "a limit that is never reached",
+    "keys": f"a limit of {KEYS} keys, never reached",
+    "rate": "a rate that is never reached",
+    "fair": f"turns of {TENANTS} tenants",
+    "pause": "another queue is paused",
+}
+
+
+def flow_of(kind: str) -> ulak.Flow[Any]:
+    """No-op jobs under one part of flow control."""
+    flow: ulak.Flow[Any] = ulak.Flow(
+        "noop", ulak.Lifecycle("only", {"only": ["done"]}), fair=kind == "fair"
+    )
+    options: dict[str, Any] = {
+        "limit": {"limit": ulak.Limit(PLENTY)},
+        "keys": {"limit": ulak.Limit(PLENTY, key=lambda p: p["key"])},
+        "rate": {"rate": ulak.Rate(PLENTY, per=timedelta(milliseconds=1), burst=1_000_000)},
+    }.get(kind, {})
+    flow.stage("only", **options)(nothing)
+    return flow
+
+
+def drain(url: str, kind: str, jobs: int) -> float:
+    """Submit that many jobs and drain them; answer how many a second."""
+    flow = flow_of(kind)
+    with ulak.connect(url, flows=[flow]) as engine:
+        for n in range(0, jobs, 500):
+            payloads = [{"key": f"k{m % KEYS}"} for m in range(n, min(n + 500, jobs))]
+            tenant = f"t{n // 500 % TENANTS}" if kind == "fair" else ""
+            engine.submit_many(flow, payloads, tenant=tenant)
+        if kind == "pause":
+            engine.pause(queue="another", actor="bench", note="")
+        settle_in()  # as `ulak worker` does
+        took = asyncio.run(run_dry(engine))
+        done = sum(c.jobs for c in engine.counts() if c.role == "done")
+        assert done == jobs, f"{done} of {jobs} are done"
+    return jobs / took
+
+
+def costs(name: str, fresh: Callable[[], str]) -> Figure:
+    """Drain with each in turn, and answer what is left of the plain rate."""
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(ROUNDS):
+        for kind in KINDS:
+            rates[kind].append(in_child("bench.control_costs", fresh(), kind, JOBS))
+    median = {kind: statistics.median(taken) for kind, taken in rates.items()}
+    plain = median.pop("plain")
+    shares = "; ".join(f"{KINDS[kind]} {rate / plain:.2f}" for kind, rate in median.items())
+    return Figure(
+        f"what flow control leaves of the drain of {JOBS:,} no-op jobs, {name}",
+        "published",
+        f"{shares} (of {plain:,.0f} jobs/s)",
+        True,
+        "python -m bench.figures costs",
+    )
+
+
+def costs_figures() -> list[Figure]:
+    """On SQLite and on PostgreSQL."""
+    from bench.postgres import durable
+
+    with scratch() as folder:
+        numbers = iter(range(1_000))
+        sqlite = costs("SQLite", lambda: f"sqlite:///{folder / f'{next(numbers)}.db'}")
+    with durable() as bench:
+        postgres = costs("PostgreSQL", bench.fresh)
+    return [sqlite, postgres]
+
+
+if __name__ == "__main__":
+    print(drain(sys.argv[1], sys.argv[2], int(sys.argv[3])))
