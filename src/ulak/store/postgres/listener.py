@@ -139,6 +139,8 @@ class Listener:
         while not self._stopping:
             now = time.monotonic()
             self._test(connection, now)
+            # Also before waiting: what came with the answer to a statement is not on the wire.
+            self._hear(connection, own_pid)
             wait = max(0.0, min(self._next_test - now, 1.0))
             if self._asked_to_ring:
                 wait = self._last_rung + QUIET_S - now
@@ -151,14 +153,16 @@ class Listener:
             readable, _, _ = select.select([connection.fileno(), self._read_end], [], [], wait)
             if self._read_end in readable:
                 self._drain_pipe()
-            for notification in connection.notifies(timeout=0):
-                if notification.pid != own_pid:
-                    self.heard += 1
-                    self._notice()
-                elif notification.payload:
-                    self._test_sent_at = None
-                    self.is_well = True
-                    self._tested.set()
+
+    def _hear(self, connection: psycopg.Connection[Row], own_pid: int) -> None:
+        for notification in connection.notifies(timeout=0):
+            if notification.pid != own_pid:
+                self.heard += 1
+                self._notice()
+            elif notification.payload:
+                self._test_sent_at = None
+                self.is_well = True
+                self._tested.set()
 
     def _test(self, connection: psycopg.Connection[Row], now: float) -> None:
         """Ring for ourselves now and then: a ring that does not arrive is a ring nobody hears."""

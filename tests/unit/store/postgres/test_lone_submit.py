@@ -1,5 +1,6 @@
 """A lone job is written in one round trip, and is whole or not there all the same."""
 
+import threading
 from typing import Any
 
 import psycopg
@@ -79,7 +80,8 @@ def test_a_lone_submit_waits_for_the_server_once(url: str, monkeypatch: pytest.M
     cursor = psycopg.Cursor.execute
 
     def execute(self: Any, query: Any, *given: Any, **options: Any) -> Any:
-        said.append(query.split()[0])
+        if threading.current_thread().name != "ulak-listener":  # which rings after the commit
+            said.append(query.split()[0])
         return cursor(self, query, *given, **options)
 
     with ulak.Engine(store_at(url), flows=[work]) as engine:

@@ -1,0 +1,107 @@
+"""Connections: how many there are, which are thrown away, and what an error means."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from ulak.clock import ManualClock
+from ulak.errors import Contended, Refused, StoreError
+from ulak.store.postgres.connections import Connections, Session
+
+PID = "SELECT pg_backend_pid()"
+
+
+@pytest.fixture
+def pool(url: str) -> Iterator[Connections]:
+    pool = Connections(url, clock=ManualClock(), prepare=True, most=2)
+    yield pool
+    pool.close()
+
+
+def pid(db: Session) -> int:
+    found = db.row(PID)
+    assert found is not None
+    return int(found[0])
+
+
+def test_who_finds_none_free_waits_and_whoever_renews_does_not(pool: Connections) -> None:
+    inside, go_on, third = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def hold(db: Session) -> int:
+        inside.release()
+        assert go_on.wait(20)
+        return pid(db)
+
+    holders = [threading.Thread(target=lambda: pool.read(hold)) for _ in range(2)]
+    for thread in holders:
+        thread.start()
+        assert inside.acquire(timeout=20)
+    waiting = threading.Thread(target=lambda: (pool.read(pid), third.set()))
+    waiting.start()
+    assert not third.wait(0.2)
+    assert pool.run("renew", lambda t: pid(t.db), urgent=True) > 0
+    assert not third.is_set()
+    go_on.set()
+    assert third.wait(20)
+    for thread in (*holders, waiting):
+        thread.join()
+
+
+def test_a_connection_is_used_again_and_a_lost_one_is_not(pool: Connections, url: str) -> None:
+    first = pool.read(pid)
+    assert pool.read(pid) == first
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
+    with pytest.raises(StoreError) as lost:
+        pool.read(pid)
+    assert not isinstance(lost.value, Refused)
+    assert pool.read(pid) != first
+
+
+def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> None:
+    first = pool.read(pid)
+    with pytest.raises(StoreError):
+        pool.run("renew", lambda t: t.db.execute("SELECT nonsense"))
+    assert pool.read(pid) == first
+    with pytest.raises(KeyError):
+        pool.run("renew", lambda t: {}["a bug of ours"])
+    assert pool.read(pid) == first
+
+
+@pytest.mark.parametrize(
+    ("statement", "facts", "kind"),
+    [
+        ("SELECT 1 / 0", None, Refused),
+        ("SELECT %s::text", ("\0",), Refused),
+        ("SELECT %s::text", ("\ud800",), Refused),
+        ("SELECT %s", (2**70,), Refused),
+        ("INSERT INTO ulak.retired_months VALUES (NULL)", None, Refused),
+        ("SELECT nonsense", None, StoreError),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", None, StoreError),
+    ],
+)
+def test_an_error_says_whether_the_data_or_the_database_is_at_fault(
+    pool: Connections, statement: str, facts: object, kind: type[StoreError]
+) -> None:
+    with pytest.raises(StoreError) as raised:
+        pool.run("renew", lambda t: t.db.execute(statement, facts))
+    assert type(raised.value) is kind
+
+
+def test_who_waits_too_long_for_a_lock_is_told_that_somebody_holds_it(
+    pool: Connections, url: str
+) -> None:
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE ulak.weights")
+        with pytest.raises(Contended):
+            pool.run("renew", lambda t: t.db.rows("SELECT * FROM ulak.weights"), patience_ms=50)
+    assert pool.run("renew", lambda t: t.db.rows("SELECT * FROM ulak.weights")) == []
+
+
+def test_a_closed_pool_answers_nobody(pool: Connections) -> None:
+    pool.read(pid)
+    pool.close()
+    with pytest.raises(StoreError, match="closed"):
+        pool.read(pid)

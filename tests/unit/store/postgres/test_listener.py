@@ -1,0 +1,133 @@
+"""The ring between processes: heard, seldom, tested, and never behind a pooler (E-55)."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from ulak.store.postgres import PostgresStore, listener
+from ulak.store.postgres.listener import CHANNEL, QUIET_S, Listener
+from ulak.testing.conformance.desk import Desk
+from ulak.testing.servers import Pooler
+
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak' AND query ~ %s"
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(url, autocommit=True) as db:
+        yield db
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(url)
+    store.open()
+    yield store
+    store.close()
+
+
+def listener_of(store: PostgresStore) -> Listener:
+    assert store._listener is not None
+    assert store._listener.wait_for_test() is True
+    return store._listener
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.shows("E-55")
+def test_a_commit_of_another_process_wakes(store: PostgresStore, url: str) -> None:
+    rung = threading.Event()
+    store.on_commit(rung.set)
+    ours = listener_of(store)
+    other = PostgresStore(url)
+    other.open()
+    try:
+        rung.clear()
+        began = time.monotonic()
+        Desk(other).submit()
+        assert rung.wait(10)
+        assert time.monotonic() - began < 1.0, "sooner than a wait of the listener"
+        assert ours.heard >= 1
+        assert store.changed_elsewhere()
+    finally:
+        other.close()
+
+
+@pytest.mark.shows("E-55")
+def test_a_crowd_of_commits_is_at_most_one_ring_in_five_milliseconds(
+    store: PostgresStore, db: psycopg.Connection
+) -> None:
+    db.execute(f"LISTEN {CHANNEL}")
+    ours, desk, before = listener_of(store), Desk(store), 0
+    rings = [n for n in db.notifies(timeout=0.1) if not n.payload]
+    before = ours.rung
+    began = time.monotonic()
+    for _ in range(100):
+        desk.submit()
+    took = time.monotonic() - began
+    rings = [n for n in db.notifies(timeout=0.3) if not n.payload]
+    most = took / QUIET_S + 2
+    assert 1 <= ours.rung - before == len(rings) <= most
+    for _ in range(1000):
+        ours.ring()
+    rings = [n for n in db.notifies(timeout=0.3) if not n.payload]
+    assert 1 <= len(rings) <= 3
+
+
+@pytest.mark.shows("E-55")
+@pytest.mark.parametrize("harm", ["terminated", "deaf"])
+def test_a_listener_that_hears_nothing_notices_it_and_begins_again(
+    store: PostgresStore, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    ours = listener_of(store)
+    (pid,) = db.execute(LISTENERS, [CHANNEL]).fetchone()
+    if harm == "terminated":
+        db.execute("SELECT pg_terminate_backend(%s)", [pid])
+    else:
+        # The test of the ring comes at once, its channel is another's, and its patience is short.
+        monkeypatch.setattr(listener, "TEST_PATIENCE_S", 0.05)
+        monkeypatch.setattr(listener, "CHANNEL", "elsewhere")
+        ours._next_test = 0.0
+        ours.ring()
+        wait_until(lambda: ours.is_well is False)
+        monkeypatch.setattr(listener, "CHANNEL", CHANNEL)
+    wait_until(lambda: db.execute(LISTENERS, [CHANNEL]).fetchall() not in ([], [(pid,)]))
+    wait_until(lambda: ours.is_well)
+    db.execute(f"NOTIFY {CHANNEL}")
+    wait_until(lambda: ours.heard)
+    assert store.changed_elsewhere(), "what happened meanwhile was not heard either"
+
+
+@pytest.mark.shows("E-55")
+def test_behind_a_pooler_nobody_listens_and_commits_are_seen_all_the_same(
+    url: str, db: psycopg.Connection, pooler_server: Pooler
+) -> None:
+    store = PostgresStore(pooler_server.url(url.rpartition("/")[2]), pooled=True)
+    store.open()
+    direct = PostgresStore(url)
+    try:
+        wait_until(lambda: not store.changed_elsewhere())
+        direct.open()
+        Desk(direct).submit()
+        wait_until(store.changed_elsewhere)
+        direct.close()
+        Desk(store).submit()
+        assert store.about()["ring"] is None
+        said = "query ~* '(un)?listen|notify' AND pid <> pg_backend_pid()"
+        assert (
+            db.execute(
+                f"SELECT query FROM pg_stat_activity WHERE datname = current_database() AND {said}"  # noqa: S608
+            ).fetchall()
+            == []
+        )
+    finally:
+        direct.close()
+        store.close()

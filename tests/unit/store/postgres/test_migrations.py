@@ -1,0 +1,93 @@
+"""The schema is made once, whoever comes first; another version is refused with its cure."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from ulak.errors import StoreError
+from ulak.store.postgres import PostgresStore, migrations
+from ulak.testing import faults
+
+
+def begin(url: str) -> None:
+    """Open the store and migrate it; runs in a child."""
+    store = PostgresStore(url)
+    store.open()
+    before, after = store.migrate()
+    store.close()
+    print(before, after, flush=True)  # noqa: T201 - the child's only way to tell
+
+
+@pytest.mark.shows("E-55")
+def test_processes_that_create_the_schema_at_once_create_it_once(postgres_url: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        ended = list(pool.map(lambda _: faults.run(begin, postgres_url), range(3)))
+    assert [(child.code, child.lines) for child in ended] == [
+        (0, (f"{migrations.NEWEST} {migrations.NEWEST}",))
+    ] * 3, [child.errors for child in ended]
+    with psycopg.connect(postgres_url) as db:
+        versions = db.execute("SELECT version FROM ulak.schema_version").fetchall()
+        assert versions == [(migrations.NEWEST,)]
+
+
+@pytest.mark.parametrize(
+    ("version", "cure"),
+    [
+        (migrations.NEWEST + 1, "a newer release has run `ulak migrate` on it; install that"),
+        (migrations.NEWEST - 1, "run `ulak migrate`"),
+    ],
+)
+def test_another_version_is_refused_with_its_cure(
+    url: str, version: int, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version == 0:
+        # There is no older one yet: a release that knows a second schema meets the first.
+        monkeypatch.setattr(migrations, "NEWEST", 2)
+        version = 1
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE ulak.schema_version SET version = %s", [version])
+        with pytest.raises(StoreError, match=f"is at schema {version}, this ulak .*{cure}"):
+            PostgresStore(url).open()
+        db.execute("UPDATE ulak.schema_version SET version = %s", [1])
+
+
+def test_a_migration_that_fails_leaves_what_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = {2: "CREATE TABLE ulak.half (id integer); SELECT 1 / 0"}
+    monkeypatch.setattr(migrations, "NEWEST", 2)
+    monkeypatch.setattr(migrations, "script", scripts.__getitem__)
+    with pytest.raises(StoreError, match="division by zero"):
+        PostgresStore(url).migrate()
+    with psycopg.connect(url) as db:
+        assert db.execute("SELECT version FROM ulak.schema_version").fetchall() == [(1,)]
+        assert db.execute("SELECT to_regclass('ulak.half')").fetchone() == (None,)
+    monkeypatch.setattr(migrations, "script", lambda version: "SELECT 1")
+    assert PostgresStore(url).migrate() == (1, 2)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE ulak.schema_version SET version = 1")
+
+
+@pytest.mark.shows("E-55")
+def test_hot_tables_leave_room_are_cleaned_often_and_have_no_gin(url: str) -> None:
+    with psycopg.connect(url) as db:
+        options = dict(
+            db.execute(
+                "SELECT relname, reloptions FROM pg_class "
+                "WHERE relnamespace = 'ulak'::regnamespace AND reloptions IS NOT NULL"
+            ).fetchall()
+        )
+        kinds = db.execute(
+            "SELECT DISTINCT amname FROM pg_class JOIN pg_am ON pg_am.oid = relam "
+            "WHERE relnamespace = 'ulak'::regnamespace AND relkind IN ('i', 'I')"
+        ).fetchall()
+        width = db.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'ulak.jobs'::regclass "
+            "AND attnum > 0 AND atttypid IN ('bytea'::regtype, 'jsonb'::regtype, 'json'::regtype)"
+        ).fetchall()
+    hot = set(options["jobs"])
+    assert {"fillfactor=80", "autovacuum_vacuum_scale_factor=0.02"} <= hot
+    assert "autovacuum_vacuum_cost_delay=0" in hot
+    for table in ("slots", "workers", "buckets", "turns"):
+        assert any(option.startswith("fillfactor=") for option in options[table])
+    assert {name for (name,) in kinds} == {"btree", "brin"}
+    assert width == [], "payloads and results are not in the row that is claimed"
