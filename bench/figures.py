@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from bench import (
     bare,
     claims,
+    control_costs,
     crowd,
     drain,
     growth,
@@ -20,6 +21,7 @@ from bench import (
     postgres_claims,
     postgres_submit,
     simulated,
+    storm_of_limits,
     storms,
     submit,
 )
@@ -44,6 +46,8 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "postgres-pickup": pickup.postgres_pickup_figures,
     "postgres-claims": postgres_claims.claims_figure,
     "growth": growth.growth_figure,
+    "limits": storm_of_limits.limits_figures,
+    "costs": control_costs.costs_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

@@ -28,6 +28,7 @@ from typing import Any
 
 import ulak
 from bench.measure import ROOT, Figure, scratch
+from bench.postgres import durable
 from ulak.core import event as kinds
 
 WORKERS = 4
@@ -308,7 +309,6 @@ def figure(name: str, with_url: Callable[[Callable[[str, Path], Seen]], Seen]) -
 
 def limits_figures() -> list[Figure]:
     """The storm on SQLite and on PostgreSQL."""
-    from bench.postgres import durable
 
     def on_sqlite(run: Callable[[str, Path], Seen]) -> Seen:
         with scratch() as folder:
