@@ -3,16 +3,21 @@
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 import typer
 
+from tests.conformance.stores import make_schema
+from tests.databases import Databases
 from tests.docs.pages import DOCS, pages
 from ulak import settings
 from ulak.cli.program import program
 from ulak.core import event
 from ulak.engine import why
+from ulak.store.postgres import migrations as postgres_migrations
 from ulak.store.sqlite import migrations
 
 REFERENCE = DOCS / "reference"
@@ -55,36 +60,59 @@ def test_every_setting_is_described() -> None:
         assert settings.variable(name) in read("settings.md")
 
 
+def sqlite_columns() -> set[tuple[str, str]]:
+    """Every table of a SQLite store with each of its columns."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        migrations.upgrade(db)
+        return set(
+            db.execute(
+                "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
+                "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def postgres_columns(databases: Databases) -> set[tuple[str, str]]:
+    """Every table of the schema `ulak` with each of its columns, partitions left out."""
+    with databases.lend(make_schema) as url, psycopg.connect(url) as db:
+        rows = db.execute(
+            "SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid "
+            "WHERE relnamespace = 'ulak'::regnamespace AND relkind IN ('r', 'p') "
+            "AND NOT relispartition AND attnum > 0"
+        )
+        return {(str(table), str(column)) for table, column in rows}
+
+
 def test_the_schema_page_has_every_table_and_column() -> None:
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.upgrade(db)
-    assert f"schema {migrations.NEWEST}." in read("schema.md")
-    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ (\|.*)$", read("schema.md"), re.M))
-    tables = db.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-    ).fetchall()
-    assert sorted(rows) == sorted(name for (name,) in tables)
-    for table, said in rows.items():
-        info = db.execute(f"PRAGMA table_info({table})").fetchall()
-        assert sorted(re.findall(r"`(\w+)`", said)) == sorted(column[1] for column in info)
-    db.close()
+    page = read("schema.md").partition("\n## ")[0]
+    assert f"at schema {migrations.NEWEST}." in page
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ (\|.*)$", page, re.M)
+    said = {(table, column) for table, words in rows for column in re.findall(r"`(\w+)`", words)}
+    assert said == sqlite_columns()
 
 
-def test_decision_0001_names_every_table_and_column() -> None:
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.upgrade(db)
+def test_the_schema_page_has_what_is_only_on_postgresql(
+    postgres_columns: set[tuple[str, str]],
+) -> None:
+    page = section(read("schema.md"), "On PostgreSQL")
+    assert f"at schema {postgres_migrations.NEWEST} " in page
+    rows = re.findall(r"^\| (`.+`) \| `(\w+)` \|", page, re.M)
+    only = {(table, column) for tables, column in rows for table in re.findall(r"\w+", tables)}
+    assert postgres_columns == sqlite_columns() | only
+
+
+def test_decision_0001_names_every_table_and_column(
+    postgres_columns: set[tuple[str, str]],
+) -> None:
     page = DOCS / "decisions" / "0001-tables-guards-and-roles.md"
     lines = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
     rows = [(cells[1], cells[2]) for cells in lines if len(cells) == 5]
-    columns = db.execute(
-        "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
-        "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
-    ).fetchall()
+    columns = sqlite_columns() | postgres_columns
     assert columns
     for table, column in columns:
         said = " ".join(words for tables, words in rows if f"`{table}`" in tables)
         assert re.search(rf"`{column}\*?`", said), f"{table}.{column}"
-    db.close()
 
 
 def commands(group: Any, path: str = "ulak") -> Iterator[tuple[str, Any]]:
