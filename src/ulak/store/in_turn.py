@@ -43,7 +43,8 @@ class Standing(NamedTuple):
 
 Find = Callable[[str, int, int], list[Candidate]]
 """Answer the first so many due jobs of a lane and a priority, in order."""
-Key = tuple[int, int, Any]
+Key = tuple[Any, ...]
+"""The order of urgency; one without an id comes before those with one."""
 
 
 def is_family(lane: str) -> bool:
@@ -155,7 +156,7 @@ class InTurn:
         self._urgent: list[tuple[Key, int, Line]] = []
         self._turns: dict[tuple[str, int], list[tuple[int, str, Line]]] = {}
         for number, line in enumerate(_lines(lanes, families, now)):
-            self._urgent.append((self._key(line, line.not_before, b""), number, line))
+            self._urgent.append((self._key(line, line.not_before), number, line))
             if line.family is not None:
                 waiting = self._turns.setdefault((line.family.name, line.priority), [])
                 waiting.append((line.family.had(line.tenant), line.tenant, line))
@@ -173,10 +174,10 @@ class InTurn:
             if line.family is not None:
                 self._wait_again(line)
 
-    def _key(self, line: Line, not_before: Instant, job_id: Any) -> Key:
+    def _key(self, line: Line, not_before: Instant, *job_id: Any) -> Key:
         if self._ageing_us:
-            return (not_before + line.priority * self._ageing_us, line.priority, job_id)
-        return (line.priority, not_before, job_id)
+            return (not_before + line.priority * self._ageing_us, line.priority, *job_id)
+        return (line.priority, not_before, *job_id)
 
     def _most_urgent(self) -> Line | None:
         """Answer the line of the most urgent job; heads that have moved are put right."""

@@ -13,12 +13,11 @@ from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.flow_control import FLOW, ON_KEY, ON_RATE, QUEUE
+from ulak.store.in_turn import PRIORITIES, Candidate, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
-from ulak.store.sqlite import control, keys, trail
+from ulak.store.sqlite import control, fairness, keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
-from ulak.store.sqlite.fairness import Candidate, InTurn, is_family
-from ulak.store.sqlite.fairness import next_due as next_due_of
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     JOB_COLUMNS,
@@ -32,7 +31,6 @@ from ulak.store.sqlite.tokens import Buckets
 from ulak.store.sqlite.writer import Transaction
 
 ANY_LAPSES = 2**31
-PRIORITIES = range(4)
 
 # A claim that finds a crowd before one slot parks no more of it than this in one transaction, a
 # few milliseconds; the next claim goes on.
@@ -247,7 +245,10 @@ class _Search:
         """Let the tenants of fair flows take turns."""
         if free <= 0 or self.is_cut:
             return
-        order = InTurn(self._t, lanes, ageing_us=self._ageing_us, find=self._find)
+        t = self._t
+        families = [fairness.read(t, lane) for lane in lanes if is_family(lane)]
+        alone = [lane for lane in lanes if not is_family(lane)]
+        order = InTurn(alone, families, t.now, ageing_us=self._ageing_us, find=self._find)
         for line, candidate in order:
             if candidate.id not in self._chosen and self._take(candidate):
                 if line.family is not None:
@@ -256,7 +257,7 @@ class _Search:
                 yield bytes.fromhex(candidate.id)
             if free <= 0 or self.is_cut:
                 break
-        order.write()
+        fairness.write(t, families)
 
     def _crowd(self, ranges: Sequence[tuple[str, int]], free: int) -> list[bytes] | None:
         """Take every due job of these ranges, or answer None when they must be looked at singly."""
@@ -404,7 +405,7 @@ def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
     next_at = None
     for lane in lanes:
         if is_family(lane):
-            next_at = _earlier(next_at, next_due_of(t, lane))
+            next_at = _earlier(next_at, fairness.next_due(t, lane))
             continue
         for priority in PRIORITIES:
             found = t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
