@@ -389,9 +389,15 @@ def translated(error: Exception) -> StoreError:
     )
     if is_of_the_data:
         return Refused(f"PostgreSQL will not store this: {_said(error)}")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return StoreError(
+            f"PostgreSQL does not let this role do it: {_said(error)}; grant it the right, or "
+            "connect as the role that the schema ulak belongs to"
+        )
     return StoreError(f"PostgreSQL could not do it: {_said(error)}")
 
 
 def _said(error: BaseException) -> str:
-    """Answer the first line of what the server said."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Answer the first line of what the server said, or of what each of several servers said."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
