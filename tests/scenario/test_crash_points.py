@@ -9,14 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from tests.conformance.stores import make_schema
+from tests.databases import Databases
 from ulak import Dedup, Flow, Goto, Lifecycle, Limit, Until, WorkerSettings
 from ulak.clock import SECOND
 from ulak.core.job import Message, Request
 from ulak.core.policy import RateTerms
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
+from ulak.store.postgres import connections
 from ulak.store.protocol import Progress, ScheduleRow, Store, Tick
 from ulak.testing import Harness, ManualClock, faults
 
@@ -84,15 +88,15 @@ def order_flow() -> Flow[Any]:
     return flow
 
 
-def harness_on(path: str | Path, *, later: timedelta = timedelta(0)) -> Harness:
+def harness_on(url: str, *, later: timedelta = timedelta(0)) -> Harness:
     clock = ManualClock()
     clock.advance(later)
-    return Harness(order_flow(), path=path, clock=clock, settings=SETTINGS)
+    return Harness(order_flow(), url=url, clock=clock, settings=SETTINGS)
 
 
-def work(path: str) -> None:
+def work(url: str) -> None:
     """Pass every kind of write, saying what was acknowledged. Runs in a child that is killed."""
-    harness = harness_on(path)
+    harness = harness_on(url)
     engine, store = harness.engine, harness.engine.store
     flow = engine.flows[0]
     engine.open()
@@ -142,9 +146,9 @@ def say(word: str, what: str) -> None:
     print(word, what, flush=True)  # noqa: T201 - the child's only way to tell
 
 
-def finish(path: Path) -> Harness:
+def finish(url: str) -> Harness:
     """What another process does an hour later: submit again whatever may be lost, and work."""
-    harness = harness_on(path, later=timedelta(hours=1))
+    harness = harness_on(url, later=timedelta(hours=1))
     flow = harness.engine.flows[0]
     harness.engine.open()
     for name in ORDERS:
@@ -161,14 +165,13 @@ PASSES = [(point, 1) for point in faults.NAMES] + [
 @pytest.mark.shows("E-61")
 @pytest.mark.parametrize(("point", "nth"), PASSES)
 def test_a_process_killed_at_any_point_of_a_write_loses_nothing(
-    point: str, nth: int, tmp_path: Path
+    point: str, nth: int, shared_url: str
 ) -> None:
-    path = tmp_path / "jobs.db"
-    crashed = faults.run(work, path, kill_at=point, nth=nth)
+    crashed = faults.run(work, shared_url, kill_at=point, nth=nth)
     assert crashed.killed, crashed.errors
     said = [line.split(" ", 1) for line in crashed.lines]
 
-    with finish(path) as harness:
+    with finish(shared_url) as harness:
         assert harness.verify() == []
         assert harness.unfinished() == []
         jobs = {job.id: job for job in harness.engine.jobs(limit=1000)}
@@ -206,9 +209,9 @@ def each_moved_once(harness: Harness, jobs: list[str], *, end_of_doubtful: str) 
 
 
 @pytest.mark.shows("E-61")
-def test_every_kind_of_write_has_a_point_before_inside_and_after_it(tmp_path: Path) -> None:
+def test_every_kind_of_write_has_a_point_before_inside_and_after_it(shared_url: str) -> None:
     with faults.traced() as seen:
-        work(str(tmp_path / "jobs.db"))
+        work(shared_url)
     for kind in KINDS:
         passed = [name for name in seen if name.split(".")[0] == kind]
         points = list(POINTS[kind])
@@ -225,7 +228,7 @@ def test_every_writing_verb_of_the_protocol_is_a_kind_of_write() -> None:
 
 @pytest.mark.shows("E-61")
 def test_no_transaction_is_committed_without_passing_its_points(tmp_path: Path) -> None:
-    harness = harness_on(tmp_path / "jobs.db")
+    harness = harness_on(f"sqlite:///{tmp_path}/jobs.db")
     harness.engine.open()
     store: Any = harness.engine.store
     db: sqlite3.Connection = store._writer.db
@@ -239,6 +242,37 @@ def test_no_transaction_is_committed_without_passing_its_points(tmp_path: Path) 
     inside = [name for name in seen if name.endswith(".inside")]
     assert len(commits) > 10
     assert len(inside) == len(commits)
+
+
+@pytest.mark.shows("E-61")
+def test_no_transaction_of_postgresql_is_committed_without_passing_its_points(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[str] = []
+    plainly, pipeline = connections.Session.plainly, psycopg.Connection.pipeline
+
+    def count_commits(session: Any, statement: str) -> None:
+        if "COMMIT" in statement.split():
+            commits.append(statement)
+        plainly(session, statement)
+
+    def count_pipelines(connection: Any) -> Any:
+        commits.append("the end of a pipeline")
+        return pipeline(connection)
+
+    with databases.lend(make_schema) as url:
+        harness = harness_on(url)
+        harness.engine.open()
+        monkeypatch.setattr(connections.Session, "plainly", count_commits)
+        monkeypatch.setattr(psycopg.Connection, "pipeline", count_pipelines)
+        with harness, faults.traced() as seen:
+            harness.submit(harness.engine.flows[0], {"name": "order-1"})
+            harness.run_until_idle()
+            harness.engine.store.prune(before=0, limit=1)
+            written = len(commits)
+        inside = [name for name in seen if name.endswith(".inside")]
+        assert written > 10
+        assert len(inside) == written
 
 
 def test_a_point_that_does_not_exist_is_refused() -> None:
