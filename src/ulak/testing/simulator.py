@@ -7,6 +7,9 @@ it touched are checked, now and then the whole store (`watch.Watch`). At the end
 and every job must come to its end.
 
     python -m ulak.testing.simulator --seed 1 --calls 1000000
+    python -m ulak.testing.simulator --seed 1 --store postgresql://user@host/an_empty_database
+
+A seed makes the same history on every store that keeps the same promises: its digest is the same.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -26,7 +30,7 @@ from ulak.clock import Clock, ManualClock
 from ulak.core.change import Change
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import FINAL
-from ulak.errors import UlakError
+from ulak.errors import BadInput, UlakError
 from ulak.ids import time_ordered_id
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import Store
@@ -34,6 +38,7 @@ from ulak.testing.actors import Actor, Crash, Operator, Relay, Steersman, Upkeep
 from ulak.testing.broken import Gapped
 from ulak.testing.simulated_flows import flows
 from ulak.testing.watch import Watch
+from ulak.wiring import store_of
 
 WORKERS = 4
 MOST_VIOLATIONS = 5
@@ -373,13 +378,28 @@ def _about(verb: str, args: tuple[Any, ...]) -> str:
     return ""
 
 
+def _empty_store(url: str, clock: Clock) -> Store:
+    """Make the store that a URL names.
+
+    Raises:
+        BadInput: there are jobs in it, which the simulation knows nothing of.
+    """
+    store = store_of(url, clock=clock)
+    store.open()
+    if store.scan_jobs(limit=1):
+        store.close()
+        raise BadInput("the simulator needs a store without jobs; make a new database for it")
+    return store
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run simulations from the command line; answer 1 when something was violated."""
     parser = argparse.ArgumentParser(prog="python -m ulak.testing.simulator")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--store", default="memory://", help="the URL of an empty store")
     chosen = parser.parse_args(arguments)
-    report = simulate(chosen.seed, chosen.calls)
+    report = simulate(chosen.seed, chosen.calls, partial(_empty_store, chosen.store))
     sys.stdout.write(f"{report}\n")
     return 1 if report.violations else 0
 

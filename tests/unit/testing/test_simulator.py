@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.stores import make_schema
+from tests.databases import Databases
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import FINAL, UNDOING
+from ulak.errors import BadInput
 from ulak.store.memory import MemoryStore
 from ulak.store.memory_tables import key_of
+from ulak.store.postgres import PostgresStore
 from ulak.store.sqlite.store import SqliteStore
 from ulak.testing.broken import BROKEN
 from ulak.testing.simulator import main, simulate
@@ -38,6 +42,18 @@ def test_the_same_simulation_runs_over_another_store(tmp_path: Path) -> None:
 
     report = simulate(5, 1_500, sqlite)
     assert report.violations == ()
+
+
+@pytest.mark.shows("E-62")
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_seed_makes_the_same_history_on_postgresql(seed: int, databases: Databases) -> None:
+    """Broken by any answer that differs: the next draw is then somebody else's."""
+    with databases.lend(make_schema) as url:
+        report = simulate(seed, 1_200, lambda clock: PostgresStore(url, clock=clock))
+    reference = simulate(seed, 1_200)
+    assert report.violations == ()
+    assert (report.digest, report.calls) == (reference.digest, reference.calls)
+    assert (report.ended, report.events) == (reference.ended, reference.events)
 
 
 @pytest.mark.shows("E-62")
@@ -173,14 +189,19 @@ def test_every_check_sees_the_damage_it_is_there_for(store: type[MemoryStore]) -
 
 
 def test_the_command_prints_the_report_and_tells_by_its_exit(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    file = f"sqlite:///{tmp_path}/jobs.db"
+    assert main(["--seed", "1", "--calls", "300", "--store", file]) == 0
+    assert "no violations" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="without jobs"):
+        main(["--seed", "1", "--calls", "300", "--store", file])
     assert main(["--seed", "1", "--calls", "1000"]) == 0
     printed = capsys.readouterr().out
     assert "seed 1:" in printed
     assert "no violations" in printed
     monkeypatch.setattr(
-        "ulak.testing.simulator.simulate", lambda seed, calls: simulate(seed, 20_000, BROKEN[0])
+        "ulak.testing.simulator.simulate", lambda seed, *_: simulate(seed, 20_000, BROKEN[0])
     )
     assert main(["--seed", "1"]) == 1
     assert "last calls:" in capsys.readouterr().out
