@@ -9,8 +9,8 @@ import json
 from typing import Final, NamedTuple
 
 from ulak.clock import Instant
-from ulak.core.policy import RateTerms
-from ulak.store.protocol import LimitRow, PauseRow, RateRow
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store.protocol import BucketRow, LimitRow, PauseRow, RateRow
 
 QUEUE: Final = "queue"
 FLOW: Final = "flow"
@@ -103,6 +103,52 @@ def terms_of(row: RateRow) -> RateTerms:
 def declared_terms(row: RateRow) -> RateTerms:
     """Answer the rate that the flow declares."""
     return RateTerms(row.declared_n, row.declared_per_us, row.declared_burst)
+
+
+# --- what is declared and what operators set --------------------------------------
+
+
+def declared_limit(known: LimitRow | None, name: str, terms: LimitTerms, now: Instant) -> LimitRow:
+    """Answer a limit that its flow declares so: what an operator has set stays."""
+    new = LimitRow(name, terms.n, terms.n, int(terms.keyed), None, now)
+    if known is not None and known.actor is not None:
+        return new._replace(n=known.n, actor=known.actor, at=known.at)
+    if known is not None and known.n == terms.n:
+        return new._replace(at=known.at)
+    return new
+
+
+def changed_limit(known: LimitRow, n: int | None, actor: str, now: Instant) -> LimitRow:
+    """Answer a limit that an operator sets, or with None gives back to what is declared."""
+    if n is None:
+        return known._replace(n=known.declared, actor=None, at=now)
+    return known._replace(n=n, actor=actor, at=now)
+
+
+def declared_rate(known: RateRow | None, name: str, terms: RateTerms, now: Instant) -> RateRow:
+    """Answer a rate that its flow declares so: what an operator has set stays."""
+    if known is not None and (known.actor is not None or terms_of(known) == terms):
+        return known._replace(
+            declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
+        )
+    return RateRow(name, *terms, *terms, None, now)
+
+
+def changed_rate(known: RateRow, terms: RateTerms | None, actor: str, now: Instant) -> RateRow:
+    """Answer a rate that an operator sets, or with None gives back to what is declared."""
+    n, per_us, burst = declared_terms(known) if terms is None else terms
+    who = None if terms is None else actor
+    return known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=now)
+
+
+def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -> BucketRow:
+    """Answer a bucket whose rate changes now.
+
+    Whoever claims next looks when the first of those who are parked can be paid.
+    """
+    held = Level(bucket.level, bucket.filled_at)
+    level = rescale(held, terms_of(before), terms_of(after), now)
+    return BucketRow(bucket.name, *level, None if bucket.ready_at is None else now)
 
 
 # --- turns ----------------------------------------------------------------------

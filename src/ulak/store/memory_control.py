@@ -34,12 +34,7 @@ class MemoryControl(MemoryReads):
         with self._transaction() as now:
             for name, limit in limits.items():
                 known = self._limits.get(name)
-                new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, now)
-                if known is not None and known.actor is not None:
-                    new = new._replace(n=known.n, actor=known.actor, at=known.at)
-                elif known is not None and known.n == limit.n:
-                    new = new._replace(at=known.at)
-                self._put_limit(new)
+                self._put_limit(control.declared_limit(known, name, limit, now))
             for name, rate in rates.items():
                 self._declare_rate(name, rate, now)
 
@@ -48,9 +43,7 @@ class MemoryControl(MemoryReads):
             known = self._limits.get(name)
             if known is None:
                 return None
-            new = known._replace(n=known.declared, actor=None, at=now)
-            if n is not None:
-                new = known._replace(n=n, actor=actor, at=now)
+            new = control.changed_limit(known, n, actor, now)
             self._put_limit(new)
             details = control.limit_details(known, new)
             self._note(now, actor, control.LIMIT_CHANGED, name, note, details)
@@ -75,15 +68,7 @@ class MemoryControl(MemoryReads):
 
     def _declare_rate(self, name: str, terms: RateTerms, now: Instant) -> None:
         known = self._rates.get(name)
-        new = RateRow(name, *terms, *terms, None, now)
-        if known is not None:
-            kept = known.actor is not None or control.terms_of(known) == terms
-            new = known._replace(
-                declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
-            )
-            if not kept:
-                new = RateRow(name, *terms, *terms, None, now)
-        self._put_rate(known, new, now)
+        self._put_rate(known, control.declared_rate(known, name, terms, now), now)
 
     def change_rate(
         self, name: str, terms: RateTerms | None, *, actor: str, note: str
@@ -92,9 +77,7 @@ class MemoryControl(MemoryReads):
             known = self._rates.get(name)
             if known is None:
                 return None
-            n, per_us, burst = control.declared_terms(known) if terms is None else terms
-            who = None if terms is None else actor
-            new = known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=now)
+            new = control.changed_rate(known, terms, actor, now)
             self._put_rate(known, new, now)
             details = control.rate_details(known, new)
             self._note(now, actor, control.RATE_CHANGED, name, note, details)
@@ -107,16 +90,8 @@ class MemoryControl(MemoryReads):
             return
         for name, bucket in self._buckets.items():
             if control.stage_of(name) == rate.name:
-                level = control.rescale(
-                    Level(bucket.level, bucket.filled_at),
-                    control.terms_of(before),
-                    control.terms_of(rate),
-                    now,
-                )
-                # Whoever claims next looks when the first of those who are parked can be paid.
-                ready_at = None if bucket.ready_at is None else now
-                self._buckets[name] = BucketRow(name, *level, ready_at)
-                self._made_due = self._made_due or ready_at is not None
+                moved = self._buckets[name] = control.rescaled(bucket, before, rate, now)
+                self._made_due = self._made_due or moved.ready_at is not None
 
     def _terms(self, name: str) -> RateTerms | None:
         rate = self._rates.get(control.stage_of(name))

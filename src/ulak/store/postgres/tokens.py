@@ -8,19 +8,15 @@ in which all of them could be held: claims that have to do with buckets follow o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from ulak.clock import Instant
 from ulak.core.policy import RateTerms
 from ulak.store import flow_control as control
-from ulak.store.flow_control import ON_RATE, Level
+from ulak.store.bucket import Bucket, Order, opened
+from ulak.store.flow_control import ON_RATE
 from ulak.store.postgres import slots
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.values import Numbers, Texts
-
-Order = tuple[int, Instant, bytes]
-"""Priority, date and id: the order in which jobs are unparked."""
 
 # The time is told after the wait: tokens that came in meanwhile count, and no claim is dated before
 # the one whose tokens it was left.
@@ -54,24 +50,12 @@ WRITE = """
 MOST_BUCKETS = 100
 
 
-@dataclass(slots=True)
-class _Bucket:
-    terms: RateTerms
-    level: Level
-    ready_at: Instant | None
-    first: Order | None
-    """The most urgent of those who are parked on it."""
-    cost: int
-    """What that one costs."""
-    has_changed: bool = False
-
-
 class Buckets:
     """The buckets that one claim has to do with."""
 
     def __init__(self, t: Transaction) -> None:
         self._t = t
-        self._open: dict[str, _Bucket | None] = {}
+        self._open: dict[str, Bucket | None] = {}
         self._is_alone = False
 
     def hold(self, names: Iterable[str]) -> None:
@@ -89,33 +73,26 @@ class Buckets:
     def can_pay(self, name: str, cost: int, order: Order) -> bool:
         """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
         bucket = self._open[name]
-        if bucket is None or bucket.level.parts < control.price(cost, bucket.terms):
-            return False
-        return bucket.first is None or order < bucket.first
+        return bucket is not None and bucket.can_pay(cost, order)
 
     def pay(self, name: str, cost: int) -> None:
         """Take the tokens of a run that can be paid."""
         bucket = self._open[name]
         if bucket is not None:
-            left = bucket.level.parts - control.price(cost, bucket.terms)
-            bucket.level = Level(left, bucket.level.at)
-            bucket.has_changed = True
+            bucket.pay(cost)
 
     def park(self, name: str, cost: int, order: Order) -> None:
         """Know of one more that is parked, and when the first of them can be paid."""
         bucket = self._open[name]
-        if bucket is None:
-            return
-        if bucket.first is None or order < bucket.first:
-            bucket.first, bucket.cost = order, cost
-        self._await(bucket)
+        if bucket is not None:
+            bucket.park(cost, order)
 
     def look_after(self, name: str) -> None:
         """Say when the first of those who are parked can be paid, if nobody has said so."""
         self.hold([name])
         bucket = self._open[name]
         if bucket is not None and bucket.ready_at is None:
-            self._await(bucket)
+            bucket.look_after()
 
     def unpark_paid(self) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
@@ -141,28 +118,11 @@ class Buckets:
         bucket = self._open[name]
         if bucket is None:
             return 0
-        left, unparked = bucket.level, 0
-        bucket.ready_at = bucket.first = None
-        bucket.has_changed = True
         most = control.MOST_UNPARKED + 1
-        for priority, not_before, job_id, cost in self._t.db.rows(PARKED, (ON_RATE + name, most)):
-            parts = control.price(cost, bucket.terms)
-            if left.parts < parts or unparked >= control.MOST_UNPARKED:
-                bucket.first, bucket.cost = (priority, not_before, job_id), cost
-                bucket.ready_at = control.payable_at(left, parts, bucket.terms)
-                break
-            left = Level(left.parts - parts, left.at)
-            unparked += 1
+        unparked = bucket.let_go(self._t.db.rows(PARKED, (ON_RATE + name, most)))
         return slots.pass_on(self._t, ON_RATE + name, unparked)
 
-    def _await(self, bucket: _Bucket) -> None:
-        bucket.ready_at = None
-        bucket.has_changed = True
-        if bucket.first is not None:
-            parts = control.price(bucket.cost, bucket.terms)
-            bucket.ready_at = control.payable_at(bucket.level, parts, bucket.terms)
-
-    def _read(self, name: str) -> _Bucket | None:
+    def _read(self, name: str) -> Bucket | None:
         db, now = self._t.db, self._t.now
         row = db.row(TERMS, (control.stage_of(name),))
         if row is None:
@@ -172,9 +132,4 @@ class Buckets:
         if stored is None:
             db.execute(MAKE, (name, *control.full(terms, now)))
             stored = db.row(HOLD, (name,))
-        assert stored is not None  # noqa: S101 - it was made, and only a holder may remove it
-        level = control.fill(Level(stored[0], stored[1]), terms, now)
-        head = db.row(PARKED, (ON_RATE + name, 1))
-        if head is None:
-            return _Bucket(terms, level, stored[2], None, 0)
-        return _Bucket(terms, level, stored[2], head[:3], head[3])
+        return opened(terms, stored, db.row(PARKED, (ON_RATE + name, 1)), now)

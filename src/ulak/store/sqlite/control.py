@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ulak.clock import Instant
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
-from ulak.store.flow_control import KEY, ON_KEY, Level
+from ulak.store.flow_control import KEY, ON_KEY
 from ulak.store.protocol import (
     AuditRow,
     BucketRow,
@@ -128,11 +128,7 @@ def declare(
     """Take over what flows declare, except where an operator has set another value."""
     for name, limit in sorted(limits.items()):
         known = _limit(t, name)
-        new = LimitRow(name, limit.n, limit.n, int(limit.keyed), None, t.now)
-        if known is not None and known.actor is not None:
-            new = new._replace(n=known.n, actor=known.actor, at=known.at)
-        elif known is not None and known.n == limit.n:
-            new = new._replace(at=known.at)
+        new = control.declared_limit(known, name, limit, t.now)
         if new != known:
             _put_limit(t, new)
     for name, rate in sorted(rates.items()):
@@ -146,9 +142,7 @@ def change_limit(
     known = _limit(t, name)
     if known is None:
         return None
-    new = known._replace(n=known.declared, actor=None, at=t.now)
-    if n is not None:
-        new = known._replace(n=n, actor=actor, at=t.now)
+    new = control.changed_limit(known, n, actor, t.now)
     _put_limit(t, new)
     details = control.limit_details(known, new)
     _note(t, actor, control.LIMIT_CHANGED, name, note, details)
@@ -181,11 +175,7 @@ def open_slots(t: Transaction, name: str, places: int) -> None:
 
 def _declare_rate(t: Transaction, name: str, terms: RateTerms) -> None:
     known = _rate(t, name)
-    new = RateRow(name, *terms, *terms, None, t.now)
-    if known is not None and (known.actor is not None or control.terms_of(known) == terms):
-        new = known._replace(
-            declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
-        )
+    new = control.declared_rate(known, name, terms, t.now)
     if new != known:
         _put_rate(t, known, new)
 
@@ -197,9 +187,7 @@ def change_rate(
     known = _rate(t, name)
     if known is None:
         return None
-    n, per_us, burst = control.declared_terms(known) if terms is None else terms
-    who = None if terms is None else actor
-    new = known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=t.now)
+    new = control.changed_rate(known, terms, actor, t.now)
     _put_rate(t, known, new)
     _note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
     return new
@@ -216,17 +204,9 @@ def _put_rate(t: Transaction, before: RateRow | None, rate: RateRow) -> None:
     if before is None or control.terms_of(before) == control.terms_of(rate):
         return
     for row in t.db.execute(BUCKETS_OF_KEYS, (rate.name,)).fetchall():
-        bucket = BucketRow(*row)
-        level = control.rescale(
-            Level(bucket.level, bucket.filled_at),
-            control.terms_of(before),
-            control.terms_of(rate),
-            t.now,
-        )
-        # Whoever claims next looks when the first of those who are parked can be paid.
-        ready_at = None if bucket.ready_at is None else t.now
-        t.db.execute(PUT_BUCKET, (bucket.name, *level, ready_at))
-        t.made_due = t.made_due or ready_at is not None
+        bucket = control.rescaled(BucketRow(*row), before, rate, t.now)
+        t.db.execute(PUT_BUCKET, tuple(bucket))
+        t.made_due = t.made_due or bucket.ready_at is not None
 
 
 # --- pauses ---------------------------------------------------------------------
