@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from bench.soak.children import DATABASE, LEDGER
-from bench.soak.ledger import Ledger, Reader
+from bench.soak.ledger import Ledger, Reader, read_all
 from bench.soak.orders import LEASE, UNDO_OF
 from ulak.ids import to_text
 
@@ -93,9 +93,12 @@ class Children:
         """Drain every worker."""
         for worker in self.workers:
             worker.terminate()
+        ready = {line.pid for line in read_all(self._folder / LEDGER) if line.kind == "ready"}
         for worker in self.workers:
             try:
-                if worker.wait(timeout=20) != 0:
+                # One that was told to stop before it could hear has run nothing.
+                is_deaf = worker.wait(timeout=20) == -signal.SIGTERM and worker.pid not in ready
+                if worker.returncode != 0 and not is_deaf:
                     self.faults.append(f"worker {worker.pid} failed ({worker.returncode})")
             except subprocess.TimeoutExpired:
                 worker.kill()
