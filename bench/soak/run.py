@@ -74,6 +74,7 @@ def soak(plan: Plan, folder: Path) -> Verdict:
         _wait_for_the_end(plan, engine, children, storm, deadline)
         for person in people:
             person.stop()
+        storm.wait_until_all_are_ready()
         children.stop()
         _judge(plan, folder, engine, storm, verdict)
     finally:

@@ -208,11 +208,19 @@ class Storm:
             victim.send_signal(signal.SIGCONT)
             time.sleep(self._dice.uniform(0.005, 0.03))
 
-    def _drain(self, victim: subprocess.Popen[bytes]) -> None:
-        """Ask a worker to stop, and wait until it has."""
-        while victim.pid not in self._ready and victim.poll() is None:
+    def wait_until_all_are_ready(self) -> None:
+        """Wait until every worker can be asked to drain; one that only starts would just die."""
+        for worker in self._children.workers:
+            self._wait_until_ready(worker)
+
+    def _wait_until_ready(self, worker: subprocess.Popen[bytes]) -> None:
+        while worker.pid not in self._ready and worker.poll() is None:
             time.sleep(0.02)
             self._read()
+
+    def _drain(self, victim: subprocess.Popen[bytes]) -> None:
+        """Ask a worker to stop, and wait until it has."""
+        self._wait_until_ready(victim)
         victim.terminate()
         try:
             code = victim.wait(timeout=20)
