@@ -41,8 +41,8 @@ check: lint types imports ## lint, types and imports, without the tests
 test: setup servers lint types imports ## everything CI checks
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: setup servers ## kill workers for a long time and count what was lost
-	$(BIN)/python -m bench.soak
+soak: setup servers ## kill workers for a long time and count what was lost (STORE=postgres)
+	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
 
 bench: setup servers ## measure speed
 	$(BIN)/python -m bench

@@ -20,12 +20,14 @@ from bench import (
     pickup,
     postgres_claims,
     postgres_submit,
+    reasons,
     simulated,
     storm_of_limits,
     storms,
     submit,
 )
 from bench.measure import DATA, ROOT, Figure, commit, keep, machine, wait_for_quiet
+from bench.soak import restarts
 
 KEPT = DATA / "figures.json"
 PAGE = ROOT / "docs" / "figures.md"
@@ -48,6 +50,9 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "growth": growth.growth_figure,
     "limits": storm_of_limits.limits_figures,
     "costs": control_costs.costs_figures,
+    "restarts": restarts.restarts_figure,
+    "postgres-soak": storms.postgres_soak_figures,
+    "reasons": reasons.reasons_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

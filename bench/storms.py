@@ -5,24 +5,39 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from bench.measure import DATA, Figure, scratch
+from bench.measure import Figure, scratch
+from bench.soak.__main__ import RESULTS, WITH_SERVER
 from bench.soak.run import Plan, Verdict, soak
 
-LAST = DATA / "soak.json"
 FULL = Plan()
 SHORT = Plan(jobs=220, kills=20, seconds=180)
 
 
 def soak_figures() -> list[Figure]:
+    """On SQLite."""
+    return _last_or_short(FULL, SHORT, "make soak", "python -m bench.figures soak")
+
+
+def postgres_soak_figures() -> list[Figure]:
+    """On PostgreSQL, which is killed three times itself."""
+    full, short = (replace(plan, store="postgres", **WITH_SERVER) for plan in (FULL, SHORT))
+    figures = _last_or_short(
+        full, short, "make soak STORE=postgres", "python -m bench.figures postgres-soak"
+    )
+    return [replace(figure, name=f"{figure.name}, PostgreSQL") for figure in figures]
+
+
+def _last_or_short(full: Plan, short: Plan, made: str, command: str) -> list[Figure]:
     """Answer what the full soak counted, or run the shorter form when there was none."""
-    if LAST.exists():
-        kept = json.loads(LAST.read_text())
-        if kept["kills"] >= FULL.kills and kept["jobs"] >= FULL.jobs:
+    last = RESULTS[full.store]
+    if last.exists():
+        kept = json.loads(last.read_text())
+        if kept["kills"] >= full.kills and kept["jobs"] >= full.jobs:
             verdict = Verdict(counts=kept["counts"], wrong=kept["wrong"])
-            figures = _figures(FULL, verdict, "make soak")
+            figures = _figures(full, verdict, made)
             return [replace(figure, commit=kept["commit"]) for figure in figures]
     with scratch() as folder:
-        return _figures(SHORT, soak(SHORT, folder), "python -m bench.figures soak")
+        return _figures(short, soak(short, folder), command)
 
 
 def _figures(plan: Plan, verdict: Verdict, command: str) -> list[Figure]:
@@ -31,7 +46,12 @@ def _figures(plan: Plan, verdict: Verdict, command: str) -> list[Figure]:
     again = counts["effects run again, or recorded twice"]
     jobs, ended = counts["jobs"], counts["ended"]
     what = f"soak, {plan.jobs:,} orders: "
+    killed = Figure(
+        what + "SIGKILLs of PostgreSQL itself", f">= {plan.restarts}",
+        str(counts.get("server kills", 0)), counts.get("server kills", 0) >= plan.restarts, command,
+    )  # fmt: skip
     return [
+        *([killed] if plan.restarts else []),
         Figure(
             what + "SIGKILLs, and those that hit an uncommitted run",
             f">= {plan.kills}, >= {plan.kills_in_a_run}", f"{kills}, {in_a_run}",

@@ -1,4 +1,4 @@
-"""`python -m bench.soak`: three workers, one SQLite file, a hundred kills, and what came of it."""
+"""`python -m bench.soak`: three workers, one store, a hundred kills, and what came of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.growth import growth_figure
 from bench.measure import commit
 from bench.soak.run import Plan, Verdict, soak
 from bench.soak.storm import ROOT
 
-RESULT = ROOT / ".data" / "soak.json"
+RESULTS = {
+    "sqlite": ROOT / ".data" / "soak.json",
+    "postgres": ROOT / ".data" / "soak-postgres.json",
+}
+# On PostgreSQL the server is killed too. A lease is then longer than an outage: in a longer one all
+# leases lapse, and who is alive and who is not nobody can tell.
+WITH_SERVER = {"restarts": 3, "lease_s": 6.0}
 MOST_SHOWN = 25
 
 
@@ -32,6 +39,11 @@ def main() -> int:
     """Run it, print it, and keep the counts for `make figures`."""
     parser = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
     usual = Plan()
+    parser.add_argument("--store", choices=list(RESULTS), default=usual.store)
+    parser.add_argument(
+        "--growth", type=int, metavar="JOBS",
+        help="instead: the rate beside so many finished jobs on PostgreSQL, such as 10000000",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=usual.jobs)
     parser.add_argument("--kills", type=int, default=usual.kills)
     parser.add_argument("--workers", type=int, default=usual.workers)
@@ -40,10 +52,16 @@ def main() -> int:
     parser.add_argument("--broken", help="a build of ulak.testing.broken_sqlite: it must fail")
     parser.add_argument("--keep", action="store_true", help="keep the database and the ledger")
     given = vars(parser.parse_args())
-    keep = given.pop("keep")
-    plan, measured = Plan(**given), commit()
-    RESULT.parent.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="soak-", dir=RESULT.parent))
+    keep, growth = given.pop("keep"), given.pop("growth")
+    if growth is not None:
+        figure = growth_figure(growth)
+        print(f"{figure.name}: {figure.value}; bound {figure.bound}")
+        return 0 if figure.ok else 1
+    more = WITH_SERVER if given["store"] == "postgres" else {}
+    plan, measured = Plan(**given, **more), commit()
+    result = RESULTS[plan.store]
+    result.parent.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="soak-", dir=result.parent))
     try:
         verdict = soak(plan, folder)
     finally:
@@ -55,7 +73,7 @@ def main() -> int:
     if plan.broken is None:
         kept = {"jobs": plan.jobs, "kills": plan.kills, "seed": plan.seed, "commit": measured}
         kept |= {"counts": verdict.counts, "wrong": verdict.wrong}
-        RESULT.write_text(json.dumps(kept, indent=1))
+        result.write_text(json.dumps(kept, indent=1))
     return 0 if verdict.passed else 1
 
 

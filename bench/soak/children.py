@@ -1,6 +1,6 @@
 """The processes that the soak kills: a worker, and a submitter.
 
-`python -m bench.soak.children worker|submit FOLDER [--broken NAME]`
+`python -m bench.soak.children worker|submit FOLDER [--store URL] [--broken NAME]`
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import argparse
 import asyncio
 import signal
 import sys
+import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 
 import ulak
 from bench.soak.ledger import Ledger, read_all
-from bench.soak.orders import LEASE, Order, flows, key_of, order, time_of
+from bench.soak.orders import Order, flows, key_of, order, time_of
+from ulak import wiring
 from ulak.clock import micros
 from ulak.engine import relay
 from ulak.store.protocol import Store
@@ -23,25 +26,26 @@ from ulak.store.protocol import Store
 DATABASE = "soak.db"
 LEDGER = "ledger"
 DUPLICATE_EVERY = 10
-SETTINGS = ulak.WorkerSettings(lease=LEASE, loop=8, threads=6, drain=timedelta(seconds=3))
+AGAIN_S = 0.1
+SETTINGS = ulak.WorkerSettings(loop=8, threads=6, drain=timedelta(seconds=3))
 
 
-def store_of(folder: Path, broken: str | None) -> Store:
-    """Make the store of a soak, or one that is broken on purpose."""
+def store_of(folder: Path, url: str | None, broken: str | None) -> Store:
+    """Make the store of a soak: by its URL, or a file in the folder, broken on purpose if asked."""
     if broken is not None:
         from ulak.testing.broken_sqlite import BROKEN
 
         store: Store = BROKEN[broken](folder / DATABASE)
         return store
-    from ulak.store.sqlite import SqliteStore
-
-    return SqliteStore(folder / DATABASE)
+    return wiring.store_of(url or f"sqlite:///{folder.resolve() / DATABASE}")
 
 
-def engine_of(folder: Path, broken: str | None = None) -> tuple[ulak.Engine, Ledger]:
+def engine_of(
+    folder: Path, url: str | None = None, broken: str | None = None
+) -> tuple[ulak.Engine, Ledger]:
     """Make an engine on the soak's database, with the soak's flows."""
     ledger = Ledger(folder / LEDGER)
-    engine = ulak.Engine(store_of(folder, broken), flows=flows(ledger, folder))
+    engine = ulak.Engine(store_of(folder, url, broken), flows=flows(ledger, folder))
 
     @engine.publish
     def send(message: ulak.Message) -> None:
@@ -50,26 +54,40 @@ def engine_of(folder: Path, broken: str | None = None) -> tuple[ulak.Engine, Led
     return engine, ledger
 
 
-def work(folder: Path, broken: str | None) -> None:
+def opened(engine: ulak.Engine) -> ulak.Engine:
+    """Open it as soon as its store answers: whoever starts in an outage would be started again."""
+    while True:
+        try:
+            engine.open()
+        except ulak.StoreError:
+            time.sleep(AGAIN_S)
+        else:
+            return engine
+
+
+def work(folder: Path, lease_s: float, url: str | None, broken: str | None) -> None:
     """Be a worker until SIGTERM."""
     # A relay that vanishes keeps its messages for a minute; here as long as a lease.
-    relay.HOLD_US = micros(LEASE)
-    engine, ledger = engine_of(folder, broken)
-    worker = engine.worker(SETTINGS)
+    lease = timedelta(seconds=lease_s)
+    relay.HOLD_US = micros(lease)
+    engine, ledger = engine_of(folder, url, broken)
+    worker = opened(engine).worker(replace(SETTINGS, lease=lease))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     ledger.append("ready")
     asyncio.run(worker.run())
     engine.close()
 
 
-def submit(folder: Path, seed: int, broken: str | None) -> None:
+def submit(folder: Path, seed: int, url: str | None, broken: str | None) -> None:
     """Submit orders up to the number that each line of standard input names.
 
     What the ledger shows as accepted is left out; an order whose submit was cut off by a kill is
     submitted again under its key. Every tenth is submitted through two engines at once.
     """
     accepted = {int(line.words[0]) for line in read_all(folder / LEDGER) if line.kind == "accepted"}
-    engines = [engine_of(folder, broken) for _ in range(2)]
+    engines = [engine_of(folder, url, broken) for _ in range(2)]
+    for engine, _ in engines:
+        opened(engine)
     n = 0
 
     def place(placed: Order, engine: ulak.Engine, ledger: Ledger) -> None:
@@ -98,12 +116,14 @@ def main() -> None:
     parser.add_argument("part", choices=["worker", "submit"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lease", type=float, default=2.0)
+    parser.add_argument("--store")
     parser.add_argument("--broken")
     given = parser.parse_args()
     if given.part == "worker":
-        work(given.folder, given.broken)
+        work(given.folder, given.lease, given.store, given.broken)
     else:
-        submit(given.folder, given.seed, given.broken)
+        submit(given.folder, given.seed, given.store, given.broken)
 
 
 if __name__ == "__main__":

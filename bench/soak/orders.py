@@ -50,7 +50,6 @@ RECEIPT_EVERY = 20
 UNDO_OF = {"reserve": "unreserve", "charge": "refund", "pack": "unpack", "ship": "recall"}
 AFTER_PACKING = {"reviewed": "review", "refused": "review", "signalled": "out_of_stock"}
 STAGES = ("reserve", "charge", "pack", "ship", "notify")
-LEASE = timedelta(seconds=2)
 
 # An undo after a lapse waits until its stage's time is over (E-43): keep that short here.
 TIMEOUT = timedelta(seconds=4)

@@ -37,7 +37,10 @@ class Operator(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stop_asked.wait(PAUSE_S):
-                self._look()
+                try:
+                    self._look()
+                except ulak.StoreError:
+                    self.acts["no answer"] += 1  # the server is down: look again later
         except BaseException as error:  # noqa: BLE001 - a thread's error is told to its owner
             self.error = error
 

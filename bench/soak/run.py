@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ulak
+from bench import postgres
 from bench.soak.checks import Evidence, occupancy, once_is_once, violations
-from bench.soak.children import LEDGER, engine_of
+from bench.soak.children import DATABASE, LEDGER, engine_of
+from bench.soak.eyes import Eyes, PostgresEyes, SqliteEyes
 from bench.soak.ledger import read_all
 from bench.soak.people import Operator
 from bench.soak.storm import Children, Storm
@@ -30,6 +32,10 @@ class Plan:
     seed: int = 1
     seconds: float = 900.0
     broken: str | None = None
+    lease_s: float = 2.0
+    store: str = "sqlite"
+    restarts: int = 0
+    """How often PostgreSQL itself is killed and started again, spread over the kills."""
 
     @property
     def kills_in_a_run(self) -> int:
@@ -52,26 +58,48 @@ class Verdict:
 
 def soak(plan: Plan, folder: Path) -> Verdict:
     """Run one soak in an empty folder."""
+    if plan.store == "sqlite":
+        return _soak(plan, folder, None)
+    with postgres.durable() as server:
+        return _soak(plan, folder, server)
+
+
+def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
     started = time.monotonic()
     deadline = started + plan.seconds
-    engine, ledger = engine_of(folder)
+    url = None if server is None else server.fresh()
+    engine, ledger = engine_of(folder, url)
     engine.open()
-    children = Children(folder, workers=plan.workers, seed=plan.seed, broken=plan.broken)
-    storm = Storm(folder, children, ledger, plan.seed)
+    children = Children(
+        folder,
+        workers=plan.workers,
+        seed=plan.seed,
+        lease_s=plan.lease_s,
+        url=url,
+        broken=plan.broken,
+    )
+    eyes = SqliteEyes(folder / DATABASE) if url is None else PostgresEyes(url)
+    storm = Storm(folder, children, ledger, eyes, seed=plan.seed, lease_s=plan.lease_s)
     people = [Operator(name, engine, folder, plan.seed) for name in ("ada", "bora")]
     verdict = Verdict()
     try:
         for person in people:
             person.start()
         share = plan.jobs / max(1, plan.kills)
-        storm.rage(
-            plan.kills,
-            before_each=lambda kills: children.allow(min(plan.jobs, AHEAD + int(kills * share))),
-            deadline=deadline - plan.seconds / 4,
-        )
+
+        def before_each(kills: int) -> None:
+            children.allow(min(plan.jobs, AHEAD + int(kills * share)))
+            if server is not None and kills * (plan.restarts + 1) >= plan.kills * (
+                storm.counts["server kills"] + 1
+            ):
+                server.server.kill()
+                server.server.start()
+                storm.counts["server kills"] += 1
+
+        storm.rage(plan.kills, before_each=before_each, deadline=deadline - plan.seconds / 4)
         children.allow(plan.jobs)
         children.finish_submitting()
-        _wait_for_the_end(plan, engine, children, storm, deadline)
+        _wait_for_the_end(plan, engine, children, eyes, deadline)
         for person in people:
             person.stop()
         storm.wait_until_all_are_ready()
@@ -80,6 +108,7 @@ def soak(plan: Plan, folder: Path) -> Verdict:
     finally:
         children.kill_all()
         storm.close()
+        eyes.close()
         engine.close()
         ledger.close()
     verdict.wrong += children.faults
@@ -91,7 +120,7 @@ def soak(plan: Plan, folder: Path) -> Verdict:
 
 
 def _wait_for_the_end(
-    plan: Plan, engine: ulak.Engine, children: Children, storm: Storm, deadline: float
+    plan: Plan, engine: ulak.Engine, children: Children, eyes: Eyes, deadline: float
 ) -> None:
     while time.monotonic() < deadline:
         counts = engine.counts()
@@ -99,7 +128,7 @@ def _wait_for_the_end(
         if ended >= plan.jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
             # A failed order may yet be retried by an operator.
             time.sleep(0.5)
-            if counts == engine.counts() and storm.unsent() == 0:
+            if counts == engine.counts() and eyes.unsent() == 0:
                 return
         for worker in children.workers:
             if worker.poll() is not None:
@@ -119,7 +148,7 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
         counts[f"ended as {state}"] = jobs
     counts["SIGKILLs"] = storm.counts["kills"]
     counts["SIGKILLs while a run was uncommitted"] = storm.counts["kills with an uncommitted run"]
-    for name in ("freezes beyond the lease", "drains", "submitter kills"):
+    for name in ("freezes beyond the lease", "drains", "submitter kills", "server kills"):
         counts[name] = storm.counts[name]
     counts["runs begun"] = sum(line.kind == "begin" for line in lines)
     counts["effects that happened"] = sum(line.kind == "effect" for line in lines)
@@ -138,5 +167,7 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
         wrong.append(f"{storm.counts['kills']} kills in the time given, {plan.kills} were asked")
     elif storm.counts["kills with an uncommitted run"] < plan.kills_in_a_run:
         wrong.append(f"fewer than {plan.kills_in_a_run} kills hit an uncommitted run")
+    if storm.counts["server kills"] < plan.restarts:
+        wrong.append(f"the server was killed {storm.counts['server kills']} times only")
     counts["violations"] = len(wrong)
     verdict.wrong += wrong

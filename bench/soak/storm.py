@@ -8,22 +8,20 @@ can take it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from bench.soak.children import DATABASE, LEDGER
+from bench.soak.children import LEDGER
+from bench.soak.eyes import Eyes
 from bench.soak.ledger import Ledger, Reader, read_all
-from bench.soak.orders import LEASE, UNDO_OF
-from ulak.ids import to_text
+from bench.soak.orders import UNDO_OF
 
 ROOT = Path(__file__).parents[2]
 UNDOS = frozenset(UNDO_OF.values())
@@ -36,9 +34,20 @@ PATIENCE_S = 5.0
 class Children:
     """The processes of one soak, started again whenever one has ended."""
 
-    def __init__(self, folder: Path, *, workers: int, seed: int, broken: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int,
+        seed: int,
+        lease_s: float,
+        url: str | None,
+        broken: str | None,
+    ) -> None:
         self._folder = folder
-        self._options = ["--seed", str(seed), *(["--broken", broken] if broken else [])]
+        self._options = ["--seed", str(seed), "--lease", str(lease_s)]
+        self._options += ["--store", url] if url else []
+        self._options += ["--broken", broken] if broken else []
         self.faults: list[str] = []
         self.log = (folder / "children.log").open("ab")
         self.submitter = self._start("submit")
@@ -118,15 +127,24 @@ class Children:
 class Storm:
     """Deals the blows and counts them."""
 
-    def __init__(self, folder: Path, children: Children, ledger: Ledger, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        children: Children,
+        ledger: Ledger,
+        eyes: Eyes,
+        *,
+        seed: int,
+        lease_s: float,
+    ) -> None:
+        self._lease_s = lease_s
         self.counts: Counter[str] = Counter()
-        self._folder = folder
+        self._eyes = eyes
         self._children = children
         self._ledger = ledger
         self._reader = Reader(folder / LEDGER)
         self._runs: dict[int, set[tuple[str, str, str]]] = {}
         self._dice = Random(seed)
-        self._db = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)
         self._thaws: list[tuple[float, subprocess.Popen[bytes]]] = []
         self._deck: list[str] = []
         self._ready: set[int] = set()
@@ -153,12 +171,6 @@ class Storm:
             self._thaw()
             time.sleep(0.05)
 
-    def unsent(self) -> int:
-        """Answer how many messages are yet to be published."""
-        query = "SELECT count(*) FROM outbox WHERE sent_at IS NULL AND dead = 0"
-        count: int = self._db.execute(query).fetchone()[0]
-        return count
-
     def _draw(self) -> str:
         if not self._deck:
             self._deck = self._dice.sample(DECK, len(DECK))
@@ -166,7 +178,6 @@ class Storm:
 
     def close(self) -> None:
         """Give back what was opened."""
-        self._db.close()
         self._reader.close()
 
     # --- blows ------------------------------------------------------------------
@@ -198,10 +209,10 @@ class Storm:
             victim = self._dice.choice(awake)
             if not self._stop(victim):
                 return
-            with self._locked() as locked:
+            with self._eyes.standstill() as locked:
                 good = locked and self._holds_a_run(victim.pid) and not self._slots(victim.pid)
             if good:
-                over = time.monotonic() + LEASE.total_seconds() + self._dice.uniform(0.3, 1.0)
+                over = time.monotonic() + self._lease_s + self._dice.uniform(0.3, 1.0)
                 self._thaws.append((over, victim))
                 self.counts["freezes beyond the lease"] += 1
                 return
@@ -269,7 +280,7 @@ class Storm:
         began = self._runs.get(pid, set())
         return any(
             (job, str(token), name) in began
-            for job, token, state, role in self._leased()
+            for job, token, state, role in self._eyes.leased()
             for name in (UNDOS if role == "undoing" else {"pack" if state == "packing" else state})
         )
 
@@ -283,27 +294,4 @@ class Storm:
 
     def _slots(self, pid: int) -> bool:
         began = {(job, token) for job, token, _ in self._runs.get(pid, set())}
-        held = self._db.execute(
-            "SELECT jobs.id, token FROM slots JOIN jobs ON jobs.id = slots.job_id"
-        ).fetchall()
-        return any((to_text(job), str(token)) in began for job, token in held)
-
-    def _leased(self) -> list[tuple[str, int, str, str]]:
-        rows = self._db.execute(
-            "SELECT id, token, state, role FROM jobs WHERE leased_by IS NOT NULL"
-        ).fetchall()
-        return [(to_text(job), token, state, role) for job, token, state, role in rows]
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[bool]:
-        """Hold the lock of the database, unless somebody holds it for long: others come and go."""
-        with (self._folder / f"{DATABASE}.lock").open("rb") as lock:
-            for _ in range(20):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(0.002)
-                else:
-                    yield True
-                    return
-            yield False
+        return any((job, str(token)) in began for job, token in self._eyes.slots())

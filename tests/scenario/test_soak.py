@@ -28,6 +28,18 @@ def test_nothing_is_lost_and_nothing_counts_twice_while_workers_are_killed(tmp_p
     assert verdict.counts["events: undone"] > 0
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.shows("E-26", "E-58")
+def test_nothing_is_lost_while_workers_and_postgresql_itself_are_killed(tmp_path: Path) -> None:
+    plan = Plan(jobs=100, kills=8, seconds=200, store="postgres", restarts=2, lease_s=6.0)
+
+    verdict = soak(plan, tmp_path)
+
+    assert verdict.wrong == []
+    assert verdict.counts["SIGKILLs"] >= 8
+    assert verdict.counts["server kills"] == 2
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.shows("E-63")
 @pytest.mark.parametrize("broken", FOUND_BY)

@@ -1,0 +1,113 @@
+"""How the storm looks into a store past every engine: what is leased, which slots are held."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+
+from ulak.ids import to_text
+
+UNSENT = "SELECT count(*) FROM {schema}outbox WHERE sent_at IS NULL AND dead = 0"
+LEASED = "SELECT id, token, state, role FROM {schema}jobs WHERE leased_by IS NOT NULL"
+SLOTS = """
+    SELECT jobs.id, token FROM {schema}slots AS slots
+    JOIN {schema}jobs AS jobs ON jobs.id = slots.job_id
+"""
+
+
+class Eyes(Protocol):
+    """What the storm sees."""
+
+    def unsent(self) -> int:
+        """Answer how many messages are yet to be published."""
+
+    def leased(self) -> list[tuple[str, int, str, str]]:
+        """Answer job, token, state and role of every job that is leased."""
+
+    def slots(self) -> list[tuple[str, int]]:
+        """Answer job and token of every slot that is held."""
+
+    def standstill(self) -> contextlib.AbstractContextManager[bool]:
+        """Let nobody write meanwhile where one writer stops all others, or answer False."""
+
+    def close(self) -> None:
+        """Give back what was opened."""
+
+
+class SqliteEyes:
+    """Into a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+    def unsent(self) -> int:
+        return int(self._rows(UNSENT)[0][0])
+
+    def leased(self) -> list[tuple[str, int, str, str]]:
+        return [(to_text(job), *rest) for job, *rest in self._rows(LEASED)]
+
+    def slots(self) -> list[tuple[str, int]]:
+        return [(to_text(job), token) for job, token in self._rows(SLOTS)]
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(query.format(schema="")).fetchall()
+
+    @contextlib.contextmanager
+    def standstill(self) -> Iterator[bool]:
+        """Hold the lock of the database, unless somebody holds it for long: others come and go."""
+        with self._path.with_name(f"{self._path.name}.lock").open("rb") as lock:
+            for _ in range(20):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.002)
+                else:
+                    yield True
+                    return
+            yield False
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class PostgresEyes:
+    """Into a database whose server may have been killed since the last look."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._db = self._connect()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._url, autocommit=True)
+
+    def unsent(self) -> int:
+        return int(self._rows(UNSENT)[0][0])
+
+    def leased(self) -> list[tuple[str, int, str, str]]:
+        return [(str(job), *rest) for job, *rest in self._rows(LEASED)]
+
+    def slots(self) -> list[tuple[str, int]]:
+        return [(str(job), token) for job, token in self._rows(SLOTS)]
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        said = query.format(schema="ulak.")
+        try:
+            return self._db.execute(said).fetchall()
+        except psycopg.OperationalError:
+            self._db = self._connect()
+            return self._db.execute(said).fetchall()
+
+    def standstill(self) -> contextlib.AbstractContextManager[bool]:
+        """Nobody's transaction stops others here."""
+        return contextlib.nullcontext(True)
+
+    def close(self) -> None:
+        self._db.close()
