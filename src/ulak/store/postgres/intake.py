@@ -64,21 +64,23 @@ INSERT = f"""
     SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
 """
 # A lone job, with plain values: arrays of one would cost more than the rows.
-_JOB_VALUES = ", ".join(f"%s::{JOB_TYPES[name]}" for name in JobRow._fields)
-_EVENT_VALUES = ", ".join(f"%s::{_EVENT[f'event_{name}']}" for name in Event._fields)
+_PLACES = {name: f"${n}" for n, name in enumerate((*JobRow._fields, "month", "data", "schema"), 1)}
+_EVENT_PLACES = [_PLACES["id"], *(f"${len(_PLACES) + n}" for n in range(1, len(Event._fields)))]
 INSERT_ONE = f"""
     WITH new_job AS (
-        INSERT INTO ulak.jobs ({JOB_COLUMNS}, month) VALUES ({_JOB_VALUES}, %s::bigint)
+        INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
+        VALUES ({", ".join(_PLACES[name] for name in JobRow._fields)}, {_PLACES["month"]})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema)
-        VALUES (%s::bigint, %s::uuid, %s::bytea, %s::bigint)
+        VALUES ({", ".join(_PLACES[name] for name in ("month", "id", "data", "schema"))})
     ),
     new_count AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
-        VALUES (%s::text, %s::bigint, %s::text, %s::text, 1)
+        VALUES ({", ".join(_PLACES[name] for name in ("flow", "flow_version", "state", "role"))}, 1)
     )
-    INSERT INTO ulak.events (month, {EVENT_COLUMNS}) VALUES (%s::bigint, {_EVENT_VALUES})
+    INSERT INTO ulak.events (month, {EVENT_COLUMNS})
+    VALUES ({_PLACES["month"]}, {", ".join(_EVENT_PLACES)})
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
@@ -91,17 +93,9 @@ def is_lone(jobs: Sequence[NewJob]) -> bool:
 
 def add_lone(t: Transaction, job: NewJob) -> list[Added]:
     """Store one job, as if it were not there, with a statement that nobody waits for."""
-    row, event, payload = job.row, job.event, job.payload
-    job_id, month = Id(row.id), month_of(row.created_at)
-    t.db.execute(
-        INSERT_ONE,
-        (
-            *(job_id, *row[1:], month),
-            *(month, job_id, payload.data, payload.schema),
-            *(row.flow, row.flow_version, row.state, row.role),
-            *(month, job_id, *event[1:]),
-        ),
-    )
+    row, payload = job.row, job.payload
+    facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *job.event[1:])
+    t.db.send(INSERT_ONE, facts)
     t.made_due = bool(row.lane)
     return [Added(row, True)]
 

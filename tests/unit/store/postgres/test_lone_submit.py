@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import PipelineStatus
 
 import ulak
 from tests.unit.store.postgres.conftest import store_at
@@ -76,16 +77,17 @@ def test_a_commit_that_the_server_refuses_is_no_success(store: PostgresStore, ur
 
 def test_a_lone_submit_waits_for_the_server_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = flow()
-    said: list[str] = []
+    said: list[tuple[str, bool]] = []
     cursor = psycopg.Cursor.execute
 
     def execute(self: Any, query: Any, *given: Any, **options: Any) -> Any:
-        if threading.current_thread().name != "ulak-listener":  # which rings after the commit
-            said.append(query.split()[0])
+        if threading.current_thread() is threading.main_thread():  # not the listener
+            waits = self.connection.pgconn.pipeline_status == PipelineStatus.OFF
+            said.append((query.split()[0], waits))
         return cursor(self, query, *given, **options)
 
     with ulak.Engine(store_at(url), flows=[work]) as engine:
         monkeypatch.setattr(psycopg.Cursor, "execute", execute)
         job = engine.submit(work, {"n": 1})
-        assert said == ["WITH"]
+        assert said == [("BEGIN", False), ("WITH", False), ("COMMIT", False)]
         assert engine.store.find_job(from_text(job.id)) is not None
