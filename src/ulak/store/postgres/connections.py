@@ -20,6 +20,7 @@ from ulak.core.job import Event
 from ulak.errors import Contended, Refused, StoreError
 from ulak.store import faults
 from ulak.store.postgres import proofs, values
+from ulak.store.postgres.at_once import AtOnce
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.values import Numbers, Row, Texts
 
@@ -59,9 +60,7 @@ MOST_TRIES = 8
 # Said each time: a database or a role may have another default, under which a statement would not
 # see what was committed while it waited for a lock.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-# Begin, write and commit without waiting for an answer in between: one round trip, for writes that
-# read nothing. COMMIT is said all the same: the server would commit at the end of the message too,
-# but psycopg then knows no statement that its refusal would belong to.
+# For a write that reads nothing, counts nothing and proves nothing: one round trip.
 AT_ONCE = "at once"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long. Such a plan may be kept for good:
@@ -87,7 +86,7 @@ class AlreadyThere(Refused):
 class Session:
     """One connection with its cursor; used by one thread at a time."""
 
-    __slots__ = ("_plain", "_prepare", "_raw", "connection", "cursor")
+    __slots__ = ("_plain", "_prepare", "at_once", "connection", "cursor")
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Session:
         self.connection = connection
         self.cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
-        self._raw = psycopg.RawCursor(connection)
+        self.at_once = AtOnce(connection, prepare=prepare)
         self._prepare = prepare
 
     def execute(self, statement: str, facts: Any = None) -> psycopg.Cursor[Row]:
@@ -117,14 +116,6 @@ class Session:
     def touch(self, statement: str, facts: Any = None) -> int:
         """Run a write and answer how many rows it touched."""
         return self.execute(statement, facts).rowcount
-
-    def send(self, statement: str, facts: Any = None) -> None:
-        """Run a write whose values are $1, $2 and so on.
-
-        psycopg rewrites its own placeholders, and of a statement with more than fifty does so each
-        time: for the row of one job that took as long as all the rest in the client.
-        """
-        self._raw.execute(statement, facts, prepare=self._prepare)
 
     def plainly(self, statement: str) -> None:
         """Run statements without parameters, in one message."""
@@ -250,13 +241,10 @@ class Connections:
         self, db: Session, work: Callable[[Transaction], T], begin: str, inside: str
     ) -> tuple[Transaction, T]:
         if begin == AT_ONCE:
-            with db.connection.pipeline():
-                db.send(BEGIN)
+            with db.at_once.transaction(BEGIN):
                 transaction = Transaction(db, self._clock)
                 answer = work(transaction)
-                transaction.finish()
                 faults.point(inside)
-                db.send("COMMIT")
             return transaction, answer
         db.plainly(begin)
         transaction = Transaction(db, self._clock)

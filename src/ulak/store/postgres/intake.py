@@ -64,23 +64,31 @@ INSERT = f"""
     SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
 """
 # A lone job, with plain values: arrays of one would cost more than the rows.
-_PLACES = {name: f"${n}" for n, name in enumerate((*JobRow._fields, "month", "data", "schema"), 1)}
-_EVENT_PLACES = [_PLACES["id"], *(f"${len(_PLACES) + n}" for n in range(1, len(Event._fields)))]
+_ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint"}
+_ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
+_PLACES = {name: f"${n}::{kind}" for n, (name, kind) in enumerate(_ONE.items(), 1)}
+_PLACES["event_job_id"] = _PLACES["id"]
+
+
+def _places(*names: str) -> str:
+    return ", ".join(_PLACES[name] for name in names)
+
+
 INSERT_ONE = f"""
     WITH new_job AS (
         INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        VALUES ({", ".join(_PLACES[name] for name in JobRow._fields)}, {_PLACES["month"]})
+        VALUES ({_places(*JobRow._fields, "month")})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema)
-        VALUES ({", ".join(_PLACES[name] for name in ("month", "id", "data", "schema"))})
+        VALUES ({_places("month", "id", "data", "schema")})
     ),
     new_count AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
-        VALUES ({", ".join(_PLACES[name] for name in ("flow", "flow_version", "state", "role"))}, 1)
+        VALUES ({_places("flow", "flow_version", "state", "role")}, 1)
     )
     INSERT INTO ulak.events (month, {EVENT_COLUMNS})
-    VALUES ({_PLACES["month"]}, {", ".join(_EVENT_PLACES)})
+    VALUES ({_places("month", *(f"event_{name}" for name in Event._fields))})
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
@@ -95,7 +103,7 @@ def add_lone(t: Transaction, job: NewJob) -> list[Added]:
     """Store one job, as if it were not there, with a statement that nobody waits for."""
     row, payload = job.row, job.payload
     facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *job.event[1:])
-    t.db.send(INSERT_ONE, facts)
+    t.db.at_once.send(INSERT_ONE, facts)
     t.made_due = bool(row.lane)
     return [Added(row, True)]
 

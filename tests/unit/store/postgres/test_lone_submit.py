@@ -1,15 +1,15 @@
 """A lone job is written in one round trip, and is whole or not there all the same."""
 
 import threading
+import time
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.pq import PipelineStatus
 
 import ulak
 from tests.unit.store.postgres.conftest import store_at
-from ulak.errors import StoreError
+from ulak.errors import Refused, StoreError
 from ulak.ids import from_text
 from ulak.store.postgres import PostgresStore
 from ulak.testing import faults
@@ -77,17 +77,55 @@ def test_a_commit_that_the_server_refuses_is_no_success(store: PostgresStore, ur
 
 def test_a_lone_submit_waits_for_the_server_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = flow()
-    said: list[tuple[str, bool]] = []
-    cursor = psycopg.Cursor.execute
+    waits: list[Any] = []
+    wait = psycopg.Connection.wait
 
-    def execute(self: Any, query: Any, *given: Any, **options: Any) -> Any:
+    def noted(self: Any, *given: Any, **options: Any) -> Any:
         if threading.current_thread() is threading.main_thread():  # not the listener
-            waits = self.connection.pgconn.pipeline_status == PipelineStatus.OFF
-            said.append((query.split()[0], waits))
-        return cursor(self, query, *given, **options)
+            waits.append(given)
+        return wait(self, *given, **options)
 
     with ulak.Engine(store_at(url), flows=[work]) as engine:
-        monkeypatch.setattr(psycopg.Cursor, "execute", execute)
-        job = engine.submit(work, {"n": 1})
-        assert said == [("BEGIN", False), ("WITH", False), ("COMMIT", False)]
+        engine.submit(work, {"n": 1})
+        monkeypatch.setattr(psycopg.Connection, "wait", noted)
+        job = engine.submit(work, {"n": 2})
+        assert len(waits) == 1
         assert engine.store.find_job(from_text(job.id)) is not None
+
+
+def test_a_payload_larger_than_any_buffer_arrives_whole(store: PostgresStore) -> None:
+    work = flow()
+    new = ulak.Engine(store, flows=[work]).prepare(work, "x" * 20_000_000)
+    store.add([new])
+    assert store.find_payload(new.row.id) == new.payload
+
+
+def test_a_connection_that_is_lost_meanwhile_is_replaced(store: PostgresStore, url: str) -> None:
+    work = flow()
+    engine = ulak.Engine(store, flows=[work])
+    first, second = (engine.prepare(work, {"n": n}) for n in range(2))
+    store.add([first])
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    for _ in range(20):
+        try:
+            store.add([second])
+            break
+        except StoreError:
+            time.sleep(0.05)
+    assert stored(url) == [2] * 4
+
+
+def test_what_cannot_be_stored_is_refused_and_the_connection_goes_on(store: PostgresStore) -> None:
+    work = flow()
+    engine = ulak.Engine(store, flows=[work])
+    good, bad = (engine.prepare(work, {"n": n}) for n in range(2))
+    bad = bad._replace(row=bad.row._replace(submitter="a\x00b"))
+    for text in ("a\x00b", "\ud800"):
+        with pytest.raises(Refused):
+            store.add([bad._replace(row=bad.row._replace(submitter=text))])
+    assert store.add([good])[0].created
+    assert store.find_job(bad.row.id) is None
