@@ -39,7 +39,7 @@ imports: setup ## imports point the right way (docs/design.md, section 4)
 check: lint types imports ## lint, types and imports, without the tests
 
 test: setup servers lint types imports ## everything CI checks
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 soak: setup servers ## kill workers for a long time and count what was lost (STORE=postgres)
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)

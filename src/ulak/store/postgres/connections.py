@@ -37,7 +37,7 @@ MOST_CONNECTIONS = 20
 # How long a submit waits for a key, and a commit for a row, that a transaction of somebody else
 # holds, before the others go on without that job. Ours hold one for a few milliseconds.
 SUBMIT_PATIENCE_MS = 100
-COMMIT_PATIENCE_MS = 1000
+COMMIT_PATIENCE_MS = 3000
 # Whoever has waited in vain tries the parts of its batch next, and later the blocked job again:
 # for a while nobody waits that long. A batch of 500 has nine halves that the blocked job is in.
 WARY_PATIENCE_MS = 20

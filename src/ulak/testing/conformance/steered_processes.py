@@ -110,6 +110,7 @@ def _die_with_slots(desk: Desk, worker: str) -> None:
     while any(row.role != "done" and row.leased_by is None for row in desk.jobs()):
         if desk.claim(worker, 1, KEYED):
             return
+        desk.store.unpark(100)
 
 
 def _die_with_tokens(desk: Desk, worker: str) -> None:
@@ -129,8 +130,11 @@ def _run_keyed(desk: Desk, worker: str) -> int:
             leased = [row.slot for row in desk.jobs() if row.leased_by is not None]
             most = max(most, max(Counter(leased).values(), default=0))
             desk.finish(claim.row, flow=KEYED)
-        if not claims and _is_blocked(desk):
-            return most
+        if not claims:
+            # Who parks while another frees the slot is let in by upkeep (E-29).
+            desk.store.unpark(100)
+            if _is_blocked(desk):
+                return most
     return most
 
 
