@@ -54,11 +54,11 @@ def test_a_program_that_cannot_be_used_is_one_line(
 
 
 def test_a_declaration_that_cannot_work_is_one_line(run, tmp_path: Path):
-    (tmp_path / "wrong.py").write_text(
+    (tmp_path / "undeclarable.py").write_text(
         'import ulak\nengine = ulak.connect("memory://")\n'
         'engine.add(ulak.Flow("f", ulak.Lifecycle("a", {"a": ["b"]})))\n'
     )
-    answer = run("flows", "-a", "wrong:engine")
+    answer = run("flows", "-a", "undeclarable:engine")
     assert answer.code == 1
     assert is_one_line(answer.err, about="f:")
 

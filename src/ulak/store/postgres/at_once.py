@@ -50,7 +50,11 @@ class AtOnce:
         finally:
             refused = self._end_pipeline(pgconn)
         if refused is not None:
-            raise errors.error_from_result(refused)
+            error = errors.error_from_result(refused)
+            if isinstance(error, errors.InvalidSqlStatementName):
+                # psycopg deallocates everything after some rollbacks, also what it does not know.
+                self._names.clear()
+            raise error
         while self._unnamed:
             self._name(self._unnamed.pop())
 

@@ -37,7 +37,7 @@ MOST_CONNECTIONS = 20
 # How long a submit waits for a key, and a commit for a row, that a transaction of somebody else
 # holds, before the others go on without that job. Ours hold one for a few milliseconds.
 SUBMIT_PATIENCE_MS = 100
-COMMIT_PATIENCE_MS = 3000
+COMMIT_PATIENCE_MS = 2000
 # Whoever has waited in vain tries the parts of its batch next, and later the blocked job again:
 # for a while nobody waits that long. A batch of 500 has nine halves that the blocked job is in.
 WARY_PATIENCE_MS = 20
@@ -219,7 +219,7 @@ class Connections:
                 with self._session(urgent=urgent) as db:
                     transaction, answer = self._transact(db, work, begin, points.inside)
                 break
-            except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+            except _IN_THE_WAY as error:
                 if tries == MOST_TRIES:
                     raise StoreError(f"PostgreSQL: {_said(error)}") from error
                 time.sleep(self._draw.random() * 0.002 * tries)
@@ -372,6 +372,12 @@ def _is_rolled_back(session: Session) -> bool:
     return True
 
 
+# The last is a statement that was prepared and is no more: it is sent in full the next time.
+_IN_THE_WAY = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.InvalidSqlStatementName,
+)
 _FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 
 

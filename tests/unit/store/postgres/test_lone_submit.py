@@ -49,6 +49,20 @@ def test_a_submitter_killed_at_any_point_leaves_a_whole_job_or_none(
     assert stored(url) == [rows] * 4
 
 
+def test_a_lone_job_is_stored_after_its_statement_was_deallocated(
+    store: PostgresStore, url: str
+) -> None:
+    work = flow()
+    engine = ulak.Engine(store, flows=[work])
+    jobs = [engine.prepare(work, {"n": n}) for n in range(3)]
+    for job in jobs[:2]:
+        store.add([job])
+    # A rollback, after which psycopg deallocates whatever is prepared on that connection.
+    store.add([jobs[0]])
+    store.add([jobs[2]])
+    assert stored(url) == [3] * 4
+
+
 @pytest.mark.shows("E-20")
 def test_a_lone_job_whose_answer_was_lost_is_recognised(store: PostgresStore, url: str) -> None:
     work = flow()
