@@ -293,7 +293,7 @@ def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
 
 def _cannot(features: Features, what: str) -> NotSupported:
     return NotSupported(
-        f"{what} is not to be had from the {features.name} store yet; connect to SQLite"
+        f"{what} is not to be had from the {features.name} store; connect to SQLite or PostgreSQL"
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ulak.core.change import Change
+from ulak.core.change import Change, LeaseLost, Receipt, Stale
+from ulak.core.job import JobRow
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH
@@ -34,3 +35,15 @@ def follow_each_other(change: Change, before: int) -> bool:
     if len(events) == 1:
         return events[0].seq == before + 1
     return all(event.seq == n for n, event in enumerate(events, before + 1))
+
+
+def refusal_of(change: Change, stored: JobRow | None) -> Receipt | None:
+    """Answer the refusal when somebody came first: the guard of a worker, or that of anybody else.
+
+    No guard lets a change of an absent job pass.
+    """
+    if change.token is not None:
+        return None if stored is not None and stored.token == change.token else LeaseLost()
+    if stored is None or stored.version != change.version or stored.leased_by is not None:
+        return Stale(stored)
+    return None

@@ -6,9 +6,11 @@ Pure: a store reads rows, asks here, and writes what it is told.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from ulak.clock import Instant
+from ulak.core.job import flow_of, queue_of
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store.protocol import BucketRow, LimitRow, PauseRow, RateRow
 
@@ -160,6 +162,15 @@ def price_of_turn(weight: int) -> int:
 
 
 # --- pauses and lines of audit --------------------------------------------------
+
+
+def open_lanes(lanes: Iterable[str], paused: Collection[tuple[str, str]]) -> tuple[str, ...]:
+    """Leave out the lanes of queues and flows that are paused, each a (kind, name)."""
+    return tuple(
+        lane
+        for lane in lanes
+        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
+    )
 
 
 def is_over(pause: PauseRow, now: Instant) -> bool:

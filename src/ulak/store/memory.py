@@ -15,10 +15,8 @@ from ulak.core.change import (
     Change,
     Committed,
     KeyTaken,
-    LeaseLost,
     Receipt,
     SlotTaken,
-    Stale,
 )
 from ulak.core.job import (
     EVERY_TENANT,
@@ -27,19 +25,17 @@ from ulak.core.job import (
     JobRow,
     NewJob,
     Request,
-    flow_of,
-    queue_of,
 )
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
-from ulak.store.flow_control import FLOW, KEY, ON_KEY, ON_RATE, QUEUE
+from ulak.store.batches import must_be_a_batch, refusal_of
+from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
 from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
-    LARGEST_BATCH,
     Added,
     Claim,
     Claimed,
@@ -113,15 +109,10 @@ class MemoryStore(MemorySchedules):
 
     def _must_be_writable(self, changes: Sequence[Change]) -> None:
         """Refuse the batch before its first write: what fails later would leave half of it."""
-        if len(changes) > LARGEST_BATCH:
-            raise Refused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
-        seen: set[bytes] = set()
+        must_be_a_batch(changes)
         for change in changes:
-            name = to_text(change.row.id)
-            if change.row.id in seen:
-                raise Refused(f"job {name} has two changes in one commit; one is allowed")
-            seen.add(change.row.id)
-            if self._is_in_trail(change) or self._guard(change) is not None:
+            name, row = to_text(change.row.id), self._jobs.get(change.row.id)
+            if self._is_in_trail(change) or refusal_of(change, row) is not None:
                 continue
             messages = [(m.job_id, m.seq, m.n) for m in change.messages]
             if len(set(messages)) < len(messages) or self._messages.keys() & set(messages):
@@ -132,21 +123,12 @@ class MemoryStore(MemorySchedules):
 
     def _commit(self, change: Change, now: Instant) -> Receipt:
         if not self._is_in_trail(change):
-            refusal = self._guard(change) or self._lack(change, now)
+            refusal = refusal_of(change, self._jobs.get(change.row.id)) or self._lack(change, now)
             if refusal is not None:
                 return refusal
             self._write_change(change, now)
         pending = self._asked_of(change.row.id)
         return Committed(tuple(pending)) if pending else COMMITTED
-
-    def _guard(self, change: Change) -> Receipt | None:
-        """Answer the refusal when somebody came first."""
-        row = self._jobs.get(change.row.id)
-        if change.token is not None:
-            return None if row is not None and row.token == change.token else LeaseLost()
-        if row is None or row.version != change.version or row.leased_by is not None:
-            return Stale(row)
-        return None
 
     def _lack(self, change: Change, now: Instant) -> Receipt | None:
         """Answer the refusal when the change needs what is not to be had."""
@@ -207,7 +189,7 @@ class MemoryStore(MemorySchedules):
             )
 
     def _next_at(self, request: ClaimRequest, paused: Paused, now: Instant) -> Instant | None:
-        lanes = {lane for want in request.wants for lane in _open_lanes(want.lanes, paused)}
+        lanes = {lane for want in request.wants for lane in open_lanes(want.lanes, paused)}
         dates = [row.not_before for lane in lanes for row in self._standing(lane)]
         dates += [b.ready_at for b in self._buckets.values() if b.ready_at is not None]
         dates += [p.until_at for p in self._pauses.values() if p.until_at is not None]
@@ -238,7 +220,7 @@ class MemoryStore(MemorySchedules):
             free = want.places
             due = [
                 (lane, row)
-                for lane in _open_lanes(want.lanes, paused)
+                for lane in open_lanes(want.lanes, paused)
                 for row in self._standing(lane)
                 if row.not_before <= now
             ]
@@ -414,12 +396,3 @@ class MemoryStore(MemorySchedules):
             ][:limit]
             self._forget(set(ended))
             return len(ended)
-
-
-def _open_lanes(lanes: Sequence[str], paused: Paused) -> list[str]:
-    """Leave out the lanes of queues and flows that are paused."""
-    return [
-        lane
-        for lane in lanes
-        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
-    ]

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.clock import Clock, Instant
-from ulak.core.change import Change
+from ulak.core.change import Change, Receipt
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import FINAL, UNDOING
 from ulak.errors import BadInput
@@ -151,11 +151,12 @@ class RequestsThatAreForgotten(MemoryStore):
 
 
 class ActsOverALease(MemoryStore):
-    def _guard(self, change: Change) -> object:
-        row = self._jobs.get(change.row.id)
-        if change.version is not None and row is not None and row.version == change.version:
-            return None
-        return super()._guard(change)
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        for change in changes:
+            row = self._jobs.get(change.row.id)
+            if row is not None and row.version == change.version:
+                self._jobs[row.id] = row._replace(leased_by=None)
+        return super().commit(changes)
 
 
 class PrunesTheLiving(MemoryStore):

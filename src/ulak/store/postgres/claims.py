@@ -1,4 +1,4 @@
-"""Claims and leases: who may run what, and what becomes of jobs whose worker vanished.
+"""Claims: which of the jobs that are due a worker may run.
 
 Claimers never wait for each other: each locks the rows that it wants and skips what another has
 locked. A claim first looks, without locking, how many jobs of which lane and priority are next,
@@ -12,33 +12,29 @@ from typing import NamedTuple
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
+from ulak.core.job import Event, JobRow, Payload, Result
 from ulak.core.lifecycle import BUSY, READY
-from ulak.store.flow_control import FLOW, KEY, ON_KEY, ON_RATE, QUEUE, keys_in
+from ulak.store.flow_control import KEY, open_lanes
 from ulak.store.in_turn import FIRST_LOOK, PRIORITIES, Candidate, Family, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
-from ulak.store.postgres import control, fairness, slots, trail
+from ulak.store.postgres import control, fairness, leases, slots, trail
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
+from ulak.store.postgres.supplies import MOST_PARKED, Supplies
 from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import (
-    JOB_COLUMNS,
     RESULT_COLUMNS,
     Ids,
     Numbers,
     Texts,
     as_job,
-    as_request,
     as_result,
 )
-from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
+from ulak.store.protocol import Claim, Claimed, ClaimRequest, Want
 
 ANY_LAPSES = 2**31
 
-# A claim that finds a crowd before one slot parks no more of it than this in one transaction; the
-# next claim goes on.
-MOST_PARKED = 500
 LEAST_LOOK = 16
 """Where some may lack what they need, at least so many are looked at at once."""
 
@@ -155,45 +151,6 @@ RESULTS = f"""
     ORDER BY job_id, round, stage, name
 """
 
-LAPSED_WORKERS = """
-    SELECT id FROM ulak.workers WHERE expires_at <= %s::bigint ORDER BY id FOR UPDATE SKIP LOCKED
-"""
-LEASED_BY = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE leased_by = %s::text ORDER BY id"
-LOST = f"""
-    SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE leased_by = ANY (%s::text[])
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-"""
-LAPSE = """
-    UPDATE ulak.jobs SET leased_by = NULL, token = token + 1, lapses = lapses + 1, lapsed = 1,
-                         not_before = %s::bigint, version = version + 1, seq = seq + 1
-    WHERE id = ANY (%s::uuid[])
-"""
-FORGET_WORKERS = """
-    DELETE FROM ulak.workers AS w WHERE id = ANY (%s::text[])
-    AND NOT EXISTS (SELECT FROM ulak.jobs WHERE leased_by = w.id)
-"""
-IS_HOLDING = "SELECT 1 FROM ulak.jobs WHERE leased_by = %s::text LIMIT 1"
-LOCK_WORKER = "SELECT 1 FROM ulak.workers WHERE id = %s::text FOR UPDATE"
-REGISTER = f"""
-    INSERT INTO ulak.workers (id, started_at, renewed_at, expires_at, lanes, about)
-    VALUES (%(worker)s::text, %(now)s::bigint, %(now)s::bigint, %(until)s::bigint,
-            %(lanes)s::text, %(about)s::text)
-    ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at,
-        renewed_at = excluded.renewed_at, expires_at = excluded.expires_at,
-        lanes = excluded.lanes, about = excluded.about
-    RETURNING {SERVER_TIME}
-"""
-RENEW = f"""
-    UPDATE ulak.workers SET renewed_at = %s::bigint, expires_at = %s::bigint WHERE id = %s::text
-    RETURNING {SERVER_TIME}, EXISTS (SELECT FROM ulak.requests)
-"""
-END_LEASE = "UPDATE ulak.workers SET expires_at = %s::bigint WHERE id = %s::text"
-REQUESTS_OF_WORKER = f"""
-    SELECT {", ".join(f"r.{name}" for name in Request._fields)}
-    FROM ulak.requests AS r JOIN ulak.jobs AS j ON j.id = r.job_id
-    WHERE j.leased_by = %s::text ORDER BY r.job_id, r.at, r.kind, r.name
-"""
-
 _WIDTH = len(JobRow._fields)
 
 
@@ -218,7 +175,7 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     t.hear(look.server_time)
     unparked, buckets = 0, Buckets(t)
     if look.any_lapsed:
-        unparked += give_back_lapsed(t)
+        unparked += leases.give_back_lapsed(t)
         look = _look(t, request)
     # Families first, then buckets, then limits: two claims never wait for each other in a circle.
     fairness.hold(t.db, {lane for want in request.wants for lane in want.lanes if is_family(lane)})
@@ -236,7 +193,7 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     lanes = list(dict.fromkeys(lane for want in wants for lane in want.lanes))
     search = _Search(t, request, buckets, {name for kind, name in paused if kind == KEY})
     claims = [claim for want in wants for claim in search.take(want)]
-    requests = requests_of(t.db, request.worker) if look.any_requests else []
+    requests = leases.requests_of(t.db, request.worker) if look.any_requests else []
     if buckets.write() or look.next_at() is not None:
         look = _look(t, request)
     next_at: Instant | None = t.now
@@ -250,15 +207,6 @@ def _look(t: Transaction, request: ClaimRequest) -> _Look:
     found = t.db.row(LOOK, {"worker": request.worker, "now": t.now})
     assert found is not None  # noqa: S101 - a query without a table answers one row
     return _Look(*found)
-
-
-def open_lanes(lanes: Sequence[str], paused: frozenset[tuple[str, str]]) -> tuple[str, ...]:
-    """Leave out the lanes of queues and flows that are paused."""
-    return tuple(
-        lane
-        for lane in lanes
-        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
-    )
 
 
 class _Search:
@@ -409,95 +357,6 @@ class _Search:
         return (row.priority, row.not_before, row.id)
 
 
-class Supplies:
-    """What the runs of a claim need: slots and tokens, held for those who will run.
-
-    Limits and buckets are taken hold of in their order, before anything is taken from them. Of the
-    slots no more are locked than are wanted, since whoever else looks for one skips them.
-    """
-
-    def __init__(self, t: Transaction, buckets: Buckets, paused_keys: set[str]) -> None:
-        self._t = t
-        self._buckets = buckets
-        self._paused_keys = paused_keys
-        self._free: dict[str, int] = {}
-        """How many more may run under a limit, as far as it was looked at."""
-        self._held: dict[str, int] = {}
-        """How many slots of a limit are locked here, given or not."""
-        self._slots: dict[str, list[int]] = {}
-        """Those that are not given yet."""
-        self.taken: list[tuple[str, int, bytes]] = []
-        """Limit, number and job of every slot that was given."""
-        self.parked: list[tuple[bytes, str]] = []
-        """Those who lacked something, and what."""
-
-    def bring(self, found: Sequence[Candidate], places: int) -> None:
-        """Fetch what the first of these need that fill the places."""
-        self._buckets.hold(c.rate for c in found if c.rate is not None)
-        limits = {c.slot for c in found if c.slot is not None} - self._free.keys()
-        if limits:
-            self._free |= slots.free_of(self._t.db, limits)
-            wanted = dict.fromkeys(sorted(limits), 0)
-            for candidate in found:
-                if places <= 0:
-                    break
-                limit = candidate.slot
-                if limit in wanted and not self._paused_key(candidate):
-                    if wanted[limit] == self._free[limit]:
-                        continue
-                    wanted[limit] += 1
-                places -= 1
-            self._slots |= slots.find_free(self._t.db, wanted)
-            self._held |= {limit: len(self._slots[limit]) for limit in limits}
-
-    def supply(self, candidate: Candidate) -> bool:
-        """Give a run its slot and its tokens, or neither, and remember what it lacks."""
-        slot, rate = candidate.slot, candidate.rate
-        lack = self._lack(candidate)
-        if lack is not None:
-            self.parked.append((candidate.id, lack))
-            return False
-        if rate is not None:
-            self._buckets.pay(rate, candidate.cost)
-        if slot is not None:
-            self.taken.append((slot, self._slots[slot].pop(0), candidate.id))
-        return True
-
-    def _lack(self, candidate: Candidate) -> str | None:
-        slot, rate = candidate.slot, candidate.rate
-        key = self._paused_key(candidate)
-        if key is not None:
-            return ON_KEY + key
-        if slot is not None and not self._has_slot(slot):
-            return slot
-        if rate is not None:
-            order = (candidate.priority, candidate.not_before, candidate.id)
-            if not self._buckets.can_pay(rate, candidate.cost, order):
-                self._buckets.park(rate, candidate.cost, order)
-                return ON_RATE + rate
-        return None
-
-    def _has_slot(self, limit: str) -> bool:
-        """Tell whether there is a slot to give; one that was not thought to be wanted is locked."""
-        if not self._slots[limit] and self._held[limit] < self._free[limit]:
-            given = {n for name, n, _ in self.taken if name == limit}
-            more = slots.find_free(self._t.db, {limit: self._held[limit] + 1})[limit]
-            self._slots[limit] = [n for n in more if n not in given]
-            # Those who were faster have taken the rest: it is looked for once.
-            self._held[limit] = len(more) if self._slots[limit] else self._free[limit]
-        return bool(self._slots[limit])
-
-    def _paused_key(self, candidate: Candidate) -> str | None:
-        if not self._paused_keys:
-            return None
-        keys = keys_in(candidate.slot, candidate.rate)
-        return next((key for key in keys if key in self._paused_keys), None)
-
-    def parked_many(self) -> bool:
-        """Tell whether so many lacked something that the next claim should go on."""
-        return len(self.parked) >= MOST_PARKED
-
-
 class _Lines:
     """The lines of those who take turns: the first of each are read at once."""
 
@@ -565,68 +424,3 @@ def _next_due(t: Transaction, lanes: Sequence[str]) -> Instant | None:
 
 def _earliest(*dates: Instant | None) -> Instant | None:
     return min((date for date in dates if date is not None), default=None)
-
-
-def give_back_lapsed(t: Transaction) -> int:
-    """Take every lapsed lease away, whoever held it; answer how many jobs were unparked.
-
-    What another transaction is writing to is left; its worker then stays for the next claimer.
-    """
-    workers = [row[0] for row in t.db.rows(LAPSED_WORKERS, (t.now,))]
-    if not workers:
-        return 0
-    lost = [as_job(row) for row in t.db.rows(LOST, (Texts(workers),))]
-    if lost:
-        # The token moves, so that the vanished worker cannot write over its successor.
-        t.db.execute(LAPSE, (t.now, Ids([row.id for row in lost])))
-        t.made_due = True
-    written: list[tuple[str, int, Event]] = []
-    for row in lost:
-        line = row._replace(seq=row.seq + 1)
-        event = own_event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
-        written.append((row.tenant, month_of(row.created_at), event))
-    trail.append_own(t, written)
-    t.db.execute(FORGET_WORKERS, (Texts(workers),))
-    freed = slots.leave(t.db, [(row.slot, row.id) for row in lost if row.slot is not None])
-    return slots.let_in(t, freed)
-
-
-def register(
-    t: Transaction, worker: str, *, lease_us: int, lanes: Sequence[str], about: str
-) -> Instant:
-    """Begin a worker's lease."""
-    facts = {
-        "worker": worker, "now": t.now, "until": t.now + lease_us, "lanes": " ".join(lanes),
-        "about": about,
-    }  # fmt: skip
-    t.hear(t.db.rows(REGISTER, facts)[0][0])
-    return t.now
-
-
-def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
-    """Extend a worker's lease if it is still there."""
-    found = t.db.rows(RENEW, (t.now, t.now + lease_us, worker))
-    if not found:
-        return Renewal(False, t.now, [])
-    t.hear(found[0][0])
-    return Renewal(True, t.now, requests_of(t.db, worker) if found[0][1] else [])
-
-
-def unregister(t: Transaction, worker: str) -> None:
-    """End a worker's lease; what it still holds is left, lapsed, to the next claimer."""
-    t.db.execute(LOCK_WORKER, (worker,))
-    if t.db.row(IS_HOLDING, (worker,)) is None:
-        t.db.execute(FORGET_WORKERS, (Texts([worker]),))
-    else:
-        t.db.execute(END_LEASE, (t.now, worker))
-        t.made_due = True
-
-
-def leased(db: Session, worker: str) -> list[JobRow]:
-    """Answer the jobs that a worker has leased."""
-    return [as_job(row) for row in db.rows(LEASED_BY, (worker,))]
-
-
-def requests_of(db: Session, worker: str) -> list[Request]:
-    """Answer what is asked of the jobs that a worker holds."""
-    return [as_request(row) for row in db.rows(REQUESTS_OF_WORKER, (worker,))]

@@ -19,16 +19,14 @@ from ulak.core.change import (
     Change,
     Committed,
     KeyTaken,
-    LeaseLost,
     Receipt,
     SlotTaken,
-    Stale,
 )
 from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.batches import follow_each_other, must_be_a_batch
+from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.postgres import control, intake, keys, outbox, slots, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
@@ -225,7 +223,7 @@ def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) 
     """Write one change to a row that is locked and read."""
     if old is not None and is_in_trail(t.db, change, old):
         return COMMITTED
-    refusal = _guard(change, old) or _lack(t, change, rest)
+    refusal = refusal_of(change, old) or _lack(t, change, rest)
     if refusal is not None:
         return refusal
     assert old is not None  # noqa: S101 - no guard lets an absent job pass
@@ -248,15 +246,6 @@ def is_in_trail(db: Session, change: Change, row: JobRow) -> bool:
     """Tell whether this very change was written: its last event carries its commit id."""
     facts = (Id(change.row.id), change.row.seq, change.commit_id, month_of(row.created_at))
     return db.row(IS_IN_TRAIL, facts) is not None
-
-
-def _guard(change: Change, old: JobRow | None) -> Receipt | None:
-    """Answer the refusal when somebody came first."""
-    if change.token is not None:
-        return None if old is not None and old.token == change.token else LeaseLost()
-    if old is None or old.version != change.version or old.leased_by is not None:
-        return Stale(old)
-    return None
 
 
 def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:

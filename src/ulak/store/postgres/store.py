@@ -19,6 +19,7 @@ from ulak.store.postgres import (
     commits,
     control,
     intake,
+    leases,
     migrations,
     months,
     outbox,
@@ -233,19 +234,19 @@ class PostgresStore:
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
         return self._db.run(
             "register",
-            lambda t: claims.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
+            lambda t: leases.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
         )
 
     def renew(self, worker: str, *, lease_us: int) -> Renewal:
         return self._db.run(
-            "renew", lambda t: claims.renew(t, worker, lease_us=lease_us), urgent=True
+            "renew", lambda t: leases.renew(t, worker, lease_us=lease_us), urgent=True
         )
 
     def unregister(self, worker: str) -> None:
-        self._db.run("unregister", lambda t: claims.unregister(t, worker))
+        self._db.run("unregister", lambda t: leases.unregister(t, worker))
 
     def leased(self, worker: str) -> list[JobRow]:
-        return self._read(lambda db: claims.leased(db, worker))
+        return self._read(lambda db: leases.leased(db, worker))
 
     def request(self, request: Request) -> bool:
         return self._db.run("request", lambda t: upkeep.request(t, request))

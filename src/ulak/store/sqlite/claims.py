@@ -10,9 +10,9 @@ import msgspec
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Request, Result, flow_of, queue_of
+from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
-from ulak.store.flow_control import FLOW, ON_KEY, ON_RATE, QUEUE
+from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
 from ulak.store.in_turn import PRIORITIES, Candidate, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
@@ -164,7 +164,7 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     wants, paused = request.wants, NOTHING_PAUSED
     if look.any_paused:
         paused = frozenset(t.db.execute(PAUSED, (t.now,)).fetchall())
-        wants = tuple(Want(_open_lanes(want.lanes, paused), want.places) for want in wants)
+        wants = tuple(Want(open_lanes(want.lanes, paused), want.places) for want in wants)
     search = _Search(t, buckets, request)
     chosen = [job_id for want in wants for job_id in search.choose(want)]
     claims = _lease(t, chosen, request) if chosen else []
@@ -175,15 +175,6 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
         lanes = dict.fromkeys(lane for want in wants for lane in want.lanes)
         next_at = _earlier(_next_due(t, lanes), look.next_at())
     return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked, paused)
-
-
-def _open_lanes(lanes: Sequence[str], paused: frozenset[tuple[str, str]]) -> tuple[str, ...]:
-    """Leave out the lanes of queues and flows that are paused."""
-    return tuple(
-        lane
-        for lane in lanes
-        if (QUEUE, queue_of(lane)) not in paused and (FLOW, flow_of(lane)) not in paused
-    )
 
 
 class _Search:

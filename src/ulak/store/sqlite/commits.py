@@ -20,16 +20,14 @@ from ulak.core.change import (
     Change,
     Committed,
     KeyTaken,
-    LeaseLost,
     Receipt,
     SlotTaken,
-    Stale,
 )
 from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.batches import follow_each_other, must_be_a_batch
+from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.sqlite import intake, outbox, trail
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
@@ -234,7 +232,7 @@ def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
     """Write one change after reading the row that it changes."""
     old = intake.find_job(t.db, change.row.id)
     if not is_in_trail(t.db, change):
-        refusal = _guard(change, old) or _lack(change, rest)
+        refusal = refusal_of(change, old) or _lack(change, rest)
         if refusal is not None:
             return refusal
         assert old is not None  # noqa: S101 - no guard lets an absent job pass
@@ -248,15 +246,6 @@ def is_in_trail(db: sqlite3.Connection, change: Change) -> bool:
     """Tell whether this very change was written: its last event carries its commit id."""
     facts = (change.row.id, change.row.seq, change.commit_id)
     return db.execute(IS_IN_TRAIL, facts).fetchone() is not None
-
-
-def _guard(change: Change, old: JobRow | None) -> Receipt | None:
-    """Answer the refusal when somebody came first."""
-    if change.token is not None:
-        return None if old is not None and old.token == change.token else LeaseLost()
-    if old is None or old.version != change.version or old.leased_by is not None:
-        return Stale(old)
-    return None
 
 
 def _lack(change: Change, rest: Rest) -> Receipt | None:
