@@ -43,7 +43,7 @@ LEAST_LOOK = 16
 LOOK = f"""
     SELECT {SERVER_TIME},
         (SELECT 1 FROM ulak.workers WHERE id = %(worker)s::text FOR KEY SHARE),
-        EXISTS (SELECT FROM ulak.workers WHERE expires_at <= %(now)s::bigint),
+        EXISTS (SELECT FROM ulak.workers WHERE {leases.HAS_LAPSED}),
         EXISTS (SELECT FROM ulak.requests),
         EXISTS (SELECT FROM ulak.pauses),
         (SELECT min(until_at) FROM ulak.pauses WHERE until_at IS NOT NULL),
@@ -204,7 +204,8 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
 
 
 def _look(t: Transaction, request: ClaimRequest) -> _Look:
-    found = t.db.row(LOOK, {"worker": request.worker, "now": t.now})
+    facts = {"worker": request.worker, "now": t.now, "by_server": t.by_server}
+    found = t.db.row(LOOK, facts)
     assert found is not None  # noqa: S101 - a query without a table answers one row
     return _Look(*found)
 

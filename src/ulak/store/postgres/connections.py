@@ -135,6 +135,11 @@ class Transaction:
         self.links: list[proofs.Link] = []
         self.made_due = False
 
+    @property
+    def by_server(self) -> bool:
+        """Whether it is the server's time that decides."""
+        return isinstance(self._clock, ServerClock)
+
     def hear(self, now: Instant) -> None:
         """Go on with the time that the server has just said, if its time is what decides."""
         if isinstance(self._clock, ServerClock):

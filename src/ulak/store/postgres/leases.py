@@ -15,8 +15,16 @@ from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import JOB_COLUMNS, Ids, Texts, as_job, as_request
 from ulak.store.protocol import Renewal
 
-LAPSED_WORKERS = """
-    SELECT id FROM ulak.workers WHERE expires_at <= %s::bigint ORDER BY id FOR UPDATE SKIP LOCKED
+# A server that was down has let nobody renew: from its start on every lease has its whole length,
+# so that a worker which begins just then does not take the jobs of those that live.
+_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+HAS_LAPSED = f"""
+    expires_at <= %(now)s::bigint AND (
+        NOT %(by_server)s::boolean OR {_STARTED} + expires_at - renewed_at <= %(now)s::bigint
+    )
+"""
+LAPSED_WORKERS = f"""
+    SELECT id FROM ulak.workers WHERE {HAS_LAPSED} ORDER BY id FOR UPDATE SKIP LOCKED
 """
 LEASED_BY = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE leased_by = %s::text ORDER BY id"
 LOST = f"""
@@ -60,7 +68,8 @@ def give_back_lapsed(t: Transaction) -> int:
 
     What another transaction is writing to is left; its worker then stays for the next claimer.
     """
-    workers = [row[0] for row in t.db.rows(LAPSED_WORKERS, (t.now,))]
+    facts = {"now": t.now, "by_server": t.by_server}
+    workers = [row[0] for row in t.db.rows(LAPSED_WORKERS, facts)]
     if not workers:
         return 0
     lost = [as_job(row) for row in t.db.rows(LOST, (Texts(workers),))]
