@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.conformance.stores import make_schema
@@ -20,7 +19,7 @@ from ulak.core.job import Message, Request
 from ulak.core.policy import RateTerms
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
-from ulak.store.postgres import connections
+from ulak.store.postgres.pipeline import Pipeline
 from ulak.store.protocol import Progress, ScheduleRow, Store, Tick
 from ulak.testing import Harness, ManualClock, faults
 
@@ -249,22 +248,17 @@ def test_no_transaction_of_postgresql_is_committed_without_passing_its_points(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits: list[str] = []
-    plainly, pipeline = connections.Session.plainly, psycopg.Connection.pipeline
+    send = Pipeline.send
 
-    def count_commits(session: Any, statement: str) -> None:
-        if "COMMIT" in statement.split():
+    def count_commits(pipeline: Any, statement: str, *rest: Any) -> None:
+        if statement == "COMMIT":
             commits.append(statement)
-        plainly(session, statement)
-
-    def count_pipelines(connection: Any) -> Any:
-        commits.append("the end of a pipeline")
-        return pipeline(connection)
+        send(pipeline, statement, *rest)
 
     with databases.lend(make_schema) as url:
         harness = harness_on(url)
         harness.engine.open()
-        monkeypatch.setattr(connections.Session, "plainly", count_commits)
-        monkeypatch.setattr(psycopg.Connection, "pipeline", count_pipelines)
+        monkeypatch.setattr(Pipeline, "send", count_commits)
         with harness, faults.traced() as seen:
             harness.submit(harness.engine.flows[0], {"name": "order-1"})
             harness.run_until_idle()

@@ -20,7 +20,8 @@ import ulak.web
 from tests.scenario.doubles import Double, engine_on, eventually, settings
 from ulak.engine.engine import Engine
 from ulak.errors import StoreError
-from ulak.store.postgres import PostgresStore, connections
+from ulak.store.postgres import PostgresStore
+from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import ROLE, Postgres
 
 NUMBERS = itertools.count(1)
@@ -171,20 +172,20 @@ def test_a_connection_lost_at_the_very_commit_is_looked_up(
     written: bool, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken by a committer that repeats without looking, or takes the loss for a refusal."""
-    plainly, lost = connections.Session.plainly, list[str]()
+    end, lost = Pipeline.__exit__, list[str]()
 
-    def lose(session: Any, statement: str) -> None:
+    def lose(pipeline: Any, *raised: Any) -> None:
         who = threading.current_thread().name
-        if statement == "COMMIT" and who == "ulak-committer" and len(lost) < 5:
+        if raised[0] is None and who == "ulak-committer" and len(lost) < 5:
             lost.append(who)
             if written:
-                plainly(session, statement)
-            session.connection.close()
+                end(pipeline, *raised)
+            pipeline._connection.close()
             raise psycopg.OperationalError("the connection is lost")
-        plainly(session, statement)
+        end(pipeline, *raised)
 
     load = Load(url)
-    monkeypatch.setattr(connections.Session, "plainly", lose)
+    monkeypatch.setattr(Pipeline, "__exit__", lose)
     with load.running():
         eventually(lambda: len(lost) == 5)
         assert load.goes_on()

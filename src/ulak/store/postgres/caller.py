@@ -20,7 +20,7 @@ from ulak.core.job import NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Rows, Steps
 from ulak.store.postgres import intake, keys, values
-from ulak.store.postgres.connections import APPEND_DELTAS, Session
+from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
 from ulak.store.protocol import Added
 
@@ -68,13 +68,6 @@ def add_steps(here: Row | None, job: NewJob, now: Instant) -> Steps[Added]:
         if first is not None:
             return Added(first, False)
     yield intake.INSERT, intake.bind([job])
-    yield (
-        APPEND_DELTAS,
-        (
-            Texts([row.flow]), Numbers([row.flow_version]), Texts([row.state]), Texts([row.role]),
-            Numbers([1]),
-        ),
-    )  # fmt: skip
     return Added(row, True)
 
 

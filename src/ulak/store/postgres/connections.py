@@ -7,9 +7,9 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -20,9 +20,12 @@ from ulak.core.job import Event
 from ulak.errors import Contended, Refused, StoreError
 from ulak.store import faults
 from ulak.store.postgres import proofs, values
-from ulak.store.postgres.at_once import AtOnce
 from ulak.store.postgres.clock import ServerClock
+from ulak.store.postgres.pipeline import Answer, Pipeline
 from ulak.store.postgres.values import Numbers, Row, Texts
+
+if TYPE_CHECKING:
+    from ulak.store.postgres.listener import Listener
 
 log = logging.getLogger("ulak.postgres")
 
@@ -60,18 +63,23 @@ MOST_TRIES = 8
 # Said each time: a database or a role may have another default, under which a statement would not
 # see what was committed while it waited for a lock.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-# For a write that reads nothing, counts nothing and proves nothing: one round trip.
-AT_ONCE = "at once"
 # Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
 # order (E-21), and no plan reads a table that has become long. Such a plan may be kept for good:
 # to plan a claim takes longer than to run it. Where there is no index the server would believe
 # that it has a great deal to do, and compile what it then runs: 80 ms for a look at one row.
-IN_ORDER = (
-    "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
-    "SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan; "
-    "SET LOCAL jit = off"
-)
-BEGIN_ORDERED = f"{BEGIN}; {IN_ORDER}"
+IN_ORDER = {
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+def settings(values: Mapping[str, object]) -> str:
+    """Write the expressions that set these for the rest of a transaction."""
+    return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in values.items())
+
 
 APPEND_DELTAS = """
     INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
@@ -84,9 +92,12 @@ class AlreadyThere(Refused):
 
 
 class Session:
-    """One connection with its cursor; used by one thread at a time."""
+    """One connection with its cursor and its pipeline; used by one thread at a time.
 
-    __slots__ = ("_plain", "_prepare", "at_once", "connection", "cursor")
+    While the pipeline is open everything goes that way, otherwise psycopg's.
+    """
+
+    __slots__ = ("_cursor", "_plain", "_prepare", "connection", "pipeline")
 
     def __init__(
         self,
@@ -96,36 +107,51 @@ class Session:
         cursor: psycopg.Cursor[Row] | None = None,
     ) -> None:
         self.connection = connection
-        self.cursor = cursor or connection.cursor(binary=True)
+        self.pipeline = Pipeline(connection, prepare=prepare)
+        self._cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
-        self.at_once = AtOnce(connection, prepare=prepare)
         self._prepare = prepare
 
-    def execute(self, statement: str, facts: Any = None) -> psycopg.Cursor[Row]:
-        """Run one statement; the cursor is good until the next."""
-        return self.cursor.execute(statement, facts, prepare=self._prepare)
+    def execute(self, statement: str, facts: Any = ()) -> None:
+        """Run a statement that answers nothing."""
+        if self.pipeline.is_open:
+            self.pipeline.send(statement, facts)
+        else:
+            self._execute(statement, facts)
 
-    def rows(self, statement: str, facts: Any = None) -> list[Row]:
+    def rows(self, statement: str, facts: Any = ()) -> list[Row]:
         """Run a query and answer its rows."""
-        return self.execute(statement, facts).fetchall()
+        if self.pipeline.is_open:
+            return self.pipeline.ask(statement, facts)
+        return self._execute(statement, facts).fetchall()
 
-    def row(self, statement: str, facts: Any = None) -> Row | None:
+    def later(self, statement: str, facts: Any = ()) -> Answer:
+        """Run a query in a pipeline whose rows nobody needs before the transaction has ended."""
+        return self.pipeline.later(statement, facts)
+
+    def row(self, statement: str, facts: Any = ()) -> Row | None:
         """Run a query and answer its first row."""
-        return self.execute(statement, facts).fetchone()
+        rows = self.rows(statement, facts)
+        return rows[0] if rows else None
 
-    def touch(self, statement: str, facts: Any = None) -> int:
+    def touch(self, statement: str, facts: Any = ()) -> int:
         """Run a write and answer how many rows it touched."""
-        return self.execute(statement, facts).rowcount
+        if self.pipeline.is_open:
+            return self.pipeline.touch(statement, facts)
+        return self._execute(statement, facts).rowcount
 
     def plainly(self, statement: str) -> None:
-        """Run statements without parameters, in one message."""
+        """Run statements without parameters, in one message; not while the pipeline is open."""
         self._plain.execute(statement, prepare=False)
+
+    def _execute(self, statement: str, facts: Any) -> psycopg.Cursor[Row]:
+        return self._cursor.execute(statement, facts, prepare=self._prepare)
 
 
 class Transaction:
     """What one write sees and leaves: the session, the time, what it counted and proves."""
 
-    __slots__ = ("_clock", "counts", "db", "links", "made_due", "now")
+    __slots__ = ("_clock", "counts", "db", "has_rung", "links", "made_due", "now")
 
     def __init__(self, db: Session, clock: Clock) -> None:
         self.db = db
@@ -134,6 +160,8 @@ class Transaction:
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
         self.made_due = False
+        self.has_rung = False
+        """Whether other processes were told along with the commit."""
 
     @property
     def by_server(self) -> bool:
@@ -186,10 +214,15 @@ class Connections:
         self._wary_until = 0.0
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
+        self._listener: Listener | None = None
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
+
+    def tell_others_by(self, listener: Listener) -> None:
+        """Let this listener tell other processes of such commits."""
+        self._listener = listener
 
     # --- transactions -----------------------------------------------------------
 
@@ -198,14 +231,15 @@ class Connections:
         kind: str,
         work: Callable[[Transaction], T],
         *,
-        begin: str = BEGIN,
+        in_order: bool = False,
         patience_ms: int | None = None,
         urgent: bool = False,
     ) -> T:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         A transaction that others got in the way of is tried again, so `work` may be called
-        several times. It waits no longer than its patience for what somebody else holds.
+        several times. It waits no longer than its patience for what somebody else holds. With
+        `in_order` batches are joined to their rows as they come, by index.
 
         Raises:
             AlreadyThere: a row of this key is stored.
@@ -215,14 +249,15 @@ class Connections:
         """
         points = faults.POINTS[kind]
         faults.point(points.before)
+        chosen: dict[str, object] = dict(IN_ORDER) if in_order else {}
         if patience_ms is not None:
             if time.monotonic() < self._wary_until:
                 patience_ms = WARY_PATIENCE_MS
-            begin = f"{begin}; SET LOCAL lock_timeout = {patience_ms}"
+            chosen["lock_timeout"] = patience_ms
         for tries in range(1, MOST_TRIES + 1):
             try:
                 with self._session(urgent=urgent) as db:
-                    transaction, answer = self._transact(db, work, begin, points.inside)
+                    transaction, answer = self._transact(db, work, chosen, points.inside)
                 break
             except _IN_THE_WAY as error:
                 if tries == MOST_TRIES:
@@ -241,22 +276,31 @@ class Connections:
         if transaction.made_due:
             for ring in self._rings:
                 ring()
+            if self._listener is not None and not transaction.has_rung:
+                self._listener.ring()
 
     def _transact(
-        self, db: Session, work: Callable[[Transaction], T], begin: str, inside: str
+        self,
+        db: Session,
+        work: Callable[[Transaction], T],
+        chosen: Mapping[str, object],
+        inside: str,
     ) -> tuple[Transaction, T]:
-        if begin == AT_ONCE:
-            with db.at_once.transaction(BEGIN):
-                transaction = Transaction(db, self._clock)
-                answer = work(transaction)
-                faults.point(inside)
-            return transaction, answer
-        db.plainly(begin)
-        transaction = Transaction(db, self._clock)
-        answer = work(transaction)
-        transaction.finish()
-        faults.point(inside)
-        db.plainly("COMMIT")
+        with db.pipeline:
+            db.execute(BEGIN)
+            if chosen:
+                db.execute(f"SELECT {settings(chosen)}")
+            transaction = Transaction(db, self._clock)
+            answer = work(transaction)
+            transaction.finish()
+            faults.point(inside)
+            db.execute("COMMIT")
+            if transaction.made_due and self._listener is not None:
+                ring = self._listener.ring_along()
+                if ring is not None:
+                    transaction.has_rung = True
+                    db.pipeline.part()
+                    db.execute(ring)
         return transaction, answer
 
     def read(self, work: Callable[[Session], T]) -> T:

@@ -59,6 +59,11 @@ INSERT = f"""
     new_payloads AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema)
         SELECT {NEW.columns(("month", "id", "data", "schema"))} FROM n
+    ),
+    new_counts AS (
+        INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
+        SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
+        GROUP BY 1, 2, 3, 4
     )
     INSERT INTO ulak.events (month, {EVENT_COLUMNS})
     SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
@@ -94,18 +99,21 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 
 
-def is_lone(jobs: Sequence[NewJob]) -> bool:
-    """Tell whether this is one job that needs nothing but to be written."""
-    return len(jobs) == 1 and jobs[0].row.dedup_key is None and jobs[0].proof is None
+def are_plain(jobs: Sequence[NewJob]) -> bool:
+    """Tell whether these jobs need nothing but to be written."""
+    return all(job.row.dedup_key is None and job.proof is None for job in jobs)
 
 
-def add_lone(t: Transaction, job: NewJob) -> list[Added]:
-    """Store one job, as if it were not there, with a statement that nobody waits for."""
-    row, payload = job.row, job.payload
-    facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *job.event[1:])
-    t.db.at_once.send(INSERT_ONE, facts)
-    t.made_due = bool(row.lane)
-    return [Added(row, True)]
+def add_plain(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store jobs, as if none of them were there, with a statement that nobody waits for."""
+    if len(jobs) == 1:
+        row, event, payload, _, _ = jobs[0]
+        facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
+        t.db.execute(INSERT_ONE, facts)
+    elif jobs:
+        t.db.execute(INSERT, bind(jobs))
+    t.made_due = any(job.row.lane for job in jobs)
+    return [Added(job.row, True) for job in jobs]
 
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
@@ -153,7 +161,6 @@ def insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     if not jobs:
         return
     for row, event, _, _, proof in jobs:
-        t.count((row.flow, row.flow_version, row.state, row.role), 1)
         if row.lane:
             t.made_due = True
         if proof is not None:

@@ -25,6 +25,7 @@ from ulak.store.postgres.connections import (
     Connections,
     Session,
     Transaction,
+    settings,
     translated,
 )
 from ulak.store.postgres.values import Row
@@ -171,7 +172,7 @@ class PostgresStage:
 
     def _write(self, change: Change) -> tuple[Transaction, Receipt]:
         try:
-            self._session.plainly(IN_ORDER)
+            self._session.execute(f"SELECT {settings(IN_ORDER)}")
             transaction = Transaction(self._session, self._clock)
             (receipt,) = commits.commit(transaction, [change])
             if isinstance(receipt, Committed):

@@ -8,7 +8,7 @@ rows of a batch have in common is sent once per group instead of once per row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, repeat
 from struct import pack
 from typing import Any
@@ -47,40 +47,64 @@ class Id(bytes):
     __slots__ = ()
 
 
-class Ids:
-    """Many ids as one array."""
+class Array:
+    """Many values of one type as one array; written out once, however often it is sent."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_written", "values")
 
-    def __init__(self, values: Sequence[bytes]) -> None:
+    def __init__(self, values: Sequence[Any]) -> None:
         self.values = values
+        self._written: bytes | None = None
+
+    def written(self) -> bytes:
+        """Answer it as it is sent."""
+        if self._written is None:
+            self._written = self._write()
+        return self._written
+
+    def _write(self) -> bytes:
+        raise NotImplementedError
 
 
-class Numbers:
-    """Many whole numbers, or None, as one array."""
+class Ids(Array):
+    """Many ids."""
 
-    __slots__ = ("values",)
+    __slots__ = ()
 
-    def __init__(self, values: Sequence[int | None]) -> None:
-        self.values = values
-
-
-class Texts:
-    """Many texts, or None, as one array."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, values: Sequence[str | None]) -> None:
-        self.values = values
+    def _write(self) -> bytes:
+        return _array(_UUID, len(self.values), _SIXTEEN + _SIXTEEN.join(self.values))
 
 
-class Blobs:
-    """Many byte strings, or None, as one array."""
+class Numbers(Array):
+    """Many whole numbers, or None."""
 
-    __slots__ = ("values",)
+    __slots__ = ()
 
-    def __init__(self, values: Sequence[bytes | None]) -> None:
-        self.values = values
+    def _write(self) -> bytes:
+        values = self.values
+        if None in values:
+            body = b"".join([_NULL if v is None else pack(">iq", 8, v) for v in values])
+            return _array(_INT8, len(values), body, nulls=True)
+        flat = chain.from_iterable(zip(repeat(8), values, strict=False))
+        return _array(_INT8, len(values), pack(">" + "iq" * len(values), *flat))
+
+
+class Texts(Array):
+    """Many texts, or None."""
+
+    __slots__ = ()
+
+    def _write(self) -> bytes:
+        return _packed(_TEXT, [None if v is None else v.encode() for v in self.values])
+
+
+class Blobs(Array):
+    """Many byte strings, or None."""
+
+    __slots__ = ()
+
+    def _write(self) -> bytes:
+        return _packed(_BYTEA, self.values)
 
 
 def _array(element: int, number: int, body: bytes, *, nulls: bool = False) -> bytes:
@@ -97,42 +121,27 @@ class _IdDumper(Dumper):
         return obj
 
 
-class _IdsDumper(Dumper):
+class _ArrayDumper(Dumper):
     format = Format.BINARY
+
+    def dump(self, obj: Array) -> Buffer:
+        return obj.written()
+
+
+class _IdsDumper(_ArrayDumper):
     oid = _UUID_ARRAY
 
-    def dump(self, obj: Ids) -> Buffer:
-        body = _SIXTEEN + _SIXTEEN.join(obj.values)
-        return _array(_UUID, len(obj.values), body)
 
-
-class _NumbersDumper(Dumper):
-    format = Format.BINARY
+class _NumbersDumper(_ArrayDumper):
     oid = _INT8_ARRAY
 
-    def dump(self, obj: Numbers) -> Buffer:
-        values = obj.values
-        if None in values:
-            body = b"".join([_NULL if v is None else pack(">iq", 8, v) for v in values])
-            return _array(_INT8, len(values), body, nulls=True)
-        flat = chain.from_iterable(zip(repeat(8), values, strict=False))
-        return _array(_INT8, len(values), pack(">" + "iq" * len(values), *flat))
 
-
-class _TextsDumper(Dumper):
-    format = Format.BINARY
+class _TextsDumper(_ArrayDumper):
     oid = _TEXT_ARRAY
 
-    def dump(self, obj: Texts) -> Buffer:
-        return _packed(_TEXT, [None if v is None else v.encode() for v in obj.values])
 
-
-class _BlobsDumper(Dumper):
-    format = Format.BINARY
+class _BlobsDumper(_ArrayDumper):
     oid = _BYTEA_ARRAY
-
-    def dump(self, obj: Blobs) -> Buffer:
-        return _packed(_BYTEA, obj.values)
 
 
 def _packed(element: int, values: Sequence[bytes | None]) -> bytes:
@@ -168,7 +177,12 @@ def teach(adapters: AdaptersMap) -> None:
     adapters.register_loader("uuid", _UuidLoader)
 
 
-_ARRAYS: Mapping[str, Any] = {"uuid": Ids, "bigint": Numbers, "text": Texts, "bytea": Blobs}
+# What batches have in common is most often what the batch before had in common.
+MOST_REMEMBERED = 64
+FEW = 8
+"""Batches with more groups than these are not remembered: their rows have little in common."""
+
+_ARRAYS: Mapping[str, type[Array]] = {"uuid": Ids, "bigint": Numbers, "text": Texts, "bytea": Blobs}
 
 
 class Sheet:
@@ -182,8 +196,9 @@ class Sheet:
         self._name = name
         self._own = tuple(own)
         self._own_arrays = tuple(_ARRAYS[kind] for kind in own.values())
-        self._shared = tuple(shared)
+        self._shared = tuple(f"{name}_{column}" for column in shared)
         self._shared_arrays = tuple(_ARRAYS[kind] for kind in shared.values())
+        self._bind_shared = lru_cache(MOST_REMEMBERED)(self._new_shared)
         columns = [f"%({name}_{column})s::{kind}[]" for column, kind in own.items()]
         columns.append(f"%({name}_group)s::bigint[]")
         self.source = f"unnest({', '.join(columns)}) AS {name} ({', '.join(own)}, in_group)"
@@ -209,11 +224,19 @@ class Sheet:
             self._own, self._own_arrays, _turned(rows, len(self._own)), strict=True
         ):
             bound[f"{name}_{column}"] = array(values)
-        for column, array, values in zip(
-            self._shared, self._shared_arrays, _turned(shared, len(self._shared)), strict=True
-        ):
-            bound[f"{name}_{column}"] = array(values)
-        return bound
+        groups = tuple(shared)
+        return bound | (
+            self._bind_shared(groups) if len(groups) <= FEW else self._new_shared(groups)
+        )
+
+    def _new_shared(self, groups: tuple[Row, ...]) -> dict[str, Array]:
+        columns = _turned(groups, len(self._shared))
+        return {
+            column: array(values)
+            for column, array, values in zip(
+                self._shared, self._shared_arrays, columns, strict=True
+            )
+        }
 
 
 def _turned(rows: Sequence[Row], width: int) -> Sequence[Sequence[Any]]:

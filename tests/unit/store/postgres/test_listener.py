@@ -42,6 +42,10 @@ def wait_until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def rings_in(db: psycopg.Connection, seconds: float) -> int:
+    return sum(not n.payload.endswith(" test") for n in db.notifies(timeout=seconds))
+
+
 @pytest.mark.shows("E-55")
 def test_a_commit_of_another_process_wakes(store: PostgresStore, url: str) -> None:
     rung = threading.Event()
@@ -66,20 +70,69 @@ def test_a_crowd_of_commits_is_at_most_one_ring_in_five_milliseconds(
     store: PostgresStore, db: psycopg.Connection
 ) -> None:
     db.execute(f"LISTEN {CHANNEL}")
-    ours, desk, before = listener_of(store), Desk(store), 0
-    rings = [n for n in db.notifies(timeout=0.1) if not n.payload]
+    ours, desk = listener_of(store), Desk(store)
+    rings_in(db, 0.1)
     before = ours.rung
     began = time.monotonic()
     for _ in range(100):
         desk.submit()
     took = time.monotonic() - began
-    rings = [n for n in db.notifies(timeout=0.3) if not n.payload]
-    most = took / QUIET_S + 2
-    assert 1 <= ours.rung - before == len(rings) <= most
+    rings = rings_in(db, 0.3)
+    assert 1 <= rings == ours.rung - before <= took / QUIET_S + 2
     for _ in range(1000):
         ours.ring()
-    rings = [n for n in db.notifies(timeout=0.3) if not n.payload]
-    assert 1 <= len(rings) <= 3
+    assert 1 <= rings_in(db, 0.3) <= 3
+
+
+@pytest.mark.shows("E-55")
+def test_threads_that_commit_at_once_ring_once(store: PostgresStore) -> None:
+    ours = listener_of(store)
+    time.sleep(2 * QUIET_S)
+    gate, along = threading.Barrier(8), []
+
+    def commit() -> None:
+        gate.wait()
+        along.append(ours.ring_along())
+
+    threads = [threading.Thread(target=commit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(ring is not None for ring in along) == 1
+
+
+@pytest.mark.shows("E-55")
+def test_a_process_does_not_answer_its_own_rings(store: PostgresStore, url: str) -> None:
+    ours, desk = listener_of(store), Desk(store)
+    for _ in range(3):
+        desk.submit()
+        time.sleep(2 * QUIET_S)
+    other = PostgresStore(url)
+    other.open()
+    try:
+        Desk(other).submit()
+        wait_until(lambda: ours.heard)
+        assert ours.heard == 1
+        assert ours.rung >= 3
+    finally:
+        other.close()
+
+
+@pytest.mark.shows("E-55")
+def test_a_ring_that_is_refused_is_no_failed_commit(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, desk = listener_of(store), Desk(store)
+    time.sleep(2 * QUIET_S)
+    monkeypatch.setattr(ours, "_ring", f"NOTIFY {CHANNEL}, '{'x' * 9000}'")
+    job = desk.submit()
+    assert desk.job(job.id) == job
+    monkeypatch.undo()
+    time.sleep(2 * QUIET_S)
+    before = ours.rung
+    desk.submit()
+    assert ours.rung == before + 1
 
 
 @pytest.mark.shows("E-55")
@@ -94,11 +147,11 @@ def test_a_listener_that_hears_nothing_notices_it_and_begins_again(
     else:
         # The test of the ring comes at once, its channel is another's, and its patience is short.
         monkeypatch.setattr(listener, "TEST_PATIENCE_S", 0.05)
-        monkeypatch.setattr(listener, "CHANNEL", "elsewhere")
+        monkeypatch.setattr(ours, "_test", "NOTIFY elsewhere, 'test'")
         ours._next_test = 0.0
         ours.ring()
         wait_until(lambda: ours.is_well is False)
-        monkeypatch.setattr(listener, "CHANNEL", CHANNEL)
+        monkeypatch.undo()
     wait_until(lambda: db.execute(LISTENERS, [CHANNEL]).fetchall() not in ([], [(pid,)]))
     wait_until(lambda: ours.is_well)
     db.execute(f"NOTIFY {CHANNEL}")

@@ -1,0 +1,156 @@
+"""What it is to lease a job: which ones may be, which is next, and what a lease writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ulak.core import event as kinds
+from ulak.core.job import Event, JobRow, Payload, Result
+from ulak.core.lifecycle import BUSY, READY
+from ulak.store.lines import own_event
+from ulak.store.postgres import trail
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.months import month_of
+from ulak.store.postgres.values import (
+    RESULT_COLUMNS,
+    Ids,
+    Numbers,
+    Row,
+    Texts,
+    as_job,
+    as_result,
+)
+from ulak.store.protocol import Claim, ClaimRequest
+
+NOW = "%(now)s::bigint"
+"""The time, where it is a parameter."""
+
+
+def claimable(line: str, priority: str, when: str = "<=", now: str = NOW) -> str:
+    """Write the condition of jobs that may be leased, of the lane and the priority of a line."""
+    return f"""
+        lane = {line}.lane AND priority = {priority}.priority AND not_before {when} {now}
+        AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+    """
+
+
+def urgency(job: str) -> str:
+    """Write the order in which jobs are leased: the most urgent, then the longest due."""
+    return f"""
+        CASE WHEN %(ageing)s::bigint = 0 THEN {job}.priority ELSE 0 END,
+        {job}.not_before + {job}.priority * %(ageing)s::bigint, {job}.priority, {job}.id
+    """
+
+
+def next_due(now: str = NOW) -> str:
+    """Write the query for the moment at which the next job of these lanes may be leased."""
+    return f"""
+        SELECT min(c.not_before) FROM unnest(%(lanes)s::text[]) AS l (lane)
+        CROSS JOIN generate_series(0, 3) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT not_before FROM ulak.jobs
+            WHERE {claimable("l", "p", ">", now)} ORDER BY not_before LIMIT 1
+        ) AS c
+    """
+
+
+def lease(chosen: str, now: str = NOW) -> str:
+    """Write the statement that leases the jobs which `chosen` selects, and answers them."""
+    return f"""
+    WITH {chosen}
+    UPDATE ulak.jobs AS j SET
+        leased_by = %(worker)s::text, leased_at = {now}, token = token + 1, stood = 1,
+        state = coalesce(e.busy, j.state),
+        role = CASE WHEN e.busy IS NULL THEN j.role ELSE '{BUSY}' END,
+        version = version + (e.busy IS NOT NULL)::integer,
+        seq = seq + (e.busy IS NOT NULL)::integer,
+        changed_at = CASE WHEN e.busy IS NULL THEN j.changed_at ELSE {now} END
+    FROM chosen JOIN ulak.payloads AS p ON p.job_id = chosen.id AND p.month = chosen.month
+    LEFT JOIN unnest(
+        %(flows)s::text[], %(versions)s::bigint[], %(states)s::text[], %(busy)s::text[]
+    ) AS e (flow, flow_version, state, busy)
+      ON e.flow = chosen.flow AND e.flow_version = chosen.flow_version
+     AND e.state = chosen.state AND chosen.role = '{READY}'
+    WHERE j.id = chosen.id
+    RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}, j.month,
+              CASE WHEN e.busy IS NOT NULL THEN chosen.state END, p.data, p.schema
+    """
+
+
+CHOSEN = "id, month, flow, flow_version, state, role"
+"""What must be known of a job to lease it."""
+
+LEASE = lease(f"""
+    chosen AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[]))
+""")
+RESULTS = f"""
+    SELECT {RESULT_COLUMNS} FROM ulak.results
+    WHERE job_id = ANY (%s::uuid[]) AND month = ANY (%s::bigint[])
+    ORDER BY job_id, round, stage, name
+"""
+
+_WIDTH = len(JobRow._fields)
+
+
+def facts_of(request: ClaimRequest) -> dict[str, Any]:
+    """Answer the parameters of a lease that are the same for every job."""
+    return _entries(tuple(request.entries.items())) | {
+        "worker": request.worker,
+        "ageing": request.ageing_us,
+    }
+
+
+@lru_cache(64)
+def _entries(entries: tuple[tuple[tuple[str, int, str], str], ...]) -> dict[str, Any]:
+    return {
+        "flows": Texts([key[0] for key, _ in entries]),
+        "versions": Numbers([key[1] for key, _ in entries]),
+        "states": Texts([key[2] for key, _ in entries]),
+        "busy": Texts([busy for _, busy in entries]),
+    }
+
+
+def claims_of(request: ClaimRequest, leased: Sequence[Row]) -> list[Claim]:
+    """Read what was leased, in the order of its urgency, without results."""
+    claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_WIDTH + 2 :]), ()) for found in leased]
+    ageing = request.ageing_us
+
+    def urgency(claim: Claim) -> tuple[int, int, bytes]:
+        row = claim.row
+        if ageing:
+            return (row.not_before + row.priority * ageing, row.priority, row.id)
+        return (row.priority, row.not_before, row.id)
+
+    claims.sort(key=urgency)
+    return claims
+
+
+def write_entries(t: Transaction, worker: str, leased: Sequence[Row]) -> None:
+    """Write down which of the jobs that were leased have entered a busy state thereby."""
+    entered: list[tuple[str, int, Event]] = []
+    for found in leased:
+        month, origin = found[_WIDTH : _WIDTH + 2]
+        if origin is not None:
+            row = as_job(found[:_WIDTH])
+            event = own_event(row, kinds.ENTERED, origin, worker, worker, t.now)
+            entered.append((row.tenant, month, event))
+            t.count((row.flow, row.flow_version, origin, READY), -1)
+            t.count((row.flow, row.flow_version, row.state, BUSY), 1)
+    trail.append_own(t, entered)
+
+
+def has_results(claims: Sequence[Claim]) -> bool:
+    """Tell whether one of them has results of earlier stages."""
+    return any(claim.row.has_results for claim in claims)
+
+
+def with_results(db: Session, claims: Sequence[Claim]) -> list[Claim]:
+    """Answer the claims with the results of earlier stages."""
+    rows = [claim.row for claim in claims if claim.row.has_results]
+    months = sorted({month_of(row.created_at) for row in rows})
+    found: dict[bytes, list[Result]] = {}
+    for row in db.rows(RESULTS, (Ids([row.id for row in rows]), Numbers(months))):
+        found.setdefault(row[0], []).append(as_result(row))
+    return [claim._replace(results=tuple(found.get(claim.row.id, ()))) for claim in claims]

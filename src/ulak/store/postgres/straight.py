@@ -1,0 +1,229 @@
+"""The straight way of a claim: one round trip, its BEGIN and its COMMIT included.
+
+It looks how many jobs of which lane and priority are next and takes so many of each. It takes
+nothing where more must be thought of: a lease has lapsed, something is paused, a job needs a slot
+or tokens. Then it says so, and the claim goes step by step (`claims`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ulak.clock import Instant
+from ulak.store.in_turn import is_family
+from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
+from ulak.store.postgres import leases
+from ulak.store.postgres.clock import SERVER_TIME
+from ulak.store.postgres.connections import IN_ORDER, Transaction, settings
+from ulak.store.postgres.leasing import (
+    CHOSEN,
+    NOW,
+    claimable,
+    facts_of,
+    lease,
+    next_due,
+    urgency,
+    write_entries,
+)
+from ulak.store.postgres.pipeline import Answer
+from ulak.store.postgres.values import Numbers, Row, Texts
+from ulak.store.protocol import ClaimRequest, Want
+
+ANY_LAPSES = 2**31
+
+# The worker's row is held so that nobody can declare it lapsed in the middle of its claim; a
+# renewal, which moves no key, need not wait. The rest is one look for those who use none of it.
+LOOK = f"""
+    SELECT {SERVER_TIME} AS server_time,
+        (SELECT 1 FROM ulak.workers WHERE id = %(worker)s::text FOR KEY SHARE) AS is_worker,
+        EXISTS (SELECT FROM ulak.workers WHERE {leases.HAS_LAPSED}) AS any_lapsed,
+        EXISTS (SELECT FROM ulak.requests) AS any_requests,
+        EXISTS (SELECT FROM ulak.pauses) AS any_pauses,
+        (SELECT min(until_at) FROM ulak.pauses WHERE until_at IS NOT NULL) AS pause_ends_at,
+        (SELECT min(ready_at) FROM ulak.buckets WHERE ready_at IS NOT NULL) AS bucket_ready_at
+"""
+# Three statements, none of which is waited for. What one has found is handed on to the next in
+# settings of the transaction: the time, which is the server's where that decides; whether the way
+# is clear; whether a job is particular.
+_THEN = "current_setting('ulak.now')::bigint"
+_IS_CLEAR = "current_setting('ulak.is_clear')::boolean"
+LOOK_AHEAD = f"""
+    SELECT look.*,
+        set_config('ulak.now', CASE WHEN %(by_server)s::boolean
+                               THEN server_time ELSE {NOW} END::text, true),
+        set_config('ulak.is_clear', (is_worker IS NOT NULL AND NOT (
+            any_lapsed OR any_pauses OR coalesce(bucket_ready_at <= server_time, false)
+        ))::text, true)::boolean,
+        {settings(IN_ORDER)}
+    FROM ({LOOK}) AS look
+"""
+IS_ODD = "SELECT coalesce(nullif(current_setting('ulak.is_odd', true), '')::boolean, false)"
+LOOK_BACK = f"{IS_ODD}, ({next_due(_THEN)})"
+
+
+def _lease_next(now: str, *, if_: str) -> str:
+    return lease(
+        f"""
+        shares AS MATERIALIZED (
+            SELECT lane, priority, count(*) AS share,
+                max(lapses) >= {SUSPECT_LAPSES} OR count(slot) + count(rate) > 0 AS is_particular
+            FROM (
+                SELECT c.*, l.places, row_number() OVER (
+                    PARTITION BY l.want ORDER BY {urgency("c")}
+                ) AS number
+                FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
+                    AS l (lane, want, places)
+                CROSS JOIN generate_series(0, 3) AS p (priority)
+                CROSS JOIN LATERAL (
+                    SELECT id, lane, priority, not_before, lapses, slot, rate FROM ulak.jobs
+                    WHERE {claimable("l", "p", now=now)} AND lapses <= %(lapses)s::bigint
+                    ORDER BY not_before, id LIMIT l.places
+                ) AS c
+                WHERE {if_}
+            ) AS s WHERE number <= places
+            GROUP BY lane, priority
+        ),
+        odd AS MATERIALIZED (
+            SELECT set_config(
+                'ulak.is_odd', coalesce(bool_or(is_particular), false)::text, true
+            )::boolean AS is_odd FROM shares
+        ),
+        chosen AS MATERIALIZED (
+            SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
+                SELECT {CHOSEN} FROM ulak.jobs
+                WHERE {claimable("s", "s", now=now)}
+                  AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
+                ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
+            ) AS c
+            WHERE NOT (SELECT is_odd FROM odd)
+        )
+        """,
+        now,
+    )
+
+
+STRAIGHT = _lease_next(_THEN, if_=_IS_CLEAR)
+ANYWAY = _lease_next(NOW, if_="true")
+
+
+class Look(NamedTuple):
+    """What a claim sees besides jobs."""
+
+    server_time: Instant
+    is_worker: int | None
+    any_lapsed: bool
+    any_requests: bool
+    any_pauses: bool
+    pause_ends_at: Instant | None
+    bucket_ready_at: Instant | None
+
+    def next_at(self) -> Instant | None:
+        """Answer when a pause ends or tokens suffice."""
+        return earliest(self.pause_ends_at, self.bucket_ready_at)
+
+
+class Seen(NamedTuple):
+    """Where the straight way has led to."""
+
+    look: Look
+    is_through: bool
+    """Nothing was in the way: what was leased is all that is due."""
+    next_due: Instant | None
+    leased: list[Row]
+
+
+_LOOKED = len(Look._fields)
+
+
+class Journey(NamedTuple):
+    """The answers to the three statements, which are there when they have been waited for."""
+
+    ahead: Answer
+    leased: Answer
+    back: Answer
+
+    def seen(self, t: Transaction) -> Seen:
+        """Read them, and take over the server's time."""
+        row = self.ahead.rows[0]
+        look, is_clear = Look(*row[:_LOOKED]), row[_LOOKED + 1]
+        is_odd, due = self.back.rows[0]
+        t.hear(look.server_time)
+        return Seen(look, is_clear and not is_odd, due, self.leased.rows)
+
+
+def look(t: Transaction, request: ClaimRequest) -> Look:
+    """Look at what there is besides jobs, and hold the worker's row."""
+    facts = {"worker": request.worker, "now": t.now, "by_server": t.by_server}
+    found = t.db.row(LOOK, facts)
+    assert found is not None  # noqa: S101 - a query without a table answers one row
+    return Look(*found)
+
+
+def is_open_to(request: ClaimRequest) -> bool:
+    """Tell whether a claim can go this way: those who take turns cannot."""
+    return not any(is_family(lane) for want in request.wants for lane in want.lanes)
+
+
+def go(t: Transaction, request: ClaimRequest) -> Journey:
+    """Lease what is due, if nothing is in the way. What it answers is there after the commit."""
+    facts = _facts(t, request, request.wants, lapses=_most(request))
+    journey = Journey(
+        t.db.later(LOOK_AHEAD, facts), t.db.later(STRAIGHT, facts), t.db.later(LOOK_BACK, facts)
+    )
+    if request.entries:
+        t.db.pipeline.wait()
+        write_entries(t, request.worker, journey.seen(t).leased)
+    return journey
+
+
+def go_anyway(
+    t: Transaction, request: ClaimRequest, want: Want, *, lapses: int
+) -> Sequence[Row] | None:
+    """Lease what is due whatever there is besides jobs; None when a job is particular."""
+    facts = _facts(t, request, [want], lapses=lapses)
+    leased, odd = t.db.later(ANYWAY, facts), t.db.later(IS_ODD)
+    t.db.pipeline.wait()
+    if odd.rows[0][0]:
+        return None
+    write_entries(t, request.worker, leased.rows)
+    return leased.rows
+
+
+def _most(request: ClaimRequest) -> int:
+    return ANY_LAPSES if request.suspects else NO_SUSPECTS
+
+
+def _facts(
+    t: Transaction,
+    request: ClaimRequest,
+    wants: Sequence[Want],
+    *,
+    lapses: int,
+) -> dict[str, object]:
+    return (
+        facts_of(request)
+        | _lines(tuple(wants))
+        | {
+            "now": t.now,
+            "by_server": t.by_server,
+            "lapses": lapses,
+        }
+    )
+
+
+@lru_cache(64)
+def _lines(wants: tuple[Want, ...]) -> dict[str, object]:
+    lines = [
+        (lane, number, max(want.places, 0))
+        for number, want in enumerate(wants)
+        for lane in want.lanes
+    ]
+    lanes, numbers, places = zip(*lines, strict=True) if lines else ((), (), ())
+    return {"lanes": Texts(lanes), "wants": Numbers(numbers), "places": Numbers(places)}
+
+
+def earliest(*dates: Instant | None) -> Instant | None:
+    """Answer the first of the dates that are known."""
+    return min((date for date in dates if date is not None), default=None)
