@@ -6,6 +6,7 @@ A ring is a doorbell: one that is lost costs a little time, since the loop looks
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ulak.engine.crossing import call_on
 from ulak.errors import StoreError
@@ -19,39 +20,59 @@ class Bell:
         self._store = store
         self._glance_s = glance_s
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._sleeper: asyncio.Future[None] | None = None
+        self._on_ring: Callable[[], None] | None = None
+        self._is_awake = False
         self._rung = False
 
     def ring(self) -> None:
         """Wake the sleeper from any thread; a crowd of rings is one."""
         if not self._rung:
             self._rung = True
-            call_on(self._loop, self._wake.set)
+            call_on(self._loop, self._rung_here)
 
     def wake(self) -> None:
         """Wake the sleeper, on the loop itself."""
-        self._wake.set()
+        self._is_awake = True
+        self._stir()
 
     def hush(self) -> None:
         """Forget every ring so far: whoever calls this looks at the store next."""
         self._rung = False
-        self._wake.clear()
+        self._is_awake = False
 
-    async def sleep(self, timeout_s: float) -> None:
-        """Sleep until woken; glance at a shared store meanwhile, since its ring may be far away."""
+    async def sleep(self, timeout_s: float, on_ring: Callable[[], None] | None = None) -> None:
+        """Sleep until woken; glance at a shared store meanwhile, since its ring may be far away.
+
+        What a ring is to bring about, `on_ring` does at once: before the sleeper has got up.
+        """
         is_shared = self._store.features.shared
         glance = self._glance_s if is_shared else timeout_s
         deadline = self._loop.time() + timeout_s
-        while not self._wake.is_set():
+        while not self._is_awake:
             left = deadline - self._loop.time()
             if left <= 0:
                 return
+            self._sleeper = self._loop.create_future()
+            self._on_ring = on_ring
+            alarm = self._loop.call_later(min(glance, left), self._stir)
             try:
-                async with asyncio.timeout(min(glance, left)):
-                    await self._wake.wait()
-            except TimeoutError:
-                if is_shared and self._has_changed_elsewhere():
-                    return
+                await self._sleeper
+            finally:
+                alarm.cancel()
+                self._on_ring = None
+            if not self._is_awake and is_shared and self._has_changed_elsewhere():
+                return
+
+    def _rung_here(self) -> None:
+        on_ring, self._on_ring = self._on_ring, None
+        self.wake()
+        if on_ring is not None:
+            on_ring()
+
+    def _stir(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def _has_changed_elsewhere(self) -> bool:
         try:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import (
     Any,
@@ -282,10 +281,13 @@ class Engine(Acts, Scheduling, Steering):
             StoreError: the store could not answer.
         """
         self._refuse_on_a_loop("submit")
-        make = partial(
-            self.prepare, flow, *arguments, tenant=tenant, actor=actor, priority=priority,
-            after=after, expires=expires, dedup_key=dedup_key,
-        )  # fmt: skip
+
+        def make() -> NewJob:
+            return self.prepare(
+                flow, *arguments, tenant=tenant, actor=actor, priority=priority, after=after,
+                expires=expires, dedup_key=dedup_key,
+            )  # fmt: skip
+
         if connection is not None:
             added = caller.add(guest_of(self.store), connection, make)
             return Job(added.row, created=added.created)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from ulak.engine.active import ActiveRun
 from ulak.engine.stages import Stages
+from ulak.engine.threads import Aside
 from ulak.errors import StoreError
 from ulak.store.protocol import Progress
 
@@ -25,10 +25,10 @@ BEATS_PER_REPORT = 4
 class Heart:
     """Beats four times a second for as long as the worker's loop turns."""
 
-    def __init__(self, worker: Worker, stages: Stages, executor: Executor) -> None:
+    def __init__(self, worker: Worker, stages: Stages, aside: Aside) -> None:
         self._worker = worker
         self._stages = stages
-        self._executor = executor
+        self._aside = aside
         self._reporting = False
 
     async def beat(self) -> None:
@@ -71,7 +71,7 @@ class Heart:
         # Not awaited: behind a claim that hangs, the loop would seem to be stuck.
         self._reporting = True
         said, self._worker.progress = self._worker.progress, {}
-        self._executor.submit(self._write, list(said.values()))
+        self._aside.submit(self._write, list(said.values()))
 
     def _write(self, said: list[Progress]) -> None:
         try:

@@ -73,7 +73,7 @@ class Intake:
         Raises:
             Overloaded: too much is waiting already; nothing was accepted.
         """
-        offer = _offer(jobs, self._patience_s)
+        offer = _offer(jobs, time.monotonic() + self._patience_s)
         with self._lock:
             self._refuse_when_full(len(jobs), offer.size)
             self._waiting.append(offer)
@@ -96,17 +96,18 @@ class Intake:
                 self._busy = True
         if not alone:
             return self.offer(jobs).result(timeout_s)
-        offer = _offer(jobs, timeout_s)
+        give_up_at = time.monotonic() + timeout_s
         try:
-            return self._add(jobs, offer.give_up_at)
+            return self._add(jobs, give_up_at)
         except Contended:
+            offer = _offer(jobs, give_up_at)
             self._set_aside([offer])
         finally:
             with self._lock:
                 self._busy = False
                 if self._waiting:
                     self._arrived.notify()
-        return offer.answer.result(max(0.0, offer.give_up_at - time.monotonic()))
+        return offer.answer.result(max(0.0, give_up_at - time.monotonic()))
 
     def close(self) -> None:
         """Store what is waiting, then take nothing more until it is opened again."""
@@ -267,9 +268,9 @@ class Intake:
             pause = FIRST_PAUSE_S if has_moved else min(pause * 2, LONGEST_PAUSE_ASIDE_S)
 
 
-def _offer(jobs: Sequence[NewJob], patience_s: float) -> Offer:
+def _offer(jobs: Sequence[NewJob], give_up_at: float) -> Offer:
     size = sum(len(job.payload.data) for job in jobs)
-    return Offer(jobs, Future(), size, time.monotonic() + patience_s)
+    return Offer(jobs, Future(), size, give_up_at)
 
 
 def guest_of(store: Store) -> Guest:

@@ -1,10 +1,20 @@
-"""A fixed set of threads for plain `def` stages; one that hangs is simply not free."""
+"""Threads of a worker: a fixed set for plain `def` stages, and one for what its loop may not do."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from ulak.engine.crossing import call_on
+
+log = logging.getLogger("ulak.worker")
+
+T = TypeVar("T")
 
 
 class Threads:
@@ -47,3 +57,70 @@ class Threads:
             work()
             with self._lock:
                 self._idle += 1
+
+
+class Aside:
+    """One thread that does what would stop a loop, one thing after the other.
+
+    An executor could do the same; each way through it takes three times as long, and a job that
+    is claimed takes two of them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"ulak-{name}", daemon=True)
+        self._thread.start()
+
+    def run(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        then: Callable[[T], object] | None = None,
+    ) -> asyncio.Future[T]:
+        """Have it done, from the loop; answer what it will answer or raise.
+
+        With `then`, the answer goes there first, before anybody who waits for it.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                answer = function(*arguments)
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+                call_on(loop, _fail, future, error)
+            else:
+                call_on(loop, _settle, future, answer, then)
+
+        self._queue.put(work)
+        return future
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have it done; nobody waits."""
+        self._queue.put(partial(function, *arguments))
+
+    def close(self) -> None:
+        """Let the thread go when it has done what it was given."""
+        self._queue.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            try:
+                work()
+            except Exception:  # a worker loop: the next piece of work must be done
+                log.exception("work that nobody waits for failed")
+
+
+def _settle(future: asyncio.Future[T], answer: T, then: Callable[[T], object] | None) -> None:
+    if then is not None:
+        then(answer)
+    if not future.done():  # whoever waited may have been cancelled
+        future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

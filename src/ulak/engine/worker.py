@@ -1,8 +1,8 @@
 """A worker: claims jobs, runs their stages, and gives every one back.
 
 One asyncio loop. Async stages run on it, plain ones in threads, isolated ones in children.
-Claims and upkeep use an executor thread, commits the committer's, renewals the lease's; only
-this file knows how they meet.
+Claims and upkeep use a thread aside, commits the committer's, renewals the lease's; only this
+file knows how they meet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,11 +34,12 @@ from ulak.engine.pools import Pools
 from ulak.engine.ports import StoreTime, WorkerSettings
 from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
+from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
 from ulak.errors import FlowError, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
 from ulak.store.flow_control import FLOW, QUEUE
-from ulak.store.protocol import Claim, ClaimRequest, Progress
+from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -88,7 +88,7 @@ class Worker:
             for state, during in flow.table.entries.items()
         }
         self._running: dict[bytes, ActiveRun] = {}
-        self._claimer = ThreadPoolExecutor(1, "ulak-claimer")
+        self._aside = Aside("claimer")
         self._resources: dict[type, Any] = {}
         self._lease: Lease | None = None
         self.new_commit_id = CommitIds()
@@ -96,6 +96,9 @@ class Worker:
         self._saturated = False
         self._paused: frozenset[tuple[str, str]] = frozenset()
         """The queues and flows that were paused when the last claim looked."""
+        self._claim: asyncio.Future[Claimed] | None = None
+        """The claim that is under way."""
+        self._looked_at = 0.0
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""
         self._stopping = False
@@ -167,14 +170,14 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
         self._stages = Stages(self.settings, self._ended)
-        self._heart = Heart(self, self._stages, self._claimer)
+        self._heart = Heart(self, self._stages, self._aside)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
             for kind, factory in self.engine.resources.items():
                 self._resources[kind] = await stack.enter_async_context(factory())
             self.committer.start()
-            await self._in_thread(self._register)
+            await self._aside.run(self._register)
             stop_ringing = self.engine.on_ring(self._bell.ring)
             background = [
                 asyncio.create_task(self._heart.beat(), name="ulak-heart"),
@@ -189,35 +192,29 @@ class Worker:
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
-                await self._in_thread(self._leave)
+                await self._aside.run(self._leave)
 
     # --- claiming ---------------------------------------------------------------
 
     async def _claim_until_stopped(self, until_idle: bool) -> None:
         pause = micros(self.settings.poll) / 1e6
-        looked_at = 0.0
         while not self._stopping:
             if self._lost and not await self._has_registered_again():
                 await self._bell.sleep(pause)
                 continue
-            self._bell.hush()
-            if self._lease is not None and not self._lease.is_calm():
+            if not self._may_claim():
                 await asyncio.sleep(CALM_LOOK_S)
                 continue
-            wants = self._pools.wants()
-            rest = looked_at + LOOK_EVERY_S - self._loop.time()
-            if not wants and rest > 0:
+            rest = self._looked_at + LOOK_EVERY_S - self._loop.time()
+            if self._claim is None and rest > 0 and not self._pools.wants():
+                self._bell.hush()
                 await self._bell.sleep(rest)
                 continue
-            # With no place free the claim takes nothing, but it still learns what is asked of
-            # the jobs that run here.
-            looked_at = self._loop.time()
-            self._finished_since = False
-            request = ClaimRequest(
-                self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
-            )
+            if self._claim is None:
+                self._begin_claim()
+            assert self._claim is not None  # noqa: S101 - just begun, or by a ring
             try:
-                claimed = await self._in_thread(self.store.claim, request)
+                claimed = await self._claim
             except StoreError as error:
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
@@ -225,24 +222,54 @@ class Worker:
                 self._is_unsure = True
                 await self._bell.sleep(min(pause, AGAIN_S))
                 continue
-            self.time.hear(claimed.now)
-            self._paused = claimed.paused
-            self._take(claimed.claims, claimed.requests)
+            finally:
+                self._claim = None
             if self._is_unsure:
                 self._is_unsure = not await self._has_given_back_the_unknown()
             taken = len(claimed.claims)
-            self._saturated = self._pools.is_saturated(wants, taken)
             if self._saturated and taken:
                 continue
             if until_idle:
                 if not taken and await self._is_idle():
                     return
                 continue
-            await self._bell.sleep(self._until(claimed.next_at))
+            await self._bell.sleep(self._until(claimed.next_at), on_ring=self._answer_ring)
+        if self._claim is not None:
+            # Begun by a ring just before the end: what it has leased is to be given back.
+            await asyncio.wait([self._claim])
+
+    def _may_claim(self) -> bool:
+        return self._lease is None or self._lease.is_calm()
+
+    def _begin_claim(self) -> None:
+        """Send a claim; what it leases begins as soon as it is known.
+
+        With no place free the claim takes nothing, but it still learns what is asked of the jobs
+        that run here.
+        """
+        self._bell.hush()
+        self._looked_at = self._loop.time()
+        self._finished_since = False
+        wants = self._pools.wants()
+        request = ClaimRequest(
+            self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
+        )
+        self._claim = self._aside.run(self.store.claim, request, then=partial(self._took, wants))
+
+    def _answer_ring(self) -> None:
+        """A ring has come while nothing was to be done: do not wait until the loop comes round."""
+        if self._may_claim() and self._pools.wants() and not (self._stopping or self._lost):
+            self._begin_claim()
+
+    def _took(self, wants: tuple[Want, ...], claimed: Claimed) -> None:
+        self.time.hear(claimed.now)
+        self._paused = claimed.paused
+        self._take(claimed.claims, claimed.requests)
+        self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
 
     async def _has_registered_again(self) -> bool:
         try:
-            await self._in_thread(self._register)
+            await self._aside.run(self._register)
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
             return False
@@ -252,7 +279,7 @@ class Worker:
         """Give back the jobs of a claim whose answer was lost; renewing, it would keep them."""
         known = set(self._running)
         try:
-            await self._in_thread(self.upkeep.give_back_unknown, self.id, known)
+            await self._aside.run(self.upkeep.give_back_unknown, self.id, known)
         except StoreError as error:
             log.warning("leases could not be read", extra={"error": str(error)})
             return False
@@ -278,7 +305,7 @@ class Worker:
             # What it left may have become due after the claim had looked.
             return False
         try:
-            moved = await self._in_thread(self.upkeep.tick)
+            moved = await self._aside.run(self.upkeep.tick)
             sent = await self._relay.send_once(self._loop)
         except StoreError as error:
             log.warning("upkeep fails", extra={"error": str(error)})
@@ -421,7 +448,7 @@ class Worker:
             self._finish(run)
             if receipt.requests:
                 row = change.row
-                self._claimer.submit(self.upkeep.attend, row, list(receipt.requests))
+                self._aside.submit(self.upkeep.attend, row, list(receipt.requests))
             return
         run.go_on(change, self.now())
         for request in receipt.requests:
@@ -474,7 +501,7 @@ class Worker:
         """
         while True:
             try:
-                await self._in_thread(self.upkeep.tick)
+                await self._aside.run(self.upkeep.tick)
             except StoreError as error:
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
@@ -537,7 +564,4 @@ class Worker:
             except StoreError as error:
                 log.warning("the lease is left to lapse", extra={"error": str(error)})
         self._stages.close()
-        self._claimer.shutdown(wait=False)
-
-    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self._loop.run_in_executor(self._claimer, function, *arguments)
+        self._aside.close()

@@ -1,8 +1,11 @@
-"""The threads for plain stages."""
+"""The threads for plain stages, and the one for what a loop may not do."""
 
+import asyncio
 import threading
 
-from ulak.engine.threads import Threads
+import pytest
+
+from ulak.engine.threads import Aside, Threads
 
 
 def test_work_runs_on_as_many_threads_as_are_needed_and_no_more() -> None:
@@ -37,3 +40,37 @@ def test_a_thread_that_hangs_is_not_waited_for() -> None:
     threads.run(lambda: go_on.wait(20) and None)
     threads.close()
     go_on.set()
+
+
+def test_what_is_done_aside_is_answered_first_to_then() -> None:
+    async def scenario() -> list[str]:
+        aside, order = Aside("test"), list[str]()
+
+        async def wait(future: asyncio.Future[str]) -> None:
+            order.append(f"waited for {await future}")
+
+        done = aside.run(str.upper, "a", then=lambda answer: order.append(f"then {answer}"))
+        await wait(done)
+        with pytest.raises(ValueError, match="invalid literal"):
+            await aside.run(int, "x", then=lambda _: order.append("never"))
+        aside.close()
+        return order
+
+    assert asyncio.run(scenario()) == ["then A", "waited for A"]
+
+
+def test_what_fails_aside_and_whoever_stops_waiting_do_not_end_its_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> str:
+        aside, gate = Aside("test"), threading.Event()
+        aside.submit(int, "x")
+        given_up = aside.run(gate.wait, 10)
+        given_up.cancel()
+        gate.set()
+        answer = await aside.run(lambda: threading.current_thread().name)
+        aside.close()
+        return answer
+
+    assert asyncio.run(scenario()) == "ulak-test"
+    assert "work that nobody waits for failed" in caplog.text
