@@ -382,9 +382,8 @@ class Engine(Acts, Scheduling, Steering):
         )
 
     def _refuse_on_a_loop(self, verb: str) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        # Its public sister raises where there is none: at each submit, that would be felt.
+        if asyncio._get_running_loop() is None:
             return
         raise BadInput(
             f"engine.{verb} would stop the event loop of this thread; "

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from ulak.core.job import NewJob
 from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
@@ -35,11 +35,57 @@ RETRY_AFTER = timedelta(seconds=2)
 MOST_IN_VAIN = 30
 
 
+class Answer(Protocol):
+    """Where the answer to an offer goes: a `Future` is one."""
+
+    def set_running_or_notify_cancel(self) -> bool: ...
+    def set_result(self, result: list[Added], /) -> None: ...
+    def set_exception(self, exception: BaseException | None, /) -> None: ...
+
+
+class Reply:
+    """The answer to a thread that waits for it and does nothing else.
+
+    A `Future` does the same and more; with thirty threads, a sixth of all the time went into it.
+    """
+
+    __slots__ = ("_added", "_error", "_is_there")
+
+    def __init__(self) -> None:
+        self._added: list[Added] = []
+        self._error: BaseException | None = None
+        self._is_there = threading.Lock()
+        self._is_there.acquire()
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return True
+
+    def set_result(self, result: list[Added], /) -> None:
+        self._added = result
+        self._is_there.release()
+
+    def set_exception(self, exception: BaseException | None, /) -> None:
+        self._error = exception
+        self._is_there.release()
+
+    def wait(self, timeout_s: float) -> list[Added]:
+        """Wait for it.
+
+        Raises:
+            TimeoutError: it did not come in time.
+        """
+        if not self._is_there.acquire(timeout=max(0.0, timeout_s)):
+            raise TimeoutError("no answer came in time")
+        if self._error is not None:
+            raise self._error
+        return self._added
+
+
 class Offer(NamedTuple):
     """Jobs that are stored together, and who waits for them."""
 
     jobs: Sequence[NewJob]
-    answer: Future[list[Added]]
+    answer: Answer
     size: int
     give_up_at: float
 
@@ -73,15 +119,10 @@ class Intake:
         Raises:
             Overloaded: too much is waiting already; nothing was accepted.
         """
-        offer = _offer(jobs, time.monotonic() + self._patience_s)
+        future: Future[list[Added]] = Future()
         with self._lock:
-            self._refuse_when_full(len(jobs), offer.size)
-            self._waiting.append(offer)
-            self._jobs += len(jobs)
-            self._bytes += offer.size
-            self._need_thread()
-            self._arrived.notify()
-        return offer.answer
+            self._enqueue(_offer(jobs, future, time.monotonic() + self._patience_s))
+        return future
 
     def offer_and_wait(self, jobs: Sequence[NewJob], timeout_s: float) -> list[Added]:
         """Like `offer`, waiting for the answer; when the writer is idle, commit on this thread.
@@ -89,25 +130,27 @@ class Intake:
         Raises:
             TimeoutError: no answer came in time; the jobs may or may not be stored.
         """
+        reply = Reply()
+        give_up_at = time.monotonic() + timeout_s
         with self._lock:
             alone = not self._busy and not self._waiting
             if alone:
                 self._refuse_when_full(len(jobs), 0)
                 self._busy = True
+            else:
+                self._enqueue(_offer(jobs, reply, time.monotonic() + self._patience_s))
         if not alone:
-            return self.offer(jobs).result(timeout_s)
-        give_up_at = time.monotonic() + timeout_s
+            return reply.wait(timeout_s)
         try:
             return self._add(jobs, give_up_at)
         except Contended:
-            offer = _offer(jobs, give_up_at)
-            self._set_aside([offer])
+            self._set_aside([_offer(jobs, reply, give_up_at)])
         finally:
             with self._lock:
                 self._busy = False
                 if self._waiting:
                     self._arrived.notify()
-        return offer.answer.result(max(0.0, give_up_at - time.monotonic()))
+        return reply.wait(give_up_at - time.monotonic())
 
     def close(self) -> None:
         """Store what is waiting, then take nothing more until it is opened again."""
@@ -145,6 +188,14 @@ class Intake:
                     raise TimeoutError(str(error)) from error
             time.sleep(pause * (1 + self._draw.random()) / 2)
             pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _enqueue(self, offer: Offer) -> None:
+        self._refuse_when_full(len(offer.jobs), offer.size)
+        self._waiting.append(offer)
+        self._jobs += len(offer.jobs)
+        self._bytes += offer.size
+        self._need_thread()
+        self._arrived.notify()
 
     def _refuse_when_full(self, jobs: int, size: int) -> None:
         if self._closed:
@@ -268,9 +319,9 @@ class Intake:
             pause = FIRST_PAUSE_S if has_moved else min(pause * 2, LONGEST_PAUSE_ASIDE_S)
 
 
-def _offer(jobs: Sequence[NewJob], give_up_at: float) -> Offer:
+def _offer(jobs: Sequence[NewJob], answer: Answer, give_up_at: float) -> Offer:
     size = sum(len(job.payload.data) for job in jobs)
-    return Offer(jobs, Future(), size, give_up_at)
+    return Offer(jobs, answer, size, give_up_at)
 
 
 def guest_of(store: Store) -> Guest:
