@@ -47,7 +47,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "postgres-submit": postgres_submit.submit_figures,
     "postgres-pickup": pickup.postgres_pickup_figures,
     "postgres-claims": postgres_claims.claims_figure,
-    "growth": growth.growth_figure,
+    "growth": growth.growth_figures,
     "limits": storm_of_limits.limits_figures,
     "costs": control_costs.costs_figures,
     "restarts": restarts.restarts_figure,

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+from dataclasses import replace
 
 import psycopg
 from psycopg.rows import dict_row
 
 import ulak
 from bench import postgres
-from bench.measure import Figure, alternate
+from bench.measure import DATA, Figure, alternate, commit, keep
 from bench.postgres_claims import copy
 from ulak.cli import speed
 
 FEW = 10_000
 MANY = 1_000_000
+VERY_MANY = 10_000_000
+KEPT = DATA / "growth.json"
+"""What `make soak STORE=postgres` has measured beside very many."""
 EVENTS = 5
 JOBS = 10_000
 STAYS = 0.9
@@ -39,6 +44,22 @@ def growth_figure(many: int = MANY, few: int = FEW, jobs: int = JOBS) -> Figure:
         grown / young >= STAYS,
         "python -m bench.figures growth",
     )
+
+
+def growth_figures() -> list[Figure]:
+    """Measure beside many, and tell what the last soak has measured beside very many."""
+    figures = [growth_figure()]
+    if KEPT.exists():
+        figures.append(Figure(**json.loads(KEPT.read_text())))
+    return figures
+
+
+def soak_growth(many: int = VERY_MANY) -> Figure:
+    """Measure beside very many, and keep it for `make figures`."""
+    measured = commit()
+    figure = replace(growth_figure(many), command="make soak STORE=postgres", commit=measured)
+    keep(KEPT, figure.as_dict())
+    return figure
 
 
 def load(url: str, jobs: int) -> None:

@@ -1,4 +1,4 @@
-"""Why the PostgreSQL store is as it is: what docs/spec/engine.md marks (m), measured again.
+"""Why the stores are as they are: what docs/spec/engine.md marks (m), measured again.
 
 `python -m bench.reasons [NAME...]` prints one figure each. Rates are of pgbench with eight clients,
 taken in turns; the rest is counted.
@@ -10,19 +10,24 @@ import argparse
 import asyncio
 import itertools
 import re
+import sqlite3
+import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 import ulak
-from bench import postgres
+from bench import postgres, postgres_claims
+from bench.claims import BOUND_MS
 from bench.measure import Figure, alternate, scratch
 from ulak.cli import speed
 from ulak.testing.servers import find_program
@@ -192,6 +197,122 @@ def _race(url: str, number: int, *, ordered: bool) -> int:
     return len(deadlocks)
 
 
+NAIVE_INDEX = """
+    CREATE INDEX naive ON ulak.jobs (priority, not_before, id)
+    WHERE leased_by IS NULL AND parked_on IS NULL
+"""
+NAIVE_CLAIM = """
+    SELECT id FROM ulak.jobs
+    WHERE leased_by IS NULL AND parked_on IS NULL AND not_before <= %s AND lane = ANY (%s)
+    ORDER BY priority, not_before, id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+
+
+def naive_claim_figure(scale: float = 1.0) -> Figure:
+    """E-23: one index for everybody, in the order of urgency, walks past the jobs of others."""
+    with postgres.durable() as server:
+        url = server.fresh()
+        with postgres_claims.engine_on(url) as engine, psycopg.connect(url) as db:
+            postgres_claims.load(engine, url, scale)
+            served = engine.flows[0]
+            engine.submit_many(served, [None] * 100)
+            facts = (engine.store.clock.now() + 1, sorted(served.table.lanes))
+            db.execute("SET enable_seqscan = off")
+            db.execute("DROP INDEX ulak.jobs_claimable")
+            db.execute(NAIVE_INDEX)
+            db.execute("ANALYZE ulak.jobs")
+            took = []
+            for _ in range(10):
+                started = time.perf_counter()
+                assert db.execute(NAIVE_CLAIM, facts).fetchone() is not None
+                took.append((time.perf_counter() - started) * 1e3)
+            db.rollback()
+    median = statistics.median(took)
+    return _reason(
+        "naive-claim", "a claim by one index of priority and date, in the table of E-23",
+        f"> {BOUND_MS:g} ms", f"{median:.0f} ms", median > BOUND_MS,
+    )  # fmt: skip
+
+
+ONE_STATEMENT = """
+    WITH mine AS (
+        INSERT INTO held VALUES ('key', %s) ON CONFLICT DO NOTHING RETURNING job
+    )
+    SELECT job FROM mine UNION ALL SELECT job FROM held WHERE key = 'key'
+"""
+
+
+def one_statement_figure() -> Figure:
+    """E-30: whoever loses a race for a key does not see the winner in the same statement."""
+    found: list[list[Any]] = []
+    with postgres.durable() as server:
+        url = server.fresh()
+        with psycopg.connect(url) as winner, psycopg.connect(url, autocommit=True) as loser:
+            loser.execute("CREATE TABLE held (key text PRIMARY KEY, job integer)")
+            winner.execute("INSERT INTO held VALUES ('key', 1)")
+            late = threading.Thread(
+                target=lambda: found.append(loser.execute(ONE_STATEMENT, (2,)).fetchall())
+            )
+            late.start()
+            waiting = "SELECT FROM pg_locks WHERE NOT granted"
+            while winner.execute(waiting).fetchone() is None:
+                time.sleep(0.01)
+            winner.commit()
+            late.join()
+            found.append(loser.execute("SELECT job FROM held WHERE key = 'key'").fetchall())
+    return _reason(
+        "one-statement", "jobs that the loser of a race for a key is told of: by one statement, by "
+        "a second one (E-30)", "0, 1", f"{len(found[0])}, {len(found[1])}",
+        [len(rows) for rows in found] == [0, 1],
+    )  # fmt: skip
+
+
+WRITERS = 3
+# What each writer does: as many commits as the time allows, each flushed; it prints the longest
+# that one of them has taken. With a second argument the writers queue on that file first.
+WRITER = """
+import fcntl, sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+db.execute("PRAGMA synchronous = FULL")
+queue = open(sys.argv[2], "w") if len(sys.argv) > 2 else None
+longest, end = 0.0, time.monotonic() + 4
+while time.monotonic() < end:
+    began = time.monotonic()
+    if queue:
+        fcntl.flock(queue, fcntl.LOCK_EX)
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("INSERT INTO moved VALUES (1)")
+    db.execute("COMMIT")
+    if queue:
+        fcntl.flock(queue, fcntl.LOCK_UN)
+    longest = max(longest, time.monotonic() - began)
+print(longest * 1e3)
+"""
+
+
+def lock_file_figure() -> Figure:
+    """E-54: SQLite's own waiting is a sleep and a try; who sleeps longest may starve."""
+    with scratch() as folder:
+        alone, queued = alternate(
+            lambda: _longest_wait(folder), lambda: _longest_wait(folder, "lock"), rounds=3
+        )
+    return _reason(
+        "lock-file", f"longest commit of {WRITERS} processes on one SQLite file: by its own "
+        "waiting, queued on a lock file (E-54)", "shorter when queued",
+        f"{alone:,.0f} ms, {queued:,.0f} ms", queued < alone,
+    )  # fmt: skip
+
+
+def _longest_wait(folder: Path, *lock: str) -> float:
+    file = folder / "moved.db"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE IF NOT EXISTS moved (state)")
+    argv = [sys.executable, "-c", WRITER, str(file), *(str(folder / name) for name in lock)]
+    writers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(WRITERS)]
+    return max(float(writer.communicate()[0]) for writer in writers)
+
+
 def _in_turns(one: str, other: str) -> list[float]:
     with postgres.durable() as server, scratch() as folder:
         url = server.fresh()
@@ -228,6 +349,9 @@ REASONS: Mapping[str, Callable[[], Figure]] = {
     "stale": stale_figure,
     "held-key": held_key_figure,
     "order": order_figure,
+    "naive-claim": naive_claim_figure,
+    "one-statement": one_statement_figure,
+    "lock-file": lock_file_figure,
 }
 
 
