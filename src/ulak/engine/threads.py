@@ -115,8 +115,12 @@ class Aside:
 
 
 def _settle(future: asyncio.Future[T], answer: T, then: Callable[[T], object] | None) -> None:
-    if then is not None:
-        then(answer)
+    try:
+        if then is not None:
+            then(answer)
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        _fail(future, error)
+        return
     if not future.done():  # whoever waited may have been cancelled
         future.set_result(answer)
 

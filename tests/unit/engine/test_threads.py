@@ -53,6 +53,8 @@ def test_what_is_done_aside_is_answered_first_to_then() -> None:
         await wait(done)
         with pytest.raises(ValueError, match="invalid literal"):
             await aside.run(int, "x", then=lambda _: order.append("never"))
+        with pytest.raises(ZeroDivisionError):
+            await aside.run(int, "0", then=lambda answer: 1 // answer)
         aside.close()
         return order
 

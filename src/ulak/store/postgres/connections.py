@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from ulak.clock import Clock, Instant
 from ulak.core.job import Event
@@ -303,8 +303,8 @@ class Connections:
                     db.execute(ring)
         return transaction, answer
 
-    def read(self, work: Callable[[Session], T]) -> T:
-        """Run `work`, which only reads, on a connection of its own.
+    def use(self, work: Callable[[Session], T]) -> T:
+        """Run `work` on a connection of its own, each statement by itself: reads, and schemas.
 
         Raises:
             StoreError: the database could not answer.
@@ -414,11 +414,8 @@ def _is_rolled_back(session: Session) -> bool:
         return False
     if connection.info.transaction_status == TransactionStatus.IDLE:
         return True
-    try:
-        session.plainly("ROLLBACK")
-    except psycopg.Error:
-        return False
-    return True
+    # Not by psycopg, which would deallocate what is prepared, and with it what the pipeline has.
+    return connection.pgconn.exec_(b"ROLLBACK").status == ExecStatus.COMMAND_OK
 
 
 # The last is a statement that was prepared and is no more: it is sent in full the next time.

@@ -124,12 +124,12 @@ class PostgresStore:
             return
         connections = self._new_connections()
         try:
-            connections.read(migrations.create_or_check)
+            connections.use(migrations.create_or_check)
             if isinstance(self.clock, ServerClock):
-                heard = connections.read(lambda db: db.row(f"SELECT {SERVER_TIME}"))
+                heard = connections.use(lambda db: db.row(f"SELECT {SERVER_TIME}"))
                 self.clock.hear(0 if heard is None else heard[0])
-            connections.read(self._make_months)
-            self._here = connections.read(caller.where_we_are)
+            connections.use(self._make_months)
+            self._here = connections.use(caller.where_we_are)
         except BaseException:
             connections.close()
             raise
@@ -163,9 +163,9 @@ class PostgresStore:
             connections.close()
 
     def _migrate(self, connections: Connections) -> tuple[int, int]:
-        versions = connections.read(migrations.upgrade)
+        versions = connections.use(migrations.upgrade)
         # Whoever migrates may make tables; those who work need not.
-        connections.read(self._make_months)
+        connections.use(self._make_months)
         return versions
 
     def _new_connections(self) -> Connections:
@@ -178,7 +178,7 @@ class PostgresStore:
         return self._open
 
     def _read(self, read: Callable[[Session], T]) -> T:
-        return self._db.read(read)
+        return self._db.use(read)
 
     def about(self) -> dict[str, object]:
         """Answer what `doctor` shows of this store."""

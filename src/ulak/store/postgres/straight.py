@@ -49,12 +49,12 @@ LOOK = f"""
 # is clear; whether a job is particular.
 _THEN = "current_setting('ulak.now')::bigint"
 _IS_CLEAR = "current_setting('ulak.is_clear')::boolean"
+_DECIDING = f"CASE WHEN %(by_server)s::boolean THEN server_time ELSE {NOW} END"
 LOOK_AHEAD = f"""
     SELECT look.*,
-        set_config('ulak.now', CASE WHEN %(by_server)s::boolean
-                               THEN server_time ELSE {NOW} END::text, true),
+        set_config('ulak.now', ({_DECIDING})::text, true),
         set_config('ulak.is_clear', (is_worker IS NOT NULL AND NOT (
-            any_lapsed OR any_pauses OR coalesce(bucket_ready_at <= server_time, false)
+            any_lapsed OR any_pauses OR coalesce(bucket_ready_at <= {_DECIDING}, false)
         ))::text, true)::boolean,
         {settings(IN_ORDER)}
     FROM ({LOOK}) AS look
@@ -196,21 +196,10 @@ def _most(request: ClaimRequest) -> int:
 
 
 def _facts(
-    t: Transaction,
-    request: ClaimRequest,
-    wants: Sequence[Want],
-    *,
-    lapses: int,
+    t: Transaction, request: ClaimRequest, wants: Sequence[Want], *, lapses: int
 ) -> dict[str, object]:
-    return (
-        facts_of(request)
-        | _lines(tuple(wants))
-        | {
-            "now": t.now,
-            "by_server": t.by_server,
-            "lapses": lapses,
-        }
-    )
+    facts = {"now": t.now, "by_server": t.by_server, "lapses": lapses}
+    return facts_of(request) | _lines(tuple(wants)) | facts
 
 
 @lru_cache(64)

@@ -34,11 +34,11 @@ def test_who_finds_none_free_waits_and_whoever_renews_does_not(pool: Connections
         assert go_on.wait(20)
         return pid(db)
 
-    holders = [threading.Thread(target=lambda: pool.read(hold)) for _ in range(2)]
+    holders = [threading.Thread(target=lambda: pool.use(hold)) for _ in range(2)]
     for thread in holders:
         thread.start()
         assert inside.acquire(timeout=20)
-    waiting = threading.Thread(target=lambda: (pool.read(pid), third.set()))
+    waiting = threading.Thread(target=lambda: (pool.use(pid), third.set()))
     waiting.start()
     assert not third.wait(0.2)
     assert pool.run("renew", lambda t: pid(t.db), urgent=True) > 0
@@ -50,24 +50,24 @@ def test_who_finds_none_free_waits_and_whoever_renews_does_not(pool: Connections
 
 
 def test_a_connection_is_used_again_and_a_lost_one_is_not(pool: Connections, url: str) -> None:
-    first = pool.read(pid)
-    assert pool.read(pid) == first
+    first = pool.use(pid)
+    assert pool.use(pid) == first
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
     with pytest.raises(StoreError) as lost:
-        pool.read(pid)
+        pool.use(pid)
     assert not isinstance(lost.value, Refused)
-    assert pool.read(pid) != first
+    assert pool.use(pid) != first
 
 
 def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> None:
-    first = pool.read(pid)
+    first = pool.use(pid)
     with pytest.raises(StoreError):
         pool.run("renew", lambda t: t.db.execute("SELECT nonsense"))
-    assert pool.read(pid) == first
+    assert pool.use(pid) == first
     with pytest.raises(KeyError):
         pool.run("renew", lambda t: {}["a bug of ours"])
-    assert pool.read(pid) == first
+    assert pool.use(pid) == first
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_who_waits_too_long_for_a_lock_is_told_that_somebody_holds_it(
 
 
 def test_a_closed_pool_answers_nobody(pool: Connections) -> None:
-    pool.read(pid)
+    pool.use(pid)
     pool.close()
     with pytest.raises(StoreError, match="closed"):
-        pool.read(pid)
+        pool.use(pid)

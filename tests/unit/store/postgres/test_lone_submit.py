@@ -12,6 +12,7 @@ from tests.unit.store.postgres.conftest import store_at
 from ulak.errors import Refused, StoreError
 from ulak.ids import from_text
 from ulak.store.postgres import PostgresStore
+from ulak.store.protocol import ClaimRequest, Want
 from ulak.testing import faults
 
 TABLES = ("jobs", "payloads", "events", "count_deltas")
@@ -57,8 +58,8 @@ def test_a_lone_job_is_stored_after_its_statement_was_deallocated(
     jobs = [engine.prepare(work, {"n": n}) for n in range(3)]
     for job in jobs[:2]:
         store.add([job])
-    # A rollback, after which psycopg deallocates whatever is prepared on that connection.
-    store.add([jobs[0]])
+    # As psycopg does after some rollbacks, with whatever is prepared on that connection.
+    store._db.use(lambda db: db.plainly("DEALLOCATE ALL"))
     store.add([jobs[2]])
     assert stored(url) == [3] * 4
 
@@ -89,7 +90,9 @@ def test_a_commit_that_the_server_refuses_is_no_success(store: PostgresStore, ur
     assert stored(url) == [1] * 4
 
 
-def test_a_lone_submit_waits_for_the_server_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submit_and_a_claim_wait_for_the_server_once_each(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = flow()
     waits: list[Any] = []
     wait = psycopg.Connection.wait
@@ -103,6 +106,13 @@ def test_a_lone_submit_waits_for_the_server_once(url: str, monkeypatch: pytest.M
         engine.submit(work, {"n": 1})
         monkeypatch.setattr(psycopg.Connection, "wait", noted)
         job = engine.submit(work, {"n": 2})
+        assert len(waits) == 1
+        engine.submit_many(work, [{"n": 3}, {"n": 4}])
+        assert len(waits) == 2
+        engine.store.register("w", lease_us=30_000_000, lanes=(), about="")
+        waits.clear()
+        wants = (Want(tuple(work.table.lanes), 10),)
+        assert len(engine.store.claim(ClaimRequest("w", wants)).claims) == 4
         assert len(waits) == 1
         assert engine.store.find_job(from_text(job.id)) is not None
 
