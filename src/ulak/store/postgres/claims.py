@@ -213,7 +213,9 @@ class _Search:
             self.is_cut = self._parked >= MOST_PARKED
 
     def _lease(self, ids: Sequence[bytes]) -> list[Claim]:
-        leased = self._t.db.rows(LEASE, {**self._facts, "ids": Ids(ids)})
+        # Whoever has waited for buckets meanwhile is dated after the wait.
+        facts = {**self._facts, "now": self._t.now, "ids": Ids(ids)}
+        leased = self._t.db.rows(LEASE, facts)
         write_entries(self._t, self._request.worker, leased)
         return claims_of(self._request, leased)
 
