@@ -188,6 +188,7 @@ class _Search:
         self._chosen: set[str] = set()
         self._crowds: list[bytes] = []
         self._lanes: set[str] = set()
+        self._free: dict[str, int] = {}
         self._parked = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
@@ -322,7 +323,7 @@ class _Search:
         key = control.paused_key(t, slot, rate)
         if key is not None:
             return ON_KEY + key
-        if slot is not None and keys.free_places(t, slot) <= 0:
+        if slot is not None and self._places(slot) <= 0:
             return slot
         if rate is not None:
             order = (candidate.priority, candidate.not_before, job_id)
@@ -332,7 +333,14 @@ class _Search:
             self._buckets.pay(rate, candidate.cost)
         if slot is not None:
             keys.take_slot(t, slot, job_id)
+            self._free[slot] -= 1
         return None
+
+    def _places(self, limit: str) -> int:
+        """Answer how many more jobs may run under this limit; counted once in a claim."""
+        if limit not in self._free:
+            self._free[limit] = keys.open_slots(self._t, limit)
+        return self._free[limit]
 
 
 def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> list[Claim]:

@@ -70,17 +70,22 @@ def free_places(t: Transaction, limit: str) -> int:
     return int(free) if slots or not is_keyed(limit) else _places_of_key(t, limit)
 
 
-def take_slot(t: Transaction, limit: str, job_id: bytes) -> bool:
-    """Take a slot if one is free. Those of a key are opened when the first job takes one."""
+def open_slots(t: Transaction, limit: str) -> int:
+    """Open the slots of a key that has none yet; answer how many more jobs may run there."""
     free, slots = t.db.execute(FREE_PLACES, (limit,)).fetchone()
     if not slots and is_keyed(limit):
         free = _places_of_key(t, limit)
         if free > 0:
             t.db.execute(OPEN_SLOTS, (limit, free))
-    if free <= 0:
-        return False
+    return int(free)
+
+
+def take_slot(t: Transaction, limit: str, job_id: bytes) -> None:
+    """Take a slot of which `open_slots` knows that it is free.
+
+    It is not counted again: of a thousand slots that would be a thousand rows for each job.
+    """
     t.db.execute(TAKE_SLOT, (limit, job_id))
-    return True
 
 
 def _places_of_key(t: Transaction, limit: str) -> int:

@@ -126,7 +126,10 @@ class Rest:
     def _write_slots(self) -> Iterator[int]:
         for limit in sorted(self._slots):
             freed = 0
-            for takes, job_id in self._slots[limit]:
+            steps = self._slots[limit]
+            if any(takes for takes, _ in steps):
+                keys.open_slots(self._t, limit)
+            for takes, job_id in steps:
                 if takes:
                     keys.take_slot(self._t, limit, job_id)
                 else:
