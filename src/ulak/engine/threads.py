@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -93,6 +94,7 @@ class Aside:
                 call_on(loop, _settle, future, answer, then)
 
         self._queue.put(work)
+        time.sleep(0)  # lets go of the interpreter: that thread begins before this loop goes on
         return future
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:

@@ -22,10 +22,9 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.generators import fetch
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Wait
+from psycopg.waiting import Ready, Wait
 
 from ulak.store.postgres.values import Row
 
@@ -217,13 +216,19 @@ class Pipeline:
 def _results(pgconn: PGconn, number: int) -> PQGen[list[PGresult]]:
     """Read the results of so many statements, one each."""
     while pgconn.flush():
-        yield Wait.W
+        # The server may have to get rid of answers before it takes more.
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            pgconn.consume_input()
     results: list[PGresult] = []
-    for _ in range(number):
-        result = yield from fetch(pgconn)
+    while len(results) < number:
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        result = pgconn.get_result()
         if result is None:
             raise psycopg.OperationalError("the connection is lost")
         results.append(result)
         if result.status != ExecStatus.PIPELINE_SYNC:
-            yield from fetch(pgconn)  # the end of this statement's answers
+            pgconn.get_result()  # the end of this statement's answers
     return results

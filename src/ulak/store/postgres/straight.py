@@ -16,7 +16,7 @@ from ulak.store.in_turn import is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.postgres import leases
 from ulak.store.postgres.clock import SERVER_TIME
-from ulak.store.postgres.connections import IN_ORDER, Transaction, settings
+from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.leasing import (
     CHOSEN,
     NOW,
@@ -35,61 +35,62 @@ ANY_LAPSES = 2**31
 
 # The worker's row is held so that nobody can declare it lapsed in the middle of its claim; a
 # renewal, which moves no key, need not wait. The rest is one look for those who use none of it.
-LOOK = f"""
+_LOOK = f"""
     SELECT {SERVER_TIME} AS server_time,
         (SELECT 1 FROM ulak.workers WHERE id = %(worker)s::text FOR KEY SHARE) AS is_worker,
         EXISTS (SELECT FROM ulak.workers WHERE {leases.HAS_LAPSED}) AS any_lapsed,
         EXISTS (SELECT FROM ulak.requests) AS any_requests,
         EXISTS (SELECT FROM ulak.pauses) AS any_pauses,
-        (SELECT min(until_at) FROM ulak.pauses WHERE until_at IS NOT NULL) AS pause_ends_at,
         (SELECT min(ready_at) FROM ulak.buckets WHERE ready_at IS NOT NULL) AS bucket_ready_at
 """
-# Three statements, none of which is waited for. What one has found is handed on to the next in
-# settings of the transaction: the time, which is the server's where that decides; whether the way
-# is clear; whether a job is particular.
+LOOK = f"""
+    {_LOOK},
+        (SELECT min(until_at) FROM ulak.pauses WHERE until_at IS NOT NULL) AS pause_ends_at
+"""
+# Two statements, neither of which is waited for. What the first has found is handed on to the
+# second in settings of the transaction: the time, which is the server's where that decides, and
+# whether the way is clear.
 _THEN = "current_setting('ulak.now')::bigint"
 _IS_CLEAR = "current_setting('ulak.is_clear')::boolean"
-_DECIDING = f"CASE WHEN %(by_server)s::boolean THEN server_time ELSE {NOW} END"
+_DECIDING = f"(CASE WHEN %(by_server)s::boolean THEN server_time ELSE {NOW} END)"
 LOOK_AHEAD = f"""
-    SELECT look.*,
-        set_config('ulak.now', ({_DECIDING})::text, true),
+    SELECT look.*, ({next_due(_DECIDING)}),
         set_config('ulak.is_clear', (is_worker IS NOT NULL AND NOT (
             any_lapsed OR any_pauses OR coalesce(bucket_ready_at <= {_DECIDING}, false)
         ))::text, true)::boolean,
-        {settings(IN_ORDER)}
-    FROM ({LOOK}) AS look
+        set_config('ulak.now', {_DECIDING}::text, true)
+    FROM ({_LOOK}) AS look
 """
-IS_ODD = "SELECT coalesce(nullif(current_setting('ulak.is_odd', true), '')::boolean, false)"
-LOOK_BACK = f"{IS_ODD}, ({next_due(_THEN)})"
 
 
-def _lease_next(now: str, *, if_: str) -> str:
+def _shares(now: str, *, if_: str = "true") -> str:
+    """Write the query for how many jobs of which lane and priority are next."""
+    return f"""
+        SELECT lane, priority, count(*) AS share,
+            max(lapses) >= {SUSPECT_LAPSES} OR count(slot) + count(rate) > 0 AS is_particular
+        FROM (
+            SELECT c.*, l.places, row_number() OVER (
+                PARTITION BY l.want ORDER BY {urgency("c")}
+            ) AS number
+            FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
+                AS l (lane, want, places)
+            CROSS JOIN generate_series(0, 3) AS p (priority)
+            CROSS JOIN LATERAL (
+                SELECT id, lane, priority, not_before, lapses, slot, rate FROM ulak.jobs
+                WHERE {claimable("l", "p", now=now)} AND lapses <= %(lapses)s::bigint
+                ORDER BY not_before, id LIMIT l.places
+            ) AS c
+            WHERE {if_}
+        ) AS s WHERE number <= places
+        GROUP BY lane, priority
+    """
+
+
+def _lease_next(now: str, *, if_: str = "true") -> str:
+    """Write the statement that leases the next jobs, or none when one of them is particular."""
     return lease(
         f"""
-        shares AS MATERIALIZED (
-            SELECT lane, priority, count(*) AS share,
-                max(lapses) >= {SUSPECT_LAPSES} OR count(slot) + count(rate) > 0 AS is_particular
-            FROM (
-                SELECT c.*, l.places, row_number() OVER (
-                    PARTITION BY l.want ORDER BY {urgency("c")}
-                ) AS number
-                FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
-                    AS l (lane, want, places)
-                CROSS JOIN generate_series(0, 3) AS p (priority)
-                CROSS JOIN LATERAL (
-                    SELECT id, lane, priority, not_before, lapses, slot, rate FROM ulak.jobs
-                    WHERE {claimable("l", "p", now=now)} AND lapses <= %(lapses)s::bigint
-                    ORDER BY not_before, id LIMIT l.places
-                ) AS c
-                WHERE {if_}
-            ) AS s WHERE number <= places
-            GROUP BY lane, priority
-        ),
-        odd AS MATERIALIZED (
-            SELECT set_config(
-                'ulak.is_odd', coalesce(bool_or(is_particular), false)::text, true
-            )::boolean AS is_odd FROM shares
-        ),
+        shares AS MATERIALIZED ({_shares(now, if_=if_)}),
         chosen AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
                 SELECT {CHOSEN} FROM ulak.jobs
@@ -97,7 +98,7 @@ def _lease_next(now: str, *, if_: str) -> str:
                   AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
                 ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
             ) AS c
-            WHERE NOT (SELECT is_odd FROM odd)
+            WHERE NOT EXISTS (SELECT FROM shares WHERE is_particular)
         )
         """,
         now,
@@ -105,7 +106,8 @@ def _lease_next(now: str, *, if_: str) -> str:
 
 
 STRAIGHT = _lease_next(_THEN, if_=_IS_CLEAR)
-ANYWAY = _lease_next(NOW, if_="true")
+ANYWAY = _lease_next(NOW)
+IS_ODD = f"SELECT EXISTS (SELECT FROM ({_shares(NOW)}) AS s WHERE is_particular)"
 
 
 class Look(NamedTuple):
@@ -116,8 +118,9 @@ class Look(NamedTuple):
     any_lapsed: bool
     any_requests: bool
     any_pauses: bool
-    pause_ends_at: Instant | None
     bucket_ready_at: Instant | None
+    pause_ends_at: Instant | None = None
+    """Only asked for where there are pauses to end."""
 
     def next_at(self) -> Instant | None:
         """Answer when a pause ends or tokens suffice."""
@@ -128,29 +131,26 @@ class Seen(NamedTuple):
     """Where the straight way has led to."""
 
     look: Look
-    is_through: bool
-    """Nothing was in the way: what was leased is all that is due."""
+    is_clear: bool
     next_due: Instant | None
     leased: list[Row]
 
 
-_LOOKED = len(Look._fields)
+_LOOKED = len(Look._fields) - 1
 
 
 class Journey(NamedTuple):
-    """The answers to the three statements, which are there when they have been waited for."""
+    """The answers to both statements, which are there when they have been waited for."""
 
     ahead: Answer
     leased: Answer
-    back: Answer
 
     def seen(self, t: Transaction) -> Seen:
         """Read them, and take over the server's time."""
         row = self.ahead.rows[0]
-        look, is_clear = Look(*row[:_LOOKED]), row[_LOOKED + 1]
-        is_odd, due = self.back.rows[0]
+        look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
-        return Seen(look, is_clear and not is_odd, due, self.leased.rows)
+        return Seen(look, row[_LOOKED + 1], row[_LOOKED], self.leased.rows)
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
@@ -168,10 +168,8 @@ def is_open_to(request: ClaimRequest) -> bool:
 
 def go(t: Transaction, request: ClaimRequest) -> Journey:
     """Lease what is due, if nothing is in the way. What it answers is there after the commit."""
-    facts = _facts(t, request, request.wants, lapses=_most(request))
-    journey = Journey(
-        t.db.later(LOOK_AHEAD, facts), t.db.later(STRAIGHT, facts), t.db.later(LOOK_BACK, facts)
-    )
+    facts = _facts(t.now, request, request.wants, by_server=t.by_server)
+    journey = Journey(t.db.later(LOOK_AHEAD, facts), t.db.later(STRAIGHT, facts))
     if request.entries:
         t.db.pipeline.wait()
         write_entries(t, request.worker, journey.seen(t).leased)
@@ -182,23 +180,35 @@ def go_anyway(
     t: Transaction, request: ClaimRequest, want: Want, *, lapses: int
 ) -> Sequence[Row] | None:
     """Lease what is due whatever there is besides jobs; None when a job is particular."""
-    facts = _facts(t, request, [want], lapses=lapses)
-    leased, odd = t.db.later(ANYWAY, facts), t.db.later(IS_ODD)
-    t.db.pipeline.wait()
-    if odd.rows[0][0]:
+    facts = _facts(t.now, request, [want], lapses=lapses)
+    leased = t.db.rows(ANYWAY, facts)
+    if not leased and _is_odd(t, facts):
         return None
-    write_entries(t, request.worker, leased.rows)
-    return leased.rows
+    write_entries(t, request.worker, leased)
+    return leased
 
 
-def _most(request: ClaimRequest) -> int:
-    return ANY_LAPSES if request.suspects else NO_SUSPECTS
+def is_odd(t: Transaction, request: ClaimRequest) -> bool:
+    """Tell whether nothing was leased because one of the next jobs is particular."""
+    return _is_odd(t, _facts(t.now, request, request.wants))
+
+
+def _is_odd(t: Transaction, facts: dict[str, object]) -> bool:
+    found = t.db.row(IS_ODD, facts)
+    return found is not None and bool(found[0])
 
 
 def _facts(
-    t: Transaction, request: ClaimRequest, wants: Sequence[Want], *, lapses: int
+    now: Instant,
+    request: ClaimRequest,
+    wants: Sequence[Want],
+    *,
+    lapses: int | None = None,
+    by_server: bool = False,
 ) -> dict[str, object]:
-    facts = {"now": t.now, "by_server": t.by_server, "lapses": lapses}
+    if lapses is None:
+        lapses = ANY_LAPSES if request.suspects else NO_SUSPECTS
+    facts = {"now": now, "by_server": by_server, "lapses": lapses}
     return facts_of(request) | _lines(tuple(wants)) | facts
 
 
