@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -18,10 +19,11 @@ from bench.postgres import durable
 from ulak.cli.speed import nothing, run_dry
 from ulak.engine.process import settle_in
 
-JOBS = 3_000
+JOBS = 10_000
 ROUNDS = 3
 KEYS = 50
 TENANTS = 10
+SCHEDULES = 100
 PLENTY = 1_000
 """More places than a worker has: the limit is looked at and never reached."""
 
@@ -32,6 +34,7 @@ KINDS = {
     "rate": "a rate that is never reached",
     "fair": f"turns of {TENANTS} tenants",
     "pause": "another queue is paused",
+    "ticks": f"{SCHEDULES} schedules that tick each second",
 }
 
 
@@ -59,9 +62,15 @@ def drain(url: str, kind: str, jobs: int) -> float:
             engine.submit_many(flow, payloads, tenant=tenant)
         if kind == "pause":
             engine.pause(queue="another", actor="bench", note="")
+        if kind == "ticks":
+            for n in range(SCHEDULES):
+                engine.schedule(f"s{n}", another, None, every=timedelta(seconds=1))
+            # All of them are due at once, in the middle of the drain.
+            time.sleep(1.7 - time.time() % 1)
         settle_in()  # as `ulak worker` does
         took = asyncio.run(run_dry(engine))
-        done = sum(c.jobs for c in engine.counts() if c.role == "done")
+        done = sum(c.jobs for c in engine.counts() if (c.flow, c.role) == (flow.name, "done"))
+        assert kind != "ticks" or len(engine.ticks("s0")) > 0, "no tick fell into the drain"
         assert done == jobs, f"{done} of {jobs} are done"
     return jobs / took
 
