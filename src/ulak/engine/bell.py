@@ -20,7 +20,8 @@ class Bell:
         self._store = store
         self._glance_s = glance_s
         self._loop = asyncio.get_running_loop()
-        self._sleeper: asyncio.Future[None] | None = None
+        self._sleeper: asyncio.Future[bool] | None = None
+        """Whoever sleeps; told whether it was woken, or only the time has passed."""
         self._on_ring: Callable[[], None] | None = None
         self._is_awake = False
         self._rung = False
@@ -34,7 +35,7 @@ class Bell:
     def wake(self) -> None:
         """Wake the sleeper, on the loop itself."""
         self._is_awake = True
-        self._stir()
+        self._stir(is_woken=True)
 
     def hush(self) -> None:
         """Forget every ring so far: whoever calls this looks at the store next."""
@@ -57,11 +58,12 @@ class Bell:
             self._on_ring = on_ring
             alarm = self._loop.call_later(min(glance, left), self._stir)
             try:
-                await self._sleeper
+                is_woken = await self._sleeper
             finally:
                 alarm.cancel()
                 self._on_ring = None
-            if not self._is_awake and is_shared and self._has_changed_elsewhere():
+            # A ring may have been hushed since, by what it has brought about.
+            if is_woken or (is_shared and self._has_changed_elsewhere()):
                 return
 
     def _rung_here(self) -> None:
@@ -70,9 +72,9 @@ class Bell:
         if on_ring is not None:
             on_ring()
 
-    def _stir(self) -> None:
+    def _stir(self, *, is_woken: bool = False) -> None:
         if self._sleeper is not None and not self._sleeper.done():
-            self._sleeper.set_result(None)
+            self._sleeper.set_result(is_woken)
 
     def _has_changed_elsewhere(self) -> bool:
         try:

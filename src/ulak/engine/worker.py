@@ -199,15 +199,17 @@ class Worker:
     async def _claim_until_stopped(self, until_idle: bool) -> None:
         pause = micros(self.settings.poll) / 1e6
         while not self._stopping:
-            self._bell.hush()
-            if self._lost and not await self._has_registered_again():
-                await self._bell.sleep(pause)
-                continue
+            if self._lost:
+                self._bell.hush()
+                if not await self._has_registered_again():
+                    await self._bell.sleep(pause)
+                    continue
             if not self._may_claim():
                 await asyncio.sleep(CALM_LOOK_S)
                 continue
             rest = self._looked_at + LOOK_EVERY_S - self._loop.time()
             if self._claim is None and rest > 0 and not self._pools.wants():
+                self._bell.hush()
                 await self._bell.sleep(rest)
                 continue
             if self._claim is None:

@@ -22,3 +22,14 @@ def test_a_ring_acts_before_the_sleeper_gets_up() -> None:
         return order
 
     assert asyncio.run(scenario()) == ["acted", "got up"]
+
+
+def test_a_ring_wakes_also_when_what_it_brings_about_hushes_the_bell() -> None:
+    async def scenario() -> float:
+        bell, loop = Bell(MemoryStore(), 10.0), asyncio.get_running_loop()
+        threading.Timer(0.01, bell.ring).start()
+        began = loop.time()
+        await bell.sleep(5.0, on_ring=bell.hush)
+        return loop.time() - began
+
+    assert asyncio.run(scenario()) < 4.0
