@@ -29,7 +29,7 @@ from bench.measure import ROOT, scratch
 from ulak.cli.speed import fill, flow_of, run_dry
 
 LOOP = "the loop"
-THREADS = (LOOP, "ulak-committer", "ulak-claimer")
+THREADS = (LOOP, "ulak-committer", "ulak-claimer-0")
 SHOWN = 18
 
 STATEMENTS = """

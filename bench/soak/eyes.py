@@ -106,7 +106,7 @@ class PostgresEyes:
             return self._db.execute(said).fetchall()
 
     def standstill(self) -> contextlib.AbstractContextManager[bool]:
-        """Nobody's transaction stops others here."""
+        """A transaction that stands still holds its own rows here, not everybody's."""
         return contextlib.nullcontext(True)
 
     def close(self) -> None:

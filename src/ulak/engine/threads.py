@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from ulak.engine.crossing import call_on
@@ -68,9 +67,7 @@ class Aside:
     """
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=f"ulak-{name}", daemon=True)
-        self._thread.start()
+        self._thread = Threads(1, name)
 
     def run(
         self,
@@ -93,27 +90,24 @@ class Aside:
             else:
                 call_on(loop, _settle, future, answer, then)
 
-        self._queue.put(work)
+        self._thread.run(work)
         time.sleep(0)  # lets go of the interpreter: that thread begins before this loop goes on
         return future
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have it done; nobody waits."""
-        self._queue.put(partial(function, *arguments))
+
+        def work() -> None:
+            try:
+                function(*arguments)
+            except Exception:  # the next piece of work must be done all the same
+                log.exception("work that nobody waits for failed")
+
+        self._thread.run(work)
 
     def close(self) -> None:
         """Let the thread go when it has done what it was given."""
-        self._queue.put(None)
-
-    def _serve(self) -> None:
-        while True:
-            work = self._queue.get()
-            if work is None:
-                return
-            try:
-                work()
-            except Exception:  # a worker loop: the next piece of work must be done
-                log.exception("work that nobody waits for failed")
+        self._thread.close()
 
 
 def _settle(future: asyncio.Future[T], answer: T, then: Callable[[T], object] | None) -> None:

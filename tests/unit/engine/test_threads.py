@@ -74,5 +74,5 @@ def test_what_fails_aside_and_whoever_stops_waiting_do_not_end_its_thread(
         aside.close()
         return answer
 
-    assert asyncio.run(scenario()) == "ulak-test"
+    assert asyncio.run(scenario()) == "ulak-test-0"
     assert "work that nobody waits for failed" in caplog.text

@@ -414,8 +414,11 @@ def _is_rolled_back(session: Session) -> bool:
         return False
     if connection.info.transaction_status == TransactionStatus.IDLE:
         return True
-    # Not by psycopg, which would deallocate what is prepared, and with it what the pipeline has.
-    return connection.pgconn.exec_(b"ROLLBACK").status == ExecStatus.COMMAND_OK
+    try:
+        # Not by psycopg, which would deallocate what is prepared, also what the pipeline has.
+        return connection.pgconn.exec_(b"ROLLBACK").status == ExecStatus.COMMAND_OK
+    except psycopg.Error:
+        return False
 
 
 # The last is a statement that was prepared and is no more: it is sent in full the next time.

@@ -106,6 +106,8 @@ class Pipeline:
         self.is_open = False
         names, self._new_names = self._new_names, {}
         if self._connection.closed:
+            if kind is None:
+                raise psycopg.OperationalError("the connection is lost")
             return
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()

@@ -7,6 +7,7 @@ rows of a batch have in common is sent once per group instead of once per row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, repeat
@@ -47,7 +48,7 @@ class Id(bytes):
     __slots__ = ()
 
 
-class Array:
+class Array(ABC):
     """Many values of one type as one array; written out once, however often it is sent."""
 
     __slots__ = ("_written", "values")
@@ -62,8 +63,8 @@ class Array:
             self._written = self._write()
         return self._written
 
-    def _write(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self) -> bytes: ...
 
 
 class Ids(Array):

@@ -115,3 +115,11 @@ def test_a_lost_connection_is_an_error_and_is_closed(db: psycopg.Connection, url
             other.execute("SELECT pg_terminate_backend(%s)", [db.info.backend_pid])
         pipeline.ask("SELECT 1")
     assert db.closed
+
+
+def test_a_connection_that_is_closed_before_the_end_is_no_success(db: psycopg.Connection) -> None:
+    pipeline = Pipeline(db, prepare=True)
+    with pytest.raises(psycopg.OperationalError), pipeline:  # noqa: PT012 - the end raises
+        pipeline.send("BEGIN")
+        pipeline.send("COMMIT")
+        db.close()
