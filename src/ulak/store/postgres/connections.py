@@ -51,6 +51,11 @@ WARY_FOR_S = 3.0
 LONGEST_PAUSE_S = 0.2
 CONNECT_TIMEOUT_S = 10
 
+# A process that stands still in the middle of a transaction (a debugger, a paused machine) holds
+# rows that others wait for, renewals too. Ours wait for nothing in between but each other.
+MOST_IDLE_MS = 5000
+IDLE = "idle_in_transaction_session_timeout"
+
 PREPARE_AFTER = 5
 """How often psycopg runs a statement of the program before it prepares it: its own default."""
 
@@ -250,6 +255,8 @@ class Connections:
         points = faults.POINTS[kind]
         faults.point(points.before)
         chosen: dict[str, object] = dict(IN_ORDER) if in_order else {}
+        if not self._prepare:
+            chosen[IDLE] = MOST_IDLE_MS
         if patience_ms is not None:
             if time.monotonic() < self._wary_until:
                 patience_ms = WARY_PATIENCE_MS
@@ -374,6 +381,8 @@ class Connections:
         if self._prepare:
             connection.prepare_threshold = 0
             connection.prepared_max = MOST_PREPARED
+            # Behind a pooler it is said in each transaction: the session is another's next.
+            connection.execute(f"SET {IDLE} = {MOST_IDLE_MS}")
         values.teach(connection.adapters)
         return connection
 

@@ -8,7 +8,8 @@ import pytest
 
 from ulak.clock import ManualClock
 from ulak.errors import Contended, Refused, StoreError
-from ulak.store.postgres.connections import Connections, Session
+from ulak.store.postgres import connections
+from ulak.store.postgres.connections import Connections, Session, Transaction
 
 PID = "SELECT pg_backend_pid()"
 
@@ -105,3 +106,38 @@ def test_a_closed_pool_answers_nobody(pool: Connections) -> None:
     pool.close()
     with pytest.raises(StoreError, match="closed"):
         pool.use(pid)
+
+
+@pytest.mark.shows("E-58")
+@pytest.mark.parametrize("direct", [True, False])
+def test_who_stands_still_in_a_transaction_does_not_stop_the_others_for_long(
+    reached: str, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that a debugger or its machine has stopped, with rows in its hands."""
+    monkeypatch.setattr(connections, "MOST_IDLE_MS", 300)
+    pool = Connections(reached.partition("?")[0], clock=ManualClock(), prepare=direct)
+    if direct and "?" in reached:
+        pytest.skip("behind the pooler nothing is prepared")
+    lock = "SELECT 1 FROM ulak.schema_version FOR UPDATE"
+    holds, has_seen = threading.Event(), threading.Event()
+    ended: list[Exception] = []
+
+    def stand_still(t: Transaction) -> None:
+        t.db.rows(lock)
+        holds.set()
+        assert has_seen.wait(20)
+
+    def frozen() -> None:
+        try:
+            pool.run("renew", stand_still)
+        except StoreError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=frozen)
+    thread.start()
+    assert holds.wait(20)
+    assert pool.run("renew", lambda t: t.db.rows(lock)) == [(1,)]
+    has_seen.set()
+    thread.join()
+    assert len(ended) == 1
+    pool.close()
