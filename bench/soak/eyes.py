@@ -17,8 +17,8 @@ from ulak.ids import to_text
 UNSENT = "SELECT count(*) FROM {schema}outbox WHERE sent_at IS NULL AND dead = 0"
 LEASED = "SELECT id, token, state, role FROM {schema}jobs WHERE leased_by IS NOT NULL"
 SLOTS = """
-    SELECT jobs.id, token FROM {schema}slots AS slots
-    JOIN {schema}jobs AS jobs ON jobs.id = slots.job_id
+    SELECT leased_by FROM {schema}slots AS slots
+    JOIN {schema}jobs AS jobs ON jobs.id = slots.job_id WHERE leased_by IS NOT NULL
 """
 
 
@@ -31,8 +31,8 @@ class Eyes(Protocol):
     def leased(self) -> list[tuple[str, int, str, str]]:
         """Answer job, token, state and role of every job that is leased."""
 
-    def slots(self) -> list[tuple[str, int]]:
-        """Answer job and token of every slot that is held."""
+    def slots(self) -> list[str]:
+        """Answer for every slot that is held the worker that holds it."""
 
     def standstill(self) -> contextlib.AbstractContextManager[bool]:
         """Let nobody write meanwhile where one writer stops all others, or answer False."""
@@ -54,8 +54,8 @@ class SqliteEyes:
     def leased(self) -> list[tuple[str, int, str, str]]:
         return [(to_text(job), *rest) for job, *rest in self._rows(LEASED)]
 
-    def slots(self) -> list[tuple[str, int]]:
-        return [(to_text(job), token) for job, token in self._rows(SLOTS)]
+    def slots(self) -> list[str]:
+        return [worker for (worker,) in self._rows(SLOTS)]
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         return self._db.execute(query.format(schema="")).fetchall()
@@ -94,8 +94,8 @@ class PostgresEyes:
     def leased(self) -> list[tuple[str, int, str, str]]:
         return [(str(job), *rest) for job, *rest in self._rows(LEASED)]
 
-    def slots(self) -> list[tuple[str, int]]:
-        return [(str(job), token) for job, token in self._rows(SLOTS)]
+    def slots(self) -> list[str]:
+        return [worker for (worker,) in self._rows(SLOTS)]
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         said = query.format(schema="ulak.")

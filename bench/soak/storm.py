@@ -167,7 +167,7 @@ class Storm:
             elif blow == "freeze":
                 self._freeze(awake)
             else:
-                self._kill(self._dice.choice(awake), at_once=blow == "kill at once")
+                self._kill(awake, at_once=blow == "kill at once")
         while self._thaws:
             self._thaw()
             time.sleep(0.05)
@@ -183,13 +183,20 @@ class Storm:
 
     # --- blows ------------------------------------------------------------------
 
-    def _kill(self, victim: subprocess.Popen[bytes], *, at_once: bool) -> None:
-        """Kill a worker; unless at once, wait until it is seen to hold an uncommitted run."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (at_once or self._holds_a_run(victim.pid)) and time.monotonic() < deadline:
+    def _kill(self, awake: list[subprocess.Popen[bytes]], *, at_once: bool) -> None:
+        """Kill a worker; unless at once, wait for one that stands still with an uncommitted run.
+
+        Longer than a lease: what the last victims held runs again only then.
+        """
+        deadline = time.monotonic() + self._lease_s + PATIENCE_S
+        while True:
+            victim = self._dice.choice(awake)
+            if not self._stop(victim):
+                return
+            if at_once or self._holds_a_run(victim.pid) or time.monotonic() > deadline:
+                break
+            victim.send_signal(signal.SIGCONT)
             time.sleep(self._dice.uniform(0.005, 0.02))
-        if not self._stop(victim):
-            return
         # It stands still: from this line on it has left every limited stage.
         self._ledger.append("dead", pid=victim.pid)
         victim.kill()
@@ -297,5 +304,4 @@ class Storm:
                 self._ready.add(line.pid)
 
     def _slots(self, pid: int) -> bool:
-        began = {(job, token) for job, token, _ in self._runs.get(pid, set())}
-        return any((job, str(token)) in began for job, token in self._eyes.slots())
+        return any(f"-{pid}-" in worker for worker in self._eyes.slots())

@@ -98,6 +98,62 @@ def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
 
 
 @pytest.mark.shows("E-26")
+def test_a_claim_whose_answer_comes_after_a_whole_lease_begins_nothing() -> None:
+    """Others may have the job by then, and its place in a limit: a stopped process that goes on."""
+    store = Double(MemoryStore())
+    away = threading.Event()
+
+    def fail(*_: object, **__: object) -> None:
+        if away.is_set():
+            raise StoreError("away")
+
+    def stand_still(claimed: Any) -> None:
+        if claimed.claims and next(first, False):
+            away.set()
+            time.sleep(1.2 * LEASE)
+
+    store.before["renew"] = fail
+    store.after["claim"] = stand_still
+    first = iter([True])
+    engine = engine_on(store)
+    began: list[bool] = []
+
+    @engine.job
+    async def once() -> None:
+        began.append(away.is_set())
+
+    with engine, engine.working(settings(lease=LEASE)):
+        job = engine.submit(once)
+        eventually(lambda: "given-back" in kinds(engine, job))
+        away.clear()
+        assert engine.wait(job.id, timeout=SOON).state == "done"
+    assert began == [False]
+
+
+@pytest.mark.shows("E-58")
+def test_a_worker_that_begins_in_an_outage_waits_for_its_lease() -> None:
+    store = Double(MemoryStore())
+    refusals = iter(range(3))
+
+    def fail(*_: object, **__: object) -> None:
+        if next(refusals, None) is not None:
+            raise StoreError("away")
+
+    store.before["register"] = fail
+    engine = engine_on(store)
+
+    @engine.job
+    async def ping() -> str:
+        return "pong"
+
+    with engine:
+        job = engine.submit(ping)
+        with engine.working(settings()):
+            assert engine.wait(job.id, timeout=SOON).state == "done"
+    assert store.calls["register"] == 4
+
+
+@pytest.mark.shows("E-26")
 def test_renewals_that_fail_for_a_whole_lease_set_run_cancelled() -> None:
     store = Double(MemoryStore())
     away = threading.Event()

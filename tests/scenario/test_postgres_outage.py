@@ -193,7 +193,7 @@ def test_a_connection_lost_at_the_very_commit_is_looked_up(
 
 
 @pytest.mark.shows("E-58")
-def test_a_server_that_falls_silent_is_waited_for(url: str) -> None:
+def test_a_server_that_falls_silent_is_waited_for(server: Postgres, url: str) -> None:
     load = Load(url)
     with (
         load.running() as engine,
@@ -201,8 +201,11 @@ def test_a_server_that_falls_silent_is_waited_for(url: str) -> None:
         psycopg.connect(url, autocommit=True) as admin,
     ):
         assert ready.ask() == (200, "")
-        silent = [pid for (pid,) in admin.execute(OTHERS).fetchall()]
-        for pid in silent:
+        # First the one that would answer new connections, so that nobody is left out.
+        silent = [server.pid]
+        os.kill(server.pid, signal.SIGSTOP)
+        for (pid,) in admin.execute(OTHERS).fetchall():
+            silent.append(pid)
             os.kill(pid, signal.SIGSTOP)
         try:
             assert ready.ask() == (503, "the store has not answered within 2 s")

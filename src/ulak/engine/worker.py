@@ -177,7 +177,7 @@ class Worker:
             for kind, factory in self.engine.resources.items():
                 self._resources[kind] = await stack.enter_async_context(factory())
             self.committer.start()
-            await self._aside.run(self._register)
+            self._lost = not await self._has_registered()
             stop_ringing = self.engine.on_ring(self._bell.ring)
             background = [
                 asyncio.create_task(self._heart.beat(), name="ulak-heart"),
@@ -201,7 +201,7 @@ class Worker:
         while not self._stopping:
             if self._lost:
                 self._bell.hush()
-                if not await self._has_registered_again():
+                if not await self._has_registered():
                     await self._bell.sleep(pause)
                     continue
             if not self._may_claim():
@@ -269,7 +269,7 @@ class Worker:
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
 
-    async def _has_registered_again(self) -> bool:
+    async def _has_registered(self) -> bool:
         try:
             await self._aside.run(self._register)
         except StoreError as error:
@@ -316,14 +316,16 @@ class Worker:
         return not moved and not sent
 
     def _take(self, claims: list[Claim], requests: list[Request]) -> None:
+        # After a long standstill others may hold these by now: the commit will tell.
+        may_run = not (self._stopping or self._lost or (self._lease and self._lease.is_late()))
         for claim in claims:
-            self._begin(claim)
+            self._begin(claim, may_run=may_run)
         for request in requests:
             run = self._running.get(request.job_id)
             if run is not None:
                 self.ask(run, request)
 
-    def _begin(self, claim: Claim) -> None:
+    def _begin(self, claim: Claim, *, may_run: bool) -> None:
         row = claim.row
         flow = self._flows[(row.flow, row.flow_version)]
         run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
@@ -334,7 +336,7 @@ class Worker:
             if answer is not None:
                 self._ended(run, answer)
                 return
-        if self._stopping or self._lost or (row.requests and self._has_been_asked(run)):
+        if not may_run or (row.requests and self._has_been_asked(run)):
             self._ended(run, GivenBack())
             return
         self._stages.start(run)

@@ -168,6 +168,12 @@ class Server:
         self.close()
 
     @property
+    def pid(self) -> int:
+        """The server's first process, while it runs."""
+        assert self._pid is not None, "it does not run"
+        return self._pid
+
+    @property
     def directory(self) -> Path:
         """Where its files are, until it is closed."""
         return self._directory

@@ -181,10 +181,15 @@ class Pipeline:
         return self.wait().command_tuples or 0
 
     def wait(self) -> PGresult:
-        """Wait for all that was sent; answer the last result."""
+        """Wait for all that was sent; answer the last result.
+
+        With a sync, not a flush: to the server we are between two statements then, so it can see
+        how long nothing comes.
+        """
         pgconn = self._connection.pgconn
-        pgconn.send_flush_request()
-        results = self._wait(pgconn)
+        pgconn.pipeline_sync()
+        self._awaited.append(None)
+        *results, _ = self._wait(pgconn)
         self._refuse(results)
         return results[-1]
 

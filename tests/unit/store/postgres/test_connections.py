@@ -109,15 +109,13 @@ def test_a_closed_pool_answers_nobody(pool: Connections) -> None:
 
 
 @pytest.mark.shows("E-58")
-@pytest.mark.parametrize("direct", [True, False])
 def test_who_stands_still_in_a_transaction_does_not_stop_the_others_for_long(
-    reached: str, direct: bool, monkeypatch: pytest.MonkeyPatch
+    reached: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a process does that a debugger or its machine has stopped, with rows in its hands."""
     monkeypatch.setattr(connections, "MOST_IDLE_MS", 300)
-    pool = Connections(reached.partition("?")[0], clock=ManualClock(), prepare=direct)
-    if direct and "?" in reached:
-        pytest.skip("behind the pooler nothing is prepared")
+    conninfo, _, pooled = reached.partition("?")
+    pool = Connections(conninfo, clock=ManualClock(), prepare=not pooled)
     lock = "SELECT 1 FROM ulak.schema_version FOR UPDATE"
     holds, has_seen = threading.Event(), threading.Event()
     ended: list[Exception] = []
