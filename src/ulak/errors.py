@@ -3,13 +3,16 @@
     UlakError
     ├── FlowError               a declaration is wrong; raised before anything runs
     ├── BadInput                an argument cannot be used; nothing was changed
-    ├── JobNotFound             (also a LookupError)
+    ├── NotFound                (also a LookupError) nothing has this name
+    │   └── JobNotFound         no job has this id, or it belongs to another tenant
     ├── ResultNotReady          (also a LookupError) the stage has not finished in this round
     ├── TransitionNotAllowed    the lifecycle or a guard says no
     ├── StaleJob                someone else moved first; reread and decide again
     ├── KeyTaken                another job holds this dedup key; its id is in the error
     ├── Overloaded              intake is full; carries retry_after
     ├── UnknownOutcome          the commit was not acknowledged in time; carries the job id
+    ├── Unauthenticated         no credential, or none that is good; carries why
+    ├── Forbidden               the caller is known and may not do this
     ├── NotSupported            this store cannot do that; names the call and the cure
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
@@ -41,7 +44,13 @@ class BadInput(UlakError, ValueError):
     code = "bad-input"
 
 
-class JobNotFound(UlakError, LookupError):
+class NotFound(UlakError, LookupError):
+    """Nothing has this name, or the caller may not know of it."""
+
+    code = "not-found"
+
+
+class JobNotFound(NotFound):
     """No job has this id, or it belongs to another tenant."""
 
     code = "job-not-found"
@@ -111,6 +120,23 @@ class UnknownOutcome(UlakError):
     def __init__(self, message: str, *, job_id: str) -> None:
         super().__init__(message)
         self.job_id = job_id
+
+
+class Unauthenticated(UlakError):
+    """There is no credential, or it is not good; `reason` says which, the message no more."""
+
+    code = "unauthenticated"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """`missing`, `malformed`, `unknown`, `expired` or `revoked`."""
+
+
+class Forbidden(UlakError):
+    """The caller is known and may not do this."""
+
+    code = "forbidden"
 
 
 class NotSupported(UlakError):

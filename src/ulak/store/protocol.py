@@ -213,12 +213,41 @@ class AuditRow(NamedTuple):
     at: Instant
     actor: str
     act: str
-    """`limit`, `rate`, `pause`, `resume` or `weight`."""
+    """`limit`, `rate`, `pause`, `resume` or `weight`; of credentials `created`, `revoked` ..."""
     subject: str
-    """The limit, the rate or the tenant; a pause as `queue/...`, `flow/...` or `key/...`."""
+    """The limit, the rate or the tenant; a pause as `queue/...`, `flow/...` or `key/...`; a
+    credential as `credential/KIND/ID`."""
     note: str | None
     details: str
     """What it is now and what it was before, as JSON."""
+
+
+class CredentialRow(NamedTuple):
+    """What makes a caller known: a key, a person's password, or a link that logs in once.
+
+    Nothing here is a secret: of a key or a link the hash is stored, of a password a slow one.
+    """
+
+    kind: str
+    """`key`, `user` or `link`."""
+    id: str
+    """The public part of a key or a link, the name of a user; unique within its kind."""
+    name: str
+    """Who the caller is; of a user the same as `id`. A rotated key keeps it."""
+    tenant: str | None
+    """The only tenant that the caller sees; None sees all."""
+    roles: str
+    """Separated by spaces, as are scopes."""
+    scopes: str
+    hash: str
+    created_at: Instant
+    created_by: str
+    expires_at: Instant | None
+    revoked_at: Instant | None
+    used_at: Instant | None
+    """When it was last used, to the minute."""
+    version: int
+    """Moves with every change but `used_at`; the guard."""
 
 
 class OutboxRow(NamedTuple):
@@ -590,6 +619,33 @@ class Store(Protocol):
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
         """Answer the ticks of a schedule, the latest first, due before then."""
+
+    # --- credentials ------------------------------------------------------------
+
+    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        """Store a credential; audited, with everything of it but the hash.
+
+        Answers False, and writes nothing, when its kind has this id.
+        """
+
+    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        """Store a credential as given, with the next version; audited, without hashes.
+
+        Answers False, and writes nothing, when the stored version is not `row.version`: of two
+        that change it at once, or spend it, one wins.
+        """
+
+    def note_use(self, kind: str, id: str, at: Instant) -> None:
+        """Keep when a credential was last used; never backwards, not audited, moves no version."""
+
+    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
+        """Answer a credential, revoked and expired ones too."""
+
+    def credentials(self, kind: str) -> list[CredentialRow]:
+        """Answer every credential of a kind, by id."""
+
+    def forget_credentials(self, kind: str, *, before: Instant) -> int:
+        """Remove the credentials of a kind that expired before then; answer how many."""
 
     # --- outbox -----------------------------------------------------------------
 

@@ -23,7 +23,9 @@ MEDIA_TYPE = "application/problem+json"
 # A class stands for its subclasses unless they have a line of their own.
 STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.BadInput: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.JobNotFound: HTTPStatus.NOT_FOUND,
+    errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.ResultNotReady: HTTPStatus.CONFLICT,
     errors.TransitionNotAllowed: HTTPStatus.CONFLICT,
     errors.StaleJob: HTTPStatus.CONFLICT,

@@ -1,0 +1,120 @@
+"""Who calls: finds the credential of a request, and refuses what its principal may not do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, FastAPI, Request
+
+from ulak.auth.principal import ANYBODY, Principal
+from ulak.errors import Forbidden, UlakError, Unauthenticated
+from ulak.web.access import KNOWN, Access
+
+SESSION = "ulak_session"
+"""The cookie of whoever has logged in with a browser."""
+
+# One system under several names: programs that were written for other servers go on working.
+ALIASES = ("X-Admin-Key", "X-HOS-API-KEY")
+_SCHEMES = ("token", "bearer")
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Authenticator(Protocol):
+    """Tells who a credential is. Both verbs raise `Unauthenticated` when it is not good."""
+
+    def recall(self, credential: str) -> Principal | None:
+        """Answer at once when it was seen a moment ago; None when the store must be asked."""
+
+    def authenticate(self, credential: str) -> Principal:
+        """Answer who it is."""
+
+
+class Guard:
+    """Stands before every route of one application."""
+
+    def __init__(
+        self, identity: Authenticator | None, access: Mapping[tuple[str, str], Access]
+    ) -> None:
+        self._identity = identity
+        self._access = access
+
+    def check(self, app: FastAPI) -> None:
+        """Refuse to start with a route that nobody has thought about.
+
+        Raises:
+            UlakError: naming the routes.
+        """
+        served = {
+            (method, str(getattr(route, "path", "")))
+            for route in app.routes
+            for method in (getattr(route, "methods", None) or ())
+            if method != "HEAD"
+        }
+        forgotten = sorted(f"{method} {path}" for method, path in served - self._access.keys())
+        if forgotten:
+            raise UlakError(f"nobody has said who may call {', '.join(forgotten)}")
+
+    async def __call__(self, request: Request) -> Principal:
+        """Answer who calls.
+
+        Raises:
+            Unauthenticated: nobody who is known.
+            Forbidden: somebody who may not.
+        """
+        method = "GET" if request.method == "HEAD" else request.method
+        line = self._access[method, request.scope["route"].path]
+        if line.is_public or self._identity is None:
+            return ANYBODY
+        credential = _credential(request)
+        principal = self._identity.recall(credential)
+        if principal is None:
+            principal = await asyncio.to_thread(self._identity.authenticate, credential)
+        if line.scope != KNOWN:
+            principal.must(line.scope)
+        return principal
+
+
+async def caller(request: Request) -> Principal:
+    """Answer who calls, by the guard of the application."""
+    guard: Guard = request.app.state.guard
+    return await guard(request)
+
+
+Caller = Annotated[Principal, Depends(caller)]
+"""What a route declares to know its caller: `principal: Caller`."""
+
+
+def _credential(request: Request) -> str:
+    """Find the one credential of a request."""
+    headers = request.headers
+    found = [headers[name] for name in ALIASES if name in headers]
+    if "Authorization" in headers:
+        scheme, _, text = headers["Authorization"].strip().partition(" ")
+        if scheme.lower() not in _SCHEMES or not text.strip():
+            raise Unauthenticated(
+                "write Authorization: Bearer CREDENTIAL, with an API key or a token",
+                reason="malformed",
+            )
+        found.append(text)
+    if len(found) > 1:
+        raise Unauthenticated("the request has several credentials; send one", reason="malformed")
+    if found:
+        return found[0].strip()
+    cookie = request.cookies.get(SESSION)
+    if cookie is None:
+        raise Unauthenticated(
+            "send an API key or a token: Authorization: Bearer CREDENTIAL", reason="missing"
+        )
+    if request.method not in _SAFE and not _is_of_this_site(headers):
+        # A browser sends the cookie along with whatever another site has it ask.
+        raise Forbidden("a login of a browser may only act from this site's own pages")
+    return cookie
+
+
+def _is_of_this_site(headers: Mapping[str, Any]) -> bool:
+    if "sec-fetch-site" in headers:
+        return bool(headers["sec-fetch-site"] == "same-origin")
+    origin = headers.get("origin", "")
+    return bool(origin) and origin.partition("://")[2] == headers.get("host")
