@@ -178,6 +178,12 @@ class Counts(BaseModel):
     complete: bool = Field(description="False when only the newest jobs were counted.")
 
 
+class Health(BaseModel):
+    """How the process is."""
+
+    status: str = Field(examples=["ready"])
+
+
 class Problem(BaseModel):
     """Why a request was not done (RFC 9457). Some codes have members of their own."""
 
