@@ -63,7 +63,7 @@ def test_up_serves_works_and_drains(shop):
         ready = httpx.get(f"{base}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
         until(lambda: state(shop, job) == "done")
-        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["jobs"]
+        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["items"]
         assert [(j["id"], j["state"]) for j in listed] == [(job, "done")]
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)

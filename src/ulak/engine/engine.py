@@ -74,6 +74,7 @@ class Engine(Acts, Scheduling, Steering):
         self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
         self.resources: dict[type, ResourceFactory] = {}
+        self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
@@ -136,7 +137,7 @@ class Engine(Acts, Scheduling, Steering):
 
         def declare(made: Callable[..., R]) -> JobFunction[..., R]:
             job = make_function(made, name=name, retry=retry, options=options)
-            self.add(job.flow)
+            self.functions[self.add(job.flow)] = job
             return job
 
         return declare if function is None else declare(function)
@@ -169,6 +170,11 @@ class Engine(Acts, Scheduling, Steering):
         return self._flows
 
     # --- life -------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open, so that no verb has to wait for that."""
+        return self._is_open
 
     def open(self) -> Self:
         """Check every flow and open the store; every verb does this by itself.
@@ -328,13 +334,21 @@ class Engine(Acts, Scheduling, Steering):
         """Make the records of a new job without storing them; what intake and spawns share."""
         self.open()
         flow, payload = self.target(flow, arguments)
-        if dedup_key is None:
-            dedup_key = self.key_of(flow, payload)
+        try:
+            if dedup_key is None:
+                dedup_key = self.key_of(flow, payload)
+            keys = keys_of(flow, payload) if flow.table.keyed else None
+        except BadInput:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Not what it says: that may quote the payload.
+            raise BadInput(
+                f"{flow.name}: no key can be made of this payload ({type(error).__name__})"
+            ) from error
         now = self.store.clock.now()
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for,
-            keys=keys_of(flow, payload) if flow.table.keyed else None,
+            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for, keys=keys,
         )  # fmt: skip
         return begin(
             flow, Payload(codec.encode(payload), flow.schema), submission, now,
@@ -392,13 +406,15 @@ class Engine(Acts, Scheduling, Steering):
 
     # --- telling ----------------------------------------------------------------
 
-    def why(self, job_id: str) -> Why:
+    def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Answer why a job stands where it stands: a code, a sentence and the facts.
+
+        With a tenant no job of another one is named.
 
         Raises:
             JobNotFound: there is none.
         """
-        return why(self, job_id)
+        return why(self, job_id, tenant=tenant)
 
     def verify(self) -> list[Finding]:
         """Look at everything that is stored and answer what is wrong; workers may go on."""

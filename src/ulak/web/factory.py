@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
-from ulak.web import health, jobs, problems
+from ulak.web import acts, health, jobs, openapi, problems
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -34,7 +35,11 @@ def app(
     made.state.guard = guard = Guard(identity, ACCESS)
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
+    made.include_router(acts.router(engine))
+    made.include_router(openapi.router())
     guard.check(made)
+    # FastAPI's own way to have a document of one's own.
+    made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(Correlation)
     return made
