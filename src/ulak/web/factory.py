@@ -7,7 +7,12 @@ from collections.abc import Callable
 from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
-from ulak.web import health, jobs, problems
+from ulak.web import (
+    flows,
+    health,
+    jobs,
+    problems,
+)
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -34,6 +39,7 @@ def app(
     made.state.guard = guard = Guard(identity, ACCESS)
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
+    made.include_router(flows.router(engine))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
