@@ -11,7 +11,9 @@ from ulak.web import (
     flows,
     health,
     jobs,
+    limits,
     problems,
+    queues,
 )
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
@@ -40,6 +42,8 @@ def app(
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(flows.router(engine))
+    made.include_router(queues.router(engine))
+    made.include_router(limits.router(engine))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
