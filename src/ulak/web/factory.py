@@ -14,6 +14,7 @@ from ulak.web import (
     limits,
     problems,
     queues,
+    schedules,
 )
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
@@ -44,6 +45,7 @@ def app(
     made.include_router(flows.router(engine))
     made.include_router(queues.router(engine))
     made.include_router(limits.router(engine))
+    made.include_router(schedules.router(engine))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
