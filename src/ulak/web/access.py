@@ -120,7 +120,7 @@ ACCESS: Final = table(
         Access("POST", "/dead-letters/redrive", JOBS_ACT, "jobs"),
         Access("POST", "/dead-letters/{id}/redrive", JOBS_ACT, "job"),
         Access("GET", "/outbox/dead", QUEUES_READ),
-        Access("POST", "/outbox/dead/{id}/revive", QUEUES_PAUSE),
+        Access("POST", "/outbox/dead/{id:path}/revive", QUEUES_PAUSE),
     ]
 )
 """The engine's own routes; a service brings lines of its own."""

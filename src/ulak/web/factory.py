@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
 from ulak.web import (
+    dead_letters,
     flows,
     health,
     jobs,
@@ -46,6 +47,7 @@ def app(
     made.include_router(queues.router(engine))
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
+    made.include_router(dead_letters.router(engine))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
