@@ -4,6 +4,7 @@
     ├── FlowError               a declaration is wrong; raised before anything runs
     ├── BadInput                an argument cannot be used; nothing was changed
     ├── NotFound                (also a LookupError) nothing has this name
+    │   ├── UnknownName         (also a BadInput) no limit, queue, flow or schedule is called so
     │   └── JobNotFound         no job has this id, or it belongs to another tenant
     ├── ResultNotReady          (also a LookupError) the stage has not finished in this round
     ├── TransitionNotAllowed    the lifecycle or a guard says no
@@ -48,6 +49,10 @@ class NotFound(UlakError, LookupError):
     """Nothing has this name, or the caller may not know of it."""
 
     code = "not-found"
+
+
+class UnknownName(NotFound, BadInput):
+    """No limit, rate, queue, flow or schedule is called so; the message names those that are."""
 
 
 class JobNotFound(NotFound):

@@ -8,7 +8,18 @@ from collections.abc import Callable
 from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
-from ulak.web import acts, health, jobs, openapi, problems
+from ulak.web import (
+    acts,
+    dead_letters,
+    flows,
+    health,
+    jobs,
+    limits,
+    openapi,
+    problems,
+    queues,
+    schedules,
+)
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -37,6 +48,11 @@ def app(
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
     made.include_router(openapi.router())
+    made.include_router(flows.router(engine))
+    made.include_router(queues.router(engine))
+    made.include_router(limits.router(engine))
+    made.include_router(schedules.router(engine))
+    made.include_router(dead_letters.router(engine))
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]

@@ -110,6 +110,12 @@ class Page(BaseModel, Generic[Item, Cursor]):
     next: Cursor | None = Field(description="The `after` of the next page; null on the last one.")
 
 
+class Whole(BaseModel, Generic[Item]):
+    """A list that is short enough to be answered whole, in a stable order."""
+
+    items: list[Item]
+
+
 class JobPage(Page[Job, JobId]):
     """Jobs, newest first."""
 
