@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 
+from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
 from ulak.web import health, jobs, problems
+from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -24,7 +26,8 @@ def app(
     Args:
         engine: Whose jobs it shows. It is opened by the first request that needs it.
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
-            who may see every job can reach it.
+            who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
+            routes of keys, users, logins and the audit.
         unready: Says what this process still lacks before it can work; None when nothing.
     """
     made = FastAPI(
@@ -34,6 +37,8 @@ def app(
     made.state.guard = guard = Guard(identity, ACCESS)
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
+    if isinstance(identity, Identity):
+        made.include_router(identity_routes.router(engine, identity))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
