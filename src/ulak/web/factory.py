@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 
+from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
 from ulak.web import (
     acts,
@@ -20,6 +21,7 @@ from ulak.web import (
     queues,
     schedules,
 )
+from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -36,7 +38,8 @@ def app(
     Args:
         engine: Whose jobs it shows. It is opened by the first request that needs it.
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
-            who may see every job can reach it.
+            who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
+            routes of keys, users, logins and the audit.
         unready: Says what this process still lacks before it can work; None when nothing.
     """
     made = FastAPI(
@@ -53,6 +56,8 @@ def app(
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
     made.include_router(dead_letters.router(engine))
+    if isinstance(identity, Identity):
+        made.include_router(identity_routes.router(engine, identity))
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
