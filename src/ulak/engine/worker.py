@@ -36,7 +36,7 @@ from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, StoreError, TransitionNotAllowed
+from ulak.errors import FlowError, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
@@ -272,6 +272,8 @@ class Worker:
     async def _has_registered(self) -> bool:
         try:
             await self._aside.run(self._register)
+        except Refused:
+            raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
             return False
