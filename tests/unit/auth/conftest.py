@@ -1,14 +1,17 @@
-"""Two processes of one installation: an identity each, one file, one clock that is turned."""
+"""Two processes of one installation: an identity each, one store, one clock that is turned."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from tests.conformance.places import place_of
+from tests.conformance.stores import STORES
 from ulak.auth.identity import Identity
 from ulak.clock import ManualClock
-from ulak.store.sqlite import SqliteStore
+from ulak.store.protocol import Store
 
 
 class Office:
@@ -16,10 +19,12 @@ class Office:
 
     secret = "a secret of tests that is long enough"  # noqa: S105 - guards nothing
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, make: Callable[[str], Store], where: str) -> None:
+        self.where = where
         self.clock = ManualClock()
-        self.stores = [SqliteStore(path, clock=self.clock) for _ in range(2)]
+        self.stores = [make(where) for _ in range(2)]
         for store in self.stores:
+            store.clock = self.clock
             store.open()
         self.here, self.there = (Identity(store, secret=self.secret) for store in self.stores)
 
@@ -36,13 +41,26 @@ class Office:
         password = "correct horse" if password is None else password
         self.here.create_user(name, password, **{"roles": ["operator"], "actor": "root"} | options)
 
+    def written(self) -> str:
+        """Everything that is stored, as whoever has the disk would read it."""
+        path = Path(self.where)
+        if path.exists():
+            files = path.parent.glob(f"{path.name}*")
+            return "".join(file.read_bytes().decode("latin-1") for file in files)
+        with psycopg.connect(self.where) as db:
+            rows = db.execute(
+                "SELECT c::text FROM ulak.credentials c UNION ALL SELECT a::text FROM ulak.audit a"
+            )
+            return "".join(text for (text,) in rows)
 
-@pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
-    made = Office(tmp_path / "jobs.db")
-    yield made
-    for store in made.stores:
-        store.close()
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+    with place_of(request.param, request, tmp_path) as where:
+        made = Office(STORES[request.param], where)
+        yield made
+        for store in made.stores:
+            store.close()
 
 
 @pytest.fixture(autouse=True)
