@@ -7,10 +7,11 @@ from collections.abc import Callable
 from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
-from ulak.web import health, jobs, problems
+from ulak.web import health, jobs, metrics, problems
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
+from ulak.web.request_metrics import CountRequests
 
 
 def app(
@@ -34,7 +35,10 @@ def app(
     made.state.guard = guard = Guard(identity, ACCESS)
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
+    made.state.metrics = shown = metrics.Metrics(engine)
+    made.include_router(metrics.router(shown))
     guard.check(made)
     problems.install(made)
+    made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(Correlation)
     return made
