@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ulak.cli import logs, spans
+from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.target import AppArgument, in_force, load
 from ulak.engine.engine import Engine
@@ -17,6 +17,7 @@ from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import BadInput, NotSupported
+from ulak.settings import HIGHEST_PORT
 
 USUAL = WorkerSettings()
 SHORTEST_LEASE = timedelta(seconds=1)
@@ -43,7 +44,14 @@ def worker(
     ] = USUAL.processes,
     lease: LeaseOption = LEASE,
     drain: DrainOption = DRAIN,
-) -> None:
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=HIGHEST_PORT, metavar="PORT",
+            help="Show metrics on this port of 127.0.0.1, 0 for any; else they are not shown.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
     found = in_force(app)
     engine = load(found)
@@ -62,9 +70,11 @@ def worker(
     )
     logs.start(found.env)
     settle_in()
-    with engine:
+    with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
         say(f"worker of {found.app} serves {served(engine, settings)}")
+        if address is not None:
+            say(f"  metrics   {address}")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
         asyncio.run(_work(made))
     say("drained")

@@ -15,6 +15,7 @@ from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Release, Retry, Signal
 from ulak.engine.asking import approving, decision
 from ulak.engine.reads import Reads
+from ulak.engine.telemetry import Listeners, commit_one
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
 from ulak.errors import KeyTaken as KeyTakenError
@@ -29,6 +30,7 @@ class Acts(Reads):
     """Acts on jobs by guarded changes: at once when nobody has leased them, else by a request."""
 
     new_commit_id: CommitIds
+    telemetry: Listeners
 
     @abstractmethod
     def _ring(self) -> None:
@@ -197,7 +199,7 @@ class Acts(Reads):
         )
         if change is None:
             return Job(row)
-        receipt = self.store.commit([change])[0]
+        receipt = commit_one(self.store, change, self.telemetry)
         if isinstance(receipt, Committed):
             self._ring()
             return Job(change.row)
@@ -240,7 +242,7 @@ class Acts(Reads):
             now = self.store.clock.now()
             if row.leased_by is None and _can_act(row, asked):
                 change = answer(self._flow_of(row), row, asked, now, commit_id=self.new_commit_id())
-                receipt = None if change is None else self.store.commit([change])[0]
+                receipt = None if change is None else commit_one(self.store, change, self.telemetry)
                 if change is not None and isinstance(receipt, Committed):
                     self._ring()
                     return Job(change.row)

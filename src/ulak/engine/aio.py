@@ -74,6 +74,7 @@ class AsyncEngine:
         await self._ready()
         if connection is not None:
             added = await caller.add_async(guest_of(self._engine.store), connection, make)
+            self._engine.telemetry.accepted((added,), None)
         else:
             added = (await self._offer([make()]))[0]
         return Job(added.row, created=added.created)

@@ -35,6 +35,7 @@ from ulak.engine.intake import Intake, guest_of
 from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
+from ulak.engine.telemetry import Listeners
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
 from ulak.engine.why import Why, why
@@ -71,6 +72,7 @@ class Engine(Acts, Scheduling, Steering):
         submit_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
         self.store = store
+        self.telemetry = Listeners()
         self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
         self.resources: dict[type, ResourceFactory] = {}
@@ -78,7 +80,7 @@ class Engine(Acts, Scheduling, Steering):
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
-        self.intake = Intake(store, self.submit_timeout_s)
+        self.intake = Intake(store, self.submit_timeout_s, telemetry=self.telemetry)
         self._lock = threading.RLock()
         self._is_open = False
         self._is_listening = False
@@ -296,6 +298,7 @@ class Engine(Acts, Scheduling, Steering):
 
         if connection is not None:
             added = caller.add(guest_of(self.store), connection, make)
+            self.telemetry.accepted((added,), None)
             return Job(added.row, created=added.created)
         new = make()
         try:

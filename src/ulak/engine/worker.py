@@ -77,7 +77,7 @@ class Worker:
         self.id = ""
         self.progress: dict[bytes, Progress] = {}
         self.time = StoreTime(engine.store.clock)
-        self.committer = Committer(engine.store, self._deliver)
+        self.committer = Committer(engine.store, self._deliver, telemetry=engine.telemetry)
         self.upkeep = Upkeep(engine, micros(settings.poll))
         self._relay = Relay(engine)
         self._flows = engine.flows_by_version()
@@ -218,6 +218,7 @@ class Worker:
             try:
                 claimed = await self._claim
             except StoreError as error:
+                self.engine.telemetry.failed("claim")
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
                     self._lease.trouble()
@@ -265,6 +266,7 @@ class Worker:
 
     def _took(self, wants: tuple[Want, ...], claimed: Claimed) -> None:
         self.time.hear(claimed.now)
+        self.engine.telemetry.claimed(claimed, self._loop.time() - self._looked_at)
         self._paused = claimed.paused
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
@@ -509,6 +511,7 @@ class Worker:
             try:
                 await self._aside.run(self.upkeep.tick)
             except StoreError as error:
+                self.engine.telemetry.failed("upkeep")
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
@@ -526,7 +529,7 @@ class Worker:
         now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
         self.time.hear(now)
         self._lost = False
-        self._lease = Lease(self.store, self.id, lease_s, self)
+        self._lease = Lease(self.store, self.id, lease_s, self, telemetry=self.engine.telemetry)
         self._lease.start()
 
     async def _drain(self) -> None:

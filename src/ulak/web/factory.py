@@ -16,6 +16,7 @@ from ulak.web import (
     health,
     jobs,
     limits,
+    metrics,
     openapi,
     problems,
     queues,
@@ -25,6 +26,7 @@ from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
+from ulak.web.request_metrics import CountRequests
 
 
 def app(
@@ -58,9 +60,12 @@ def app(
     made.include_router(dead_letters.router(engine))
     if isinstance(identity, Identity):
         made.include_router(identity_routes.router(engine, identity))
+    made.state.metrics = shown = metrics.Metrics(engine)
+    made.include_router(metrics.router(shown))
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
     problems.install(made)
+    made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(Correlation)
     return made

@@ -198,6 +198,12 @@ class PostgresStore:
             "schema": self._read(migrations.version_of),
         }
 
+    def ring_heard(self) -> tuple[bool | None, int]:
+        """Answer whether the last test of the ring was heard, None when there is none or it was
+        not tested yet, and how many rings of others have been; asks nobody."""
+        listener = self._listener
+        return (None, 0) if listener is None else (listener.is_well, listener.heard)
+
     def _make_months(self, db: Session) -> None:
         """Make the partitions of this month and the next ones, if they are not there."""
         wanted = [m for m in months.foreseen(self.clock.now()) if m not in self._months]
