@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from ulak.errors import StoreError
+from ulak.errors import NotSupported
 
 PATIENCE_S = 30
 
@@ -135,7 +135,7 @@ def test_a_worker_that_cannot_begin_ends_the_process_with_one_line(shop, monkeyp
     import shop as program
 
     def refuse(*_args, **_options):
-        raise StoreError("no room for a worker")
+        raise NotSupported("no room for a worker")
 
     monkeypatch.setattr(program.engine.store, "register", refuse)
     answer = shop.run("up", "shop:engine", "--port", "0")
