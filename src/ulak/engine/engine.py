@@ -22,9 +22,9 @@ from typing import (
 )
 
 from ulak.clock import Instant
-from ulak.core.flow import Flow
+from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
-from ulak.core.job import NewJob, Payload
+from ulak.core.job import NewJob, Payload, queue_of
 from ulak.core.keys import keys_of
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 from ulak.engine import steering, together
@@ -32,7 +32,7 @@ from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
-from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
+from ulak.engine.ports import Publisher, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
 from ulak.engine.telemetry import Listeners
@@ -75,8 +75,10 @@ class Engine(Acts, Scheduling, Steering):
         self.telemetry = Listeners()
         self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
-        self.resources: dict[type, ResourceFactory] = {}
+        self.resources: dict[type, Resource] = {}
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
+        self.apart_workers: dict[str, int] = {}
+        """How many children `ulak up` keeps for each queue that is served apart."""
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
@@ -144,17 +146,39 @@ class Engine(Acts, Scheduling, Steering):
 
         return declare if function is None else declare(function)
 
-    def resource(self, kind: type[R]) -> Callable[[ResourceFactory], ResourceFactory]:
+    def resource(
+        self, kind: type[R], *, queue: str | None = None
+    ) -> Callable[[ResourceFactory], ResourceFactory]:
         """Declare how each worker opens its own `kind`: an async context manager.
 
-        A stage asks for it with `run.resource(kind)`.
+        A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
+        queue open it, so that a browser starts where pages are printed and nowhere else.
         """
 
         def declare(factory: ResourceFactory) -> ResourceFactory:
-            self.resources[kind] = factory
+            self.resources[kind] = Resource(factory, queue)
             return factory
 
         return declare
+
+    def apart(self, queue: str, *, workers: int = 1) -> None:
+        """Have `ulak up` serve a queue by processes of its own, and not beside the API.
+
+        For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
+        since that is what workers serve, and of the engine, since two flows may share a queue;
+        said again, the last word counts. `ulak worker` and `engine.working` serve what they are
+        told, this queue too.
+
+        Args:
+            queue: The queue of a flow or of single stages.
+            workers: How many children serve it, each with places of its own.
+
+        Raises:
+            BadInput: nobody would serve it.
+        """
+        if workers < 1:
+            raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
+        self.apart_workers[queue] = workers
 
     def publish(self, publisher: Publisher) -> Publisher:
         """Declare the function that sends outbox messages; it may see a message twice."""
@@ -197,6 +221,7 @@ class Engine(Acts, Scheduling, Steering):
                     rates.update(flow.table.rates)
                     together.refuse_if_unable(self.store.features, flow)
                     steering.refuse_if_unable(self.store.features, flow)
+                self._refuse_unknown_queues()
                 self.store.open()
                 self._refuse_lost_states()
                 if limits or rates:
@@ -227,6 +252,15 @@ class Engine(Acts, Scheduling, Steering):
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _refuse_unknown_queues(self) -> None:
+        """A slip of the pen would keep children for nothing, and a resource closed."""
+        known = {queue_of(lane) for flow in self._flows.values() for lane in flow.table.lanes}
+        said = {*self.apart_workers, *(r.queue for r in self.resources.values() if r.queue)}
+        if unknown := sorted(said - known):
+            raise FlowError(
+                f"no stage is in the queue {names(unknown)}; queues are {names(sorted(known))}"
+            )
 
     def _refuse_lost_states(self) -> None:
         for count in self.store.counts():
