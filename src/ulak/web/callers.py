@@ -46,15 +46,8 @@ class Guard:
         Raises:
             UlakError: naming the routes.
         """
-        # Of routers that were included, newer releases list the router and not its routes.
-        each = getattr(routing, "iter_route_contexts", iter)
-        served = {
-            (method, str(getattr(route, "path", "")))
-            for route in each(app.routes)
-            for method in (getattr(route, "methods", None) or ())
-            if method != "HEAD"
-        }
-        forgotten = sorted(f"{method} {path}" for method, path in served - self._access.keys())
+        unlisted = routes_of(app) - self._access.keys()
+        forgotten = sorted(f"{method} {path}" for method, path in unlisted)
         if forgotten:
             raise UlakError(f"nobody has said who may call {', '.join(forgotten)}")
 
@@ -76,6 +69,18 @@ class Guard:
         if line.scope != KNOWN:
             principal.must(line.scope)
         return principal
+
+
+def routes_of(app: FastAPI) -> set[tuple[str, str]]:
+    """Answer method and path of every route of an application."""
+    # Of routers that were included, newer releases list the router and not its routes.
+    each = getattr(routing, "iter_route_contexts", iter)
+    return {
+        (method, str(getattr(route, "path", "")))
+        for route in each(app.routes)
+        for method in (getattr(route, "methods", None) or ())
+        if method != "HEAD"
+    }
 
 
 async def caller(request: Request) -> Principal:
