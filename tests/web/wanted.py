@@ -8,7 +8,7 @@ from ulak.auth.identity import Identity
 from ulak.auth.principal import ADMIN, VIEWER, Principal
 from ulak.web.access import Access
 
-PASSWORD = "nobody will ever guess this"
+PASSWORD = "nobody will ever guess this"  # noqa: S105 - of people who live for one test
 NUMBERS = itertools.count(1)
 
 JOBS = {
