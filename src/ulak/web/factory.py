@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 
 from ulak.engine.engine import Engine
-from ulak.web import acts, health, jobs, openapi, problems
+from ulak.web import acts, bulk, health, jobs, openapi, problems
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -18,6 +19,7 @@ def app(
     engine: Engine,
     *,
     identity: Authenticator | None = None,
+    secret: bytes | None = None,
     unready: Callable[[], str | None] = lambda: None,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
@@ -26,6 +28,8 @@ def app(
         engine: Whose jobs it shows. It is opened by the first request that needs it.
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
             who may see every job can reach it.
+        secret: Signs what confirms a bulk act; without it, one that only this process knows, so
+            that processes behind one address do not take each other's.
         unready: Says what this process still lacks before it can work; None when nothing.
     """
     made = FastAPI(
@@ -36,6 +40,7 @@ def app(
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
+    made.include_router(bulk.router(engine, secret or secrets.token_bytes()))
     made.include_router(openapi.router())
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
