@@ -16,10 +16,12 @@ from ulak.web import (
     problems,
     queues,
     schedules,
+    streams,
 )
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
+from ulak.web.hub import Hub
 
 
 def app(
@@ -48,6 +50,8 @@ def app(
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
     made.include_router(dead_letters.router(engine))
+    made.state.hub = hub = Hub(engine)
+    made.include_router(streams.router(engine, hub))
     guard.check(made)
     problems.install(made)
     made.add_middleware(Correlation)
