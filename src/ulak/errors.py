@@ -76,9 +76,13 @@ class TransitionNotAllowed(UlakError):
 
     code = "transition-not-allowed"
 
-    def __init__(self, message: str, *, code: str | None = None, state: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, state: str = "", decided_by: str = ""
+    ) -> None:
         super().__init__(message)
         self.state = state
+        self.decided_by = decided_by
+        """Who has answered the gate that somebody else would answer now."""
         if code is not None:
             self.code = code
 

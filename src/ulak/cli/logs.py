@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ulak.clock import rfc3339
@@ -12,9 +13,14 @@ from ulak.clock import rfc3339
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def start(env: str) -> None:
-    """Send the log of this process to stderr, in the form of its environment."""
+def start(env: str, *, child: str | None = None) -> None:
+    """Send the log of this process to stderr, in the form of its environment.
+
+    Several processes may write there: of a child, each line says which.
+    """
     handler = logging.StreamHandler()
+    if child is not None:
+        handler.addFilter(partial(_sign, child=child))
     handler.setFormatter(JsonLines() if env == "production" else Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # uvicorn tells of every start and stop; `ulak up` does so itself.
@@ -44,6 +50,11 @@ class JsonLines(logging.Formatter):
         if stack := _stack(self, record).strip():
             document["stack"] = stack
         return json.dumps(document, ensure_ascii=False, default=str)
+
+
+def _sign(record: logging.LogRecord, *, child: str) -> bool:
+    record.child = child
+    return True
 
 
 def _at(record: logging.LogRecord) -> str:

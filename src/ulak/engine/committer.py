@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
+from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import Contended, Refused, StoreError
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Store
@@ -51,8 +52,9 @@ class Committer:
     offered again later; its neighbours need not wait.
     """
 
-    def __init__(self, store: Store, deliver: Deliver) -> None:
+    def __init__(self, store: Store, deliver: Deliver, *, telemetry: Telemetry = NOBODY) -> None:
         self._store = store
+        self._telemetry = telemetry
         self._deliver = deliver
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -141,13 +143,17 @@ class Committer:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                receipts = self._store.commit([entry.change for entry in batch])
+                changes = [entry.change for entry in batch]
+                began = time.monotonic()
+                receipts = self._store.commit(changes)
+                self._telemetry.committed(changes, receipts, time.monotonic() - began)
                 return list(zip(batch, receipts, strict=True))
             except Refused as refusal:
                 return self._halve(batch, str(refusal))
             except Contended as error:
                 return self._part(batch, str(error))
             except StoreError as error:
+                self._telemetry.failed("commit")
                 log.warning("the store does not answer", extra={"error": str(error)})
             except Exception as error:  # a worker loop: one bad change must not end all commits
                 log.exception("the store failed on a batch")
@@ -176,6 +182,7 @@ class Committer:
             written: Settled = [
                 (e, COMMITTED) for e, there in zip(batch, found, strict=True) if there
             ]
+            self._telemetry.committed([e.change for e, _ in written], [r for _, r in written], None)
             return written, [e for e, there in zip(batch, found, strict=True) if not there], pause
 
     # --- what somebody else blocks --------------------------------------------------

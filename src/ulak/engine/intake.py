@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple, Protocol, cast
 
 from ulak.core.job import NewJob
+from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
 from ulak.store.caller import Guest
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
@@ -98,8 +99,11 @@ class Intake:
     a transaction of somebody else blocks is set aside and tried again by a thread of its own.
     """
 
-    def __init__(self, store: Store, patience_s: float = 30.0) -> None:
+    def __init__(
+        self, store: Store, patience_s: float = 30.0, *, telemetry: Telemetry = NOBODY
+    ) -> None:
         self._store = store
+        self._telemetry = telemetry
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -135,7 +139,7 @@ class Intake:
         with self._lock:
             alone = not self._busy and not self._waiting
             if alone:
-                self._refuse_when_full(len(jobs), 0)
+                self._refuse_when_full(jobs, 0)
                 self._busy = True
             else:
                 self._enqueue(_offer(jobs, reply, time.monotonic() + self._patience_s))
@@ -178,10 +182,14 @@ class Intake:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return self._store.add(jobs)
+                began = time.monotonic()
+                added = self._store.add(jobs)
+                self._telemetry.accepted(added, time.monotonic() - began)
+                return added
             except (Refused, Contended):
                 raise
             except StoreError as error:
+                self._telemetry.failed("submit")
                 if pause == FIRST_PAUSE_S:
                     log.warning("the store does not answer", extra={"error": str(error)})
                 if self._closed or time.monotonic() + pause >= give_up_at:
@@ -190,19 +198,20 @@ class Intake:
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _enqueue(self, offer: Offer) -> None:
-        self._refuse_when_full(len(offer.jobs), offer.size)
+        self._refuse_when_full(offer.jobs, offer.size)
         self._waiting.append(offer)
         self._jobs += len(offer.jobs)
         self._bytes += offer.size
         self._need_thread()
         self._arrived.notify()
 
-    def _refuse_when_full(self, jobs: int, size: int) -> None:
+    def _refuse_when_full(self, jobs: Sequence[NewJob], size: int) -> None:
         if self._closed:
             raise Overloaded(
                 "this engine is closing and accepts no more jobs", retry_after=RETRY_AFTER
             )
-        if self._jobs + jobs > MOST_JOBS or self._bytes + size > MOST_BYTES:
+        if self._jobs + len(jobs) > MOST_JOBS or self._bytes + size > MOST_BYTES:
+            self._telemetry.refused(jobs)
             raise Overloaded(
                 f"{self._jobs} jobs ({self._bytes} bytes) are waiting to be stored; "
                 f"try again in {RETRY_AFTER.total_seconds():g} s",

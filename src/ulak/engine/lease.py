@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ulak.core.job import Request
+from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import StoreError
 from ulak.store.protocol import Store
 
@@ -47,12 +48,15 @@ class Lease:
         lease_s: float,
         listener: Listener,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        telemetry: Telemetry = NOBODY,
     ) -> None:
         self._store = store
         self._worker = worker
         self._lease_s = lease_s
         self._listener = listener
         self._monotonic = monotonic
+        self._telemetry = telemetry
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._troubled = False
@@ -107,6 +111,7 @@ class Lease:
             try:
                 renewal = self._store.renew(self._worker, lease_us=int(self._lease_s * 1e6))
             except StoreError as error:
+                self._telemetry.failed("renew")
                 if not failed:
                     log.warning("the lease could not be renewed", extra={"error": str(error)})
                 self._troubled = failed = True

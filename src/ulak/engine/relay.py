@@ -58,6 +58,7 @@ class Relay:
                 try:
                     sent = await self.send_once(loop)
                 except StoreError as error:
+                    self._engine.telemetry.failed("outbox")
                     log.warning("the outbox fails", extra={"error": str(error)})
                     sent = 0
                 if not sent:
@@ -113,6 +114,8 @@ class Relay:
         failed = [(message, *failure) for message, failure in attempts if failure is not None]
         if attempts:
             await loop.run_in_executor(None, self._store.settle_messages, sent, failed)
+            dead = sum(gave_up for _, _, gave_up in failed)
+            self._engine.telemetry.published(len(sent), len(failed) - dead, dead)
         self._underway.difference_update(ended)
         return len(sent)
 

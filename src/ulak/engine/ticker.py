@@ -96,6 +96,7 @@ class Ticker:
             facts = {"schedule": ticks[0].row.name, "error": str(error)}
             log.error("the job of a schedule is refused", extra=facts)
             return 0
+        self._engine.telemetry.ticked(ticks, written)
         return sum(written)
 
     def _come_back(self, at: Instant) -> None:

@@ -92,7 +92,10 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
         transaction.roll_back()
         return LeaseLost()
     try:
-        return transaction.commit(change)
+        began = time.monotonic()
+        receipt = transaction.commit(change)
+        run.worker.engine.telemetry.committed((change,), (receipt,), time.monotonic() - began)
+        return receipt
     except Refused as refusal:
         return Stopped(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
     except StoreError as error:
@@ -100,7 +103,10 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
         written = _is_written(run, change)
         if written is None:
             return LeaseLost()
-        return COMMITTED if written else Deferred(SHORTLY, False, f"its rows were lost: {error}")
+        if not written:
+            return Deferred(SHORTLY, False, f"its rows were lost: {error}")
+        run.worker.engine.telemetry.committed((change,), (COMMITTED,), None)
+        return COMMITTED
     except Exception as error:  # noqa: BLE001 - the runner: rows refused at the commit are the stage's failure
         return read_error(run.flow, error)
 

@@ -15,6 +15,7 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
+from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.errors import Contended, TransitionNotAllowed
 
@@ -104,7 +105,7 @@ class Upkeep:
                     flow, row, GivenBack(), now, facts=RunFacts(worker, now),
                     commit_id=self._engine.new_commit_id(),
                 )  # fmt: skip
-                self._store.commit([change])
+                commit_one(self._store, change, self._engine.telemetry)
 
     def _act(self, row: JobRow, asked: Asked) -> int:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
@@ -115,11 +116,12 @@ class Upkeep:
         if change is None:
             return 0
         try:
-            return int(isinstance(self._store.commit([change])[0], Committed))
+            receipt = commit_one(self._store, change, self._engine.telemetry)
         except Contended as error:
             # The next pass tries again; the jobs after it need not wait for that.
             log.info("a job must wait for somebody else", extra={"reason": str(error)})
             return 0
+        return int(isinstance(receipt, Committed))
 
 
 def _as_act(row: JobRow, request: Request) -> Asked | None:

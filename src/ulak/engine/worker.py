@@ -36,7 +36,7 @@ from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, StoreError, TransitionNotAllowed
+from ulak.errors import FlowError, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
@@ -77,7 +77,7 @@ class Worker:
         self.id = ""
         self.progress: dict[bytes, Progress] = {}
         self.time = StoreTime(engine.store.clock)
-        self.committer = Committer(engine.store, self._deliver)
+        self.committer = Committer(engine.store, self._deliver, telemetry=engine.telemetry)
         self.upkeep = Upkeep(engine, micros(settings.poll))
         self._relay = Relay(engine)
         self._flows = engine.flows_by_version()
@@ -123,9 +123,13 @@ class Worker:
         try:
             found: T = self._resources[kind]
         except KeyError:
+            declared = self.engine.resources.get(kind)
             raise FlowError(
                 f"no resource of type {kind.__name__}; give the engine one with "
                 f"@engine.resource({kind.__name__})"
+                if declared is None
+                else f"{kind.__name__} is opened by workers of the queue "
+                f'"{declared.queue}", and this one does not serve it'
             ) from None
         return found
 
@@ -174,8 +178,10 @@ class Worker:
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
-            for kind, factory in self.engine.resources.items():
-                self._resources[kind] = await stack.enter_async_context(factory())
+            for kind, resource in self.engine.resources.items():
+                if resource.queue is None or self.settings.serves(resource.queue):
+                    opened = await stack.enter_async_context(resource.factory())
+                    self._resources[kind] = opened
             self.committer.start()
             self._lost = not await self._has_registered()
             stop_ringing = self.engine.on_ring(self._bell.ring)
@@ -218,6 +224,7 @@ class Worker:
             try:
                 claimed = await self._claim
             except StoreError as error:
+                self.engine.telemetry.failed("claim")
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
                     self._lease.trouble()
@@ -265,6 +272,7 @@ class Worker:
 
     def _took(self, wants: tuple[Want, ...], claimed: Claimed) -> None:
         self.time.hear(claimed.now)
+        self.engine.telemetry.claimed(claimed, self._loop.time() - self._looked_at)
         self._paused = claimed.paused
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
@@ -272,6 +280,8 @@ class Worker:
     async def _has_registered(self) -> bool:
         try:
             await self._aside.run(self._register)
+        except Refused:
+            raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
             return False
@@ -507,6 +517,7 @@ class Worker:
             try:
                 await self._aside.run(self.upkeep.tick)
             except StoreError as error:
+                self.engine.telemetry.failed("upkeep")
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
@@ -524,7 +535,7 @@ class Worker:
         now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
         self.time.hear(now)
         self._lost = False
-        self._lease = Lease(self.store, self.id, lease_s, self)
+        self._lease = Lease(self.store, self.id, lease_s, self, telemetry=self.engine.telemetry)
         self._lease.start()
 
     async def _drain(self) -> None:

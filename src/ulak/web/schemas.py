@@ -124,6 +124,72 @@ class TrailPage(Page[TrailEvent, int]):
     """Events of one job, in order."""
 
 
+class Submitted(Job):
+    """A job as it was accepted."""
+
+    created: bool = Field(description="False when a job with this dedup key was there before.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "id": A_JOB, "flow": "cutting", "version": 1, "state": "NEW", "role": "ready",
+                "tenant": "", "submitter": "key:shop", "priority": 1, "round": 1, "attempt": 0,
+                "lapses": 0, "code": None, "created_at": A_MOMENT, "changed_at": A_MOMENT,
+                "not_before": A_MOMENT, "expires_at": None, "scheduled_for": None,
+                "leased_by": None, "parked_on": None, "cancel_requested": False,
+                "is_final": False, "created": True,
+            }
+        }
+    )  # fmt: skip
+
+
+class Payload(BaseModel):
+    """What a job was submitted with; secret fields are `***`."""
+
+    payload: Any = Field(examples=[{"order": 4711, "card": "***"}])
+
+
+class Result(BaseModel):
+    """What a job has returned."""
+
+    result: Any = Field(examples=[{"sheets": 12}])
+
+
+class Why(BaseModel):
+    """Why a job stands where it stands."""
+
+    code: str = Field(
+        description="Stable; docs/operations/monitor.md has every code.", examples=["held"]
+    )
+    sentence: str = Field(
+        examples=["it is held with CrmNoMatch since 2026-01-31T12:00:00Z; release it to go on"]
+    )
+    facts: dict[str, Any] = Field(examples=[{"code": "CrmNoMatch", "since": A_MOMENT}])
+
+
+class Count(BaseModel):
+    """How many jobs of a flow stand in a state."""
+
+    flow: str = Field(examples=["cutting"])
+    version: int = Field(examples=[1])
+    state: str = Field(examples=["HOLD"])
+    role: Role = Field(examples=["held"])
+    jobs: int = Field(examples=[3])
+
+
+class Counts(BaseModel):
+    """How many jobs there are, by flow, version and state."""
+
+    items: list[Count]
+    complete: bool = Field(description="False when only the newest jobs were counted.")
+
+
+class Health(BaseModel):
+    """How the process is."""
+
+    status: str = Field(examples=["ready"])
+
+
 class Problem(BaseModel):
     """Why a request was not done (RFC 9457). Some codes have members of their own."""
 

@@ -18,6 +18,7 @@ from ulak.store.postgres import (
     claims,
     commits,
     control,
+    credentials,
     intake,
     leases,
     leasing,
@@ -49,6 +50,7 @@ from ulak.store.protocol import (
     Claimed,
     ClaimRequest,
     CountRow,
+    CredentialRow,
     DedupRow,
     Features,
     JobFilter,
@@ -195,6 +197,12 @@ class PostgresStore:
             "months": sorted(self._read(months.existing)),
             "schema": self._read(migrations.version_of),
         }
+
+    def ring_heard(self) -> tuple[bool | None, int]:
+        """Answer whether the last test of the ring was heard, None when there is none or it was
+        not tested yet, and how many rings of others have been; asks nobody."""
+        listener = self._listener
+        return (None, 0) if listener is None else (listener.is_well, listener.heard)
 
     def _make_months(self, db: Session) -> None:
         """Make the partitions of this month and the next ones, if they are not there."""
@@ -422,6 +430,30 @@ class PostgresStore:
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
         return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+
+    # --- credentials ------------------------------------------------------------
+
+    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._db.run(
+            "credential", lambda t: credentials.add(t, row, act=act, actor=actor, note=note)
+        )
+
+    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._db.run(
+            "credential", lambda t: credentials.change(t, row, act=act, actor=actor, note=note)
+        )
+
+    def note_use(self, kind: str, id: str, at: Instant) -> None:
+        self._db.run("credential", lambda t: credentials.note_use(t, kind, id, at))
+
+    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
+        return self._read(lambda db: credentials.find(db, kind, id))
+
+    def credentials(self, kind: str) -> list[CredentialRow]:
+        return self._read(lambda db: credentials.of_kind(db, kind))
+
+    def forget_credentials(self, kind: str, *, before: Instant) -> int:
+        return self._db.run("credential", lambda t: credentials.forget(t, kind, before))
 
     # --- outbox -----------------------------------------------------------------
 

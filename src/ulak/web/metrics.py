@@ -1,0 +1,73 @@
+"""Metrics for Prometheus: what an engine tells, how its store stands, what is asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from ulak.engine.engine import Engine
+from ulak.web.gauges import Gauges
+from ulak.web.instruments import Instruments
+from ulak.web.labels import Labels
+from ulak.web.request_metrics import Requests
+
+
+class Metrics:
+    """Everything that one application, or one worker, shows of an engine.
+
+    It listens to the engine from now on. `registry` is its own: two applications in one process
+    do not notice each other, and a program may register collectors of its own there.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        labels = Labels(engine)
+        self.requests = Requests()
+        self._instruments = Instruments(labels)
+        self._gauges = Gauges(engine, labels)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        self.close = engine.telemetry.add(self._instruments)
+
+    def collect(self) -> Iterator[Metric]:
+        """Answer every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""
+        yield from self._instruments.families()
+        yield from self.requests.families()
+        yield from self._gauges.families()
+
+    def text(self) -> bytes:
+        """Answer what a scrape gets."""
+        return generate_latest(self.registry)
+
+
+class Scrapes:
+    """Writes the text on a thread; however many ask at once, one is being written."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._writing: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        """Answer what a scrape gets."""
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(asyncio.to_thread(self._metrics.text))
+        return await asyncio.shield(self._writing)
+
+
+def router(metrics: Metrics) -> APIRouter:
+    """Make the route that is scraped."""
+    routes = APIRouter()
+    scrapes = Scrapes(metrics)
+
+    @routes.get("/metrics")
+    async def read_metrics() -> Response:
+        """Answer every metric, in the text format of Prometheus."""
+        return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return routes

@@ -1,0 +1,130 @@
+"""Counters, gauges and histograms that are written by the batch and read by a scrape.
+
+Those of prometheus_client take a lock for every number and walk through every bucket: measured on
+CPython 3.11, two counters and a histogram take 3.6 us a job so, and 0.3 by the batch, of the 66
+that a no-op job has. prometheus_client writes the text.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+Labels = tuple[str, ...]
+"""The values of the labels, in the order in which they were declared."""
+
+ALONE: Labels = ()
+"""The labels of what has none."""
+
+
+class Counter:
+    """A number that only rises, for each of its labels.
+
+    Args:
+        name: As the text has it, without `_total`.
+        help: What is counted, in a sentence.
+        labels: The names of the labels.
+        known: Labels that are there from the beginning, at 0: a rate needs the zero before the one.
+    """
+
+    def __init__(
+        self, name: str, help: str, labels: Sequence[str] = (), known: Iterable[Labels] = ()
+    ) -> None:
+        self._name = name
+        self._help = help
+        self._labels = tuple(labels)
+        self._lock = threading.Lock()
+        self._values: dict[Labels, float] = dict.fromkeys(known, 0.0)
+
+    def add(self, labels: Labels, n: float = 1.0) -> None:
+        """Count."""
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0.0) + n
+
+    def add_all(self, counted: Mapping[Labels, float]) -> None:
+        """Count a whole batch."""
+        with self._lock:
+            for labels, n in counted.items():
+                self._values[labels] = self._values.get(labels, 0.0) + n
+
+    def family(self) -> Metric:
+        """Answer what a scrape shows."""
+        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
+        with self._lock:
+            values = dict(self._values)
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Gauge:
+    """A number without labels that rises and falls."""
+
+    def __init__(self, name: str, help: str) -> None:
+        self._name = name
+        self._help = help
+        self._lock = threading.Lock()
+        self._value = 0.0
+
+    def add(self, n: float) -> None:
+        """Move it."""
+        with self._lock:
+            self._value += n
+
+    def family(self) -> Metric:
+        """Answer what a scrape shows."""
+        return GaugeMetricFamily(self._name, self._help, value=self._value)
+
+
+class Histogram:
+    """How many values lay below each of some bounds, and their sum, for each of its labels."""
+
+    def __init__(
+        self, name: str, help: str, bounds: Sequence[float], labels: Sequence[str] = ()
+    ) -> None:
+        self._name = name
+        self._help = help
+        self._bounds = tuple(bounds)
+        self._texts = (*(str(float(bound)) for bound in bounds), "+Inf")
+        self._labels = tuple(labels)
+        self._lock = threading.Lock()
+        self._series: dict[Labels, tuple[list[int], list[float]]] = {}
+        """Counts by bucket, and the sum; made here, and then written in place."""
+        if not labels:
+            self._series[ALONE] = self._empty()
+
+    def observe(self, labels: Labels, values: Iterable[float]) -> None:
+        """Take in a batch of values."""
+        bounds = self._bounds
+        with self._lock:
+            found = self._series.get(labels)
+            if found is None:
+                found = self._series[labels] = self._empty()
+            counts, sums = found
+            for value in values:
+                counts[bisect_left(bounds, value)] += 1
+                sums[0] += value
+
+    def _empty(self) -> tuple[list[int], list[float]]:
+        return [0] * len(self._texts), [0.0]
+
+    def family(self) -> Metric:
+        """Answer what a scrape shows."""
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        with self._lock:
+            series = {labels: (list(c), s[0]) for labels, (c, s) in self._series.items()}
+        for labels, (counts, total) in series.items():
+            below, buckets = 0, []
+            for text, count in zip(self._texts, counts, strict=True):
+                below += count
+                buckets.append((text, float(below)))
+            family.add_metric(labels, buckets, total)
+        return family
