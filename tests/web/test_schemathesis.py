@@ -41,6 +41,7 @@ JOBS = {
 
 BODIES = {
     ("POST", "/jobs"): {"flow": "line", "payload": {"then": "done"}},
+    ("POST", "/jobs/bulk"): {"action": "retry", "where": {"flow": "line"}},
 }
 """Where the example of the document cannot be known to this store."""
 

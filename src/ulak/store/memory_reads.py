@@ -107,6 +107,11 @@ class MemoryReads(MemoryTables):
             rows = (self._jobs[job_id] for job_id in below)
             return [row for row in rows if _matches(row, where)][:limit]
 
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        with self._lock:
+            below = (row for i, row in self._jobs.items() if after is None or i < after)
+            return sum(_matches(row, where) for row in below)
+
     def counts(self) -> list[CountRow]:
         with self._lock:
             return [CountRow(*key, jobs) for key, jobs in sorted(self._counts.items()) if jobs]

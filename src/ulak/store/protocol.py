@@ -697,6 +697,9 @@ class Store(Protocol):
     ) -> list[JobRow]:
         """Answer jobs by id, newest first, below `after`."""
 
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        """Answer how many jobs `list_jobs` would answer without a limit, by counting them."""
+
     def counts(self) -> list[CountRow]:
         """Answer exact counts per flow, version and state, without counting jobs."""
 

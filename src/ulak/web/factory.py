@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
@@ -11,6 +12,7 @@ from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
 from ulak.web import (
     acts,
+    bulk,
     dead_letters,
     flows,
     health,
@@ -35,6 +37,7 @@ def app(
     engine: Engine,
     *,
     identity: Authenticator | None = None,
+    secret: bytes | None = None,
     unready: Callable[[], str | None] = lambda: None,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
@@ -44,6 +47,8 @@ def app(
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
             who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
             routes of keys, users, logins and the audit.
+        secret: Signs what confirms a bulk act; without it, one that only this process knows, so
+            that processes behind one address do not take each other's.
         unready: Says what this process still lacks before it can work; None when nothing.
     """
     made = FastAPI(
@@ -54,6 +59,7 @@ def app(
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
+    made.include_router(bulk.router(engine, secret or secrets.token_bytes()))
     made.include_router(openapi.router())
     made.include_router(flows.router(engine))
     made.include_router(queues.router(engine))

@@ -499,6 +499,9 @@ class PostgresStore:
     ) -> list[JobRow]:
         return self._read(lambda db: reads.list_jobs(db, where, after, limit))
 
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        return self._read(lambda db: reads.count_jobs(db, where, after))
+
     def counts(self) -> list[CountRow]:
         return self._read(reads.counts)
 
