@@ -162,7 +162,7 @@ def router(engine: Engine, hub: Hub) -> APIRouter:
     """Make the routes that let an engine's jobs be watched."""
     routes = APIRouter(tags=["events"])
 
-    @routes.get("/jobs/{id}/events", response_class=EventStream, responses=STREAM)
+    @routes.get("/jobs/{id}/events", status_code=200, response_class=EventStream, responses=STREAM)
     async def watch_job(
         request: Request,
         id: str,
@@ -185,7 +185,7 @@ def router(engine: Engine, hub: Hub) -> APIRouter:
             is_welcome=lambda: _is_welcome(request, lambda now: now.sees(job.tenant)),
         )
 
-    @routes.get("/events", response_class=EventStream, responses=STREAM)
+    @routes.get("/events", status_code=200, response_class=EventStream, responses=STREAM)
     async def watch_jobs(
         request: Request,
         principal: Caller,
