@@ -93,13 +93,18 @@ def router(engine: Engine, secret: bytes) -> APIRouter:
         act = BulkAct(
             body.action, _filter(body.where, principal), choice=body.choice or "", note=body.note
         )
-        actor = Actor(actor_of(principal), tenant=principal.tenant, roles=roles_of(principal))
-        if body.token is None:
-            counted = bulk.count(act, actor)
-            return answer({**asdict(counted), "expires_at": rfc3339(counted.expires_at)})
-        return answer(asdict(bulk.do(act, actor, token=body.token)))
+        return count_or_do(bulk, act, principal, body.token)
 
     return routes
+
+
+def count_or_do(bulk: Bulk, act: BulkAct, principal: Principal, token: str | None) -> Response:
+    """Answer how many jobs it would be, or do it when the caller has a token."""
+    actor = Actor(actor_of(principal), tenant=principal.tenant, roles=roles_of(principal))
+    if token is None:
+        counted = bulk.count(act, actor)
+        return answer({**asdict(counted), "expires_at": rfc3339(counted.expires_at)})
+    return answer(asdict(bulk.do(act, actor, token=token)))
 
 
 def _filter(where: Where, principal: Principal) -> JobFilter:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.core.lifecycle import FAILED
+from ulak.engine.bulk import RETRY, Bulk, BulkAct
 from ulak.engine.documents import dead_message_document, job_document
 from ulak.engine.engine import Engine
 from ulak.engine.outbox import DeadMessage
 from ulak.store.protocol import JobFilter
+from ulak.web.bulk import BulkCounted, BulkDone, count_or_do
 from ulak.web.callers import Caller
 from ulak.web.schemas import A_JOB, A_MOMENT, Body, Job, JobId, JobPage, Moment, Whole, problems
 from ulak.web.seen import actor_of, seen
@@ -48,6 +50,21 @@ class ReviveAsked(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"note": "the broker is back"}})
 
 
+class RedrivesAsked(Body):
+    """Which dead letters, and why; with the token of an earlier answer it is done."""
+
+    flow: str | None = Field(None, description="Only of this flow.")
+    code: str | None = Field(None, description="Only those that failed with this code.")
+    note: Note = ""
+    token: str | None = Field(None, description="What an answer without one has given.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"flow": "charges", "code": "Timeout", "note": "the bank is back"}
+        }
+    )
+
+
 class MessageShown(BaseModel):
     """A message that gave up."""
 
@@ -68,9 +85,10 @@ class MessageShown(BaseModel):
     )  # fmt: skip
 
 
-def router(engine: Engine) -> APIRouter:
-    """Make the routes of an engine's dead letters."""
+def router(engine: Engine, secret: bytes) -> APIRouter:
+    """Make the routes of an engine's dead letters; the secret signs what confirms a crowd."""
     routes = APIRouter(tags=["dead letters"])
+    bulk = Bulk(engine, secret)
 
     @routes.get("/dead-letters", response_model=JobPage)
     def list_dead_letters(
@@ -85,6 +103,14 @@ def router(engine: Engine) -> APIRouter:
             "items": [job_document(job) for job in page],
             "next": page[-1].id if len(found) > len(page) else None,
         }
+
+    @routes.post("/dead-letters/redrive", response_model=BulkCounted | BulkDone)
+    def redrive_all(body: RedrivesAsked, principal: Caller) -> Response:
+        """Run many of them again. Without a token nothing is changed: the answer says how many it
+        would be and gives the token, good for ten minutes, with which the same request does it."""
+        where = JobFilter(tenant=principal.tenant, flow=body.flow, role=FAILED, code=body.code)
+        act = BulkAct(RETRY, where, note=body.note)
+        return count_or_do(bulk, act, principal, body.token)
 
     @routes.post("/dead-letters/{id}/redrive", response_model=Job, responses=problems(409))
     def redrive(id: str, body: RedriveAsked, principal: Caller) -> dict[str, Any]:

@@ -23,11 +23,13 @@ from ulak.web import (
     problems,
     queues,
     schedules,
+    streams,
 )
 from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
+from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
 
 
@@ -54,16 +56,19 @@ def app(
         dependencies=[Depends(caller)],
     )  # fmt: skip
     made.state.guard = guard = Guard(identity, ACCESS)
+    signing = secret or secrets.token_bytes()
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
-    made.include_router(bulk.router(engine, secret or secrets.token_bytes()))
+    made.include_router(bulk.router(engine, signing))
     made.include_router(openapi.router())
     made.include_router(flows.router(engine))
     made.include_router(queues.router(engine))
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
-    made.include_router(dead_letters.router(engine))
+    made.include_router(dead_letters.router(engine, signing))
+    made.state.hub = hub = Hub(engine)
+    made.include_router(streams.router(engine, hub))
     if isinstance(identity, Identity):
         made.include_router(identity_routes.router(engine, identity))
     made.state.metrics = shown = metrics.Metrics(engine)
