@@ -61,7 +61,7 @@ def up(
     settings = worker_settings(
         engine, USUAL, queues=None, lease=lease, drain=drain
     )  # fmt: skip
-    logs.start(found.env)
+    logs.start(found.env, logs.secrets_of(found, engine))
     settle_in()
     with engine:
         worker: Worker = engine.worker(settings)

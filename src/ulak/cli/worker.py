@@ -68,7 +68,7 @@ def worker(
         lease=lease,
         drain=drain,
     )
-    logs.start(found.env)
+    logs.start(found.env, logs.secrets_of(found, engine))
     settle_in()
     with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
