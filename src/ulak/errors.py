@@ -4,6 +4,7 @@
     ├── FlowError               a declaration is wrong; raised before anything runs
     ├── BadInput                an argument cannot be used; nothing was changed
     ├── NotFound                (also a LookupError) nothing has this name
+    │   ├── UnknownName         (also a BadInput) no limit, queue, flow or schedule is called so
     │   └── JobNotFound         no job has this id, or it belongs to another tenant
     ├── ResultNotReady          (also a LookupError) the stage has not finished in this round
     ├── TransitionNotAllowed    the lifecycle or a guard says no
@@ -50,6 +51,10 @@ class NotFound(UlakError, LookupError):
     code = "not-found"
 
 
+class UnknownName(NotFound, BadInput):
+    """No limit, rate, queue, flow or schedule is called so; the message names those that are."""
+
+
 class JobNotFound(NotFound):
     """No job has this id, or it belongs to another tenant."""
 
@@ -71,9 +76,13 @@ class TransitionNotAllowed(UlakError):
 
     code = "transition-not-allowed"
 
-    def __init__(self, message: str, *, code: str | None = None, state: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, state: str = "", decided_by: str = ""
+    ) -> None:
         super().__init__(message)
         self.state = state
+        self.decided_by = decided_by
+        """Who has answered the gate that somebody else would answer now."""
         if code is not None:
             self.code = code
 

@@ -12,13 +12,24 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ulak.errors import BadInput
+from ulak.auth import secrets
+from ulak.auth.tokens import SHORTEST_SECRET, is_token
+from ulak.errors import BadInput, Unauthenticated
 
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
 HIGHEST_PORT = 65535
+
+SECRETS: Final = frozenset({"secret", "admin_key"})
+"""Settings whose values nobody is shown, and that no file of a project may hold."""
+MAKE_ONE: Final = "make one with `openssl rand -hex 32`"
+# How the secrets of examples read. Whoever copies one has the same as everybody else.
+PLACEHOLDERS: Final = (
+    "change-me", "change_me", "changeme", "replace-me", "replace_me", "replaceme", "placeholder",
+    "your-secret", "your_secret", "xxxxxxxx",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +40,29 @@ class Settings:
     app: str = ""
     """`module:engine` of the program, '' when nobody has said it."""
     host: str = "127.0.0.1"
-    """The address that `ulak up` listens on; nobody is asked who they are, so only this machine."""
+    """The address that `ulak up` listens on: only this machine, unless told otherwise."""
     port: int = 8000
     env: str = "dev"
     """`dev` logs lines for people, `production` one JSON document a line."""
+    data: Path = Path(".ulak")
+    """The folder of what ulak keeps beside the store: in dev, the secret that it has made."""
+    secret: str = field(default="", repr=False)
+    """What tokens are signed with, the same in every process; '' when nobody has said it."""
+    admin_key: str = field(default="", repr=False)
+    """The first admin key, stored at start if it is not; '' for none."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """For each setting that is not the default, where its value was found."""
 
     def source(self, name: str) -> str:
         """Say where a setting's value comes from."""
         return self.sources.get(name, "default")
+
+    def shown(self, name: str) -> Any:
+        """Answer a setting as it may be printed: of a secret, only whether it is set."""
+        value = getattr(self, name)
+        if name in SECRETS:
+            return "set" if value else "not set"
+        return str(value) if isinstance(value, Path) else value
 
     def override(self, source: str, **typed: Any) -> Settings:
         """Answer these settings with those that were typed, that is, those that are not None."""
@@ -67,13 +91,19 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
             found[name] = _READERS[name](value)
             sources[name] = source
         except ValueError as error:
-            wrong.append(f"{source} is {value!r}: {error}")
+            said = "" if name in SECRETS else f" is {value!r}"
+            wrong.append(f"{source}{said}: {error}")
 
     for name, value in _of_project(path, wrong).items():
-        if name in _READERS:
+        if name in SECRETS:
+            wrong.append(
+                f"[tool.ulak] {name} in {path}: a secret does not belong in a file that many "
+                f"read; set {variable(name)}"
+            )
+        elif name in _READERS:
             take(name, value, f"[tool.ulak] {name} in {path}")
         else:
-            known = ", ".join(_READERS)
+            known = ", ".join(name for name in _READERS if name not in SECRETS)
             wrong.append(f"[tool.ulak] {name} in {path} is no setting; there are {known}")
     for name in _READERS:
         # An empty variable is how shells and compose files say "not set".
@@ -131,9 +161,45 @@ def _env(value: Any) -> str:
     return str(value)
 
 
+def _folder(value: Any) -> Path:
+    text = _text(value)
+    if "\x00" in text:
+        raise ValueError("write the path of a folder")
+    return Path(text).expanduser()
+
+
+def _secret(value: Any) -> str:
+    text = _text(value)
+    if len(text) < SHORTEST_SECRET:
+        raise ValueError(
+            f"it has {len(text)} characters, {SHORTEST_SECRET} or more are needed; {MAKE_ONE}"
+        )
+    return _of_ones_own(text)
+
+
+def _admin_key(value: Any) -> str:
+    text = _of_ones_own(_text(value))
+    try:
+        secrets.id_of(text)
+    except Unauthenticated as error:
+        raise ValueError(f"{error}; {MAKE_ONE}") from None
+    if is_token(text):
+        raise ValueError(f"it has the form of a token; {MAKE_ONE}")
+    return text
+
+
+def _of_ones_own(text: str) -> str:
+    if any(word in text.lower() for word in PLACEHOLDERS):
+        raise ValueError(f"it is a placeholder that everybody knows; {MAKE_ONE}")
+    return text
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "app": _text,
     "host": _text,
     "port": _port,
     "env": _env,
+    "data": _folder,
+    "secret": _secret,
+    "admin_key": _admin_key,
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ulak.clock import Clock
@@ -14,6 +14,10 @@ from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
 from ulak.store.protocol import Store
+
+if TYPE_CHECKING:
+    from ulak.auth.identity import Identity
+    from ulak.settings import Settings
 
 SCHEMES = (
     "sqlite:///file.db",
@@ -58,6 +62,38 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
     raise BadInput(f"{_without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
+
+
+def identity_of(engine: Engine, settings: Settings) -> Identity:
+    """Make the identity of an engine, which is opened, and store the first admin key if one is set.
+
+    In dev, a secret that nobody has set is made once and kept in the data folder.
+
+    Raises:
+        BadInput: a secret is needed and there is none, or the one that is kept cannot be used.
+    """
+    from ulak.auth.identity import Identity
+    from ulak.auth.principal import ADMIN
+    from ulak.settings import variable
+
+    identity = Identity(engine.open().store, secret=settings.secret or _kept_secret(settings))
+    if settings.admin_key:
+        identity.adopt_key(
+            settings.admin_key, name="admin", roles=[ADMIN], actor=variable("admin_key")
+        )
+    return identity
+
+
+def _kept_secret(settings: Settings) -> str:
+    from ulak.auth.kept import kept_secret
+    from ulak.settings import MAKE_ONE, variable
+
+    if settings.env != "dev":
+        raise BadInput(
+            f"{variable('secret')} is not set: in {settings.env} it must be, the same for every "
+            f"process; {MAKE_ONE}"
+        )
+    return kept_secret(settings.data)
 
 
 def _sqlite(url: str, path: str, host: str, options: dict[str, str], clock: Clock | None) -> Store:

@@ -82,3 +82,15 @@ def test_ended_jobs_need_nobody(shop, tmp_path):
     shop.work()
     (tmp_path / "bare.py").write_text(NEXT)
     assert shop.run("doctor", "--before-deploy", "-a", "bare:engine").code == 0
+
+
+def test_doctor_says_whether_secrets_are_set_and_never_what_they_are(shop, monkeypatch):
+    secret = "0123456789abcdef" * 2  # the shortest there may be
+    monkeypatch.setenv("ULAK_SECRET", secret)
+    found = shop.ulak("doctor", "--json")
+    assert found.document["settings"]["secret"] == {"value": "set", "source": "ULAK_SECRET"}
+    assert found.document["settings"]["admin_key"] == {"value": "not set", "source": "default"}
+    assert found.document["settings"]["data"] == {"value": ".ulak", "source": "default"}
+    said = shop.ulak("doctor")
+    assert "set  (ULAK_SECRET)" in said.out
+    assert secret not in found.out + found.err + said.out + said.err

@@ -21,6 +21,7 @@ from ulak.auth.principal import ADMIN, Principal
 from ulak.cli import logs
 from ulak.cli.hiding import Hiding
 from ulak.errors import Unauthenticated
+from ulak.settings import Settings
 
 KEY = "ulak_ab3de5gh_" + "Zx9" * 16 + "q"
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJlLW9mLWFkYQ"  # noqa: S105 - nobody's
@@ -126,12 +127,12 @@ def test_every_handler_of_a_process_is_guarded(monkeypatch: pytest.MonkeyPatch) 
     assert stream.getvalue() == "said ***\n"
 
 
-def test_the_password_of_a_store_is_hidden_wherever_it_stands() -> None:
+def test_the_secrets_of_settings_and_store_are_hidden_wherever_they_stand() -> None:
     engine = ulak.connect("postgresql://ada:open%20sesame@host/db")
-    from ulak.settings import Settings
-
-    hiding = Hiding(logs.secrets_of(Settings(), engine))
+    found = Settings(secret="s3cr3t" * 6, admin_key="a-key-of-my-own" * 3)
+    hiding = Hiding(logs.secrets_of(found, engine))
     assert hiding.text("it said open sesame, or open%20sesame") == "it said ***, or ***"
+    assert hiding.text(f"and {found.secret} and {found.admin_key}") == "and *** and ***"
 
 
 # --- any secret, anywhere -----------------------------------------------------------

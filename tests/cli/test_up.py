@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from ulak.errors import StoreError
+from ulak.errors import Refused
 
 PATIENCE_S = 30
 
@@ -63,7 +63,7 @@ def test_up_serves_works_and_drains(shop):
         ready = httpx.get(f"{base}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
         until(lambda: state(shop, job) == "done")
-        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["jobs"]
+        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["items"]
         assert [(j["id"], j["state"]) for j in listed] == [(job, "done")]
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -135,7 +135,7 @@ def test_a_worker_that_cannot_begin_ends_the_process_with_one_line(shop, monkeyp
     import shop as program
 
     def refuse(*_args, **_options):
-        raise StoreError("no room for a worker")
+        raise Refused("no room for a worker")
 
     monkeypatch.setattr(program.engine.store, "register", refuse)
     answer = shop.run("up", "shop:engine", "--port", "0")

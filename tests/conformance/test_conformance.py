@@ -4,6 +4,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestAwkwardData,
     TestClaims,
     TestCommits,
+    TestCredentials,
     TestFairness,
     TestFeatures,
     TestIntake,

@@ -20,7 +20,7 @@ from ulak.core.policy import RateTerms
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.protocol import Progress, ScheduleRow, Store, Tick
+from ulak.store.protocol import CredentialRow, Progress, ScheduleRow, Store, Tick
 from ulak.testing import Harness, ManualClock, faults
 
 LEASE = timedelta(minutes=5)
@@ -39,7 +39,9 @@ WRITES = {
     "change_limit": "limit", "change_rate": "rate", "pause": "pause", "resume": "resume",
     "weigh": "weigh", "sweep": "sweep",
     "keep_schedules": "schedules", "tick": "tick", "pause_schedule": "schedule-pause",
-    "resume_schedule": "schedule-pause",
+    "resume_schedule": "schedule-pause", "add_credential": "credential",
+    "change_credential": "credential", "note_use": "credential",
+    "forget_credentials": "credential",
 }  # fmt: skip
 READS = {
     "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
@@ -47,7 +49,7 @@ READS = {
     "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
     "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
-    "due_schedules", "schedules", "ticks",
+    "due_schedules", "schedules", "ticks", "find_credential", "credentials",
 }  # fmt: skip
 
 
@@ -125,6 +127,11 @@ def work(url: str) -> None:
     store.tick([Tick(nightly, (), SECOND)])
     store.pause_schedule("nightly", actor="ada", note="")
     store.resume_schedule("nightly", next_at=SECOND, actor="ada", note="")
+    ada = CredentialRow("user", "ada", "ada", None, "admin", "", "-", 0, "ada", 0, None, None, 1)
+    store.add_credential(ada, act="created", actor="ada", note="")
+    store.change_credential(ada, act="disabled", actor="ada", note="")
+    store.note_use("user", "ada", 1)
+    store.forget_credentials("user", before=1)
     say("ended", "all")
     harness.close()
 

@@ -183,6 +183,45 @@ def test_a_resource_is_opened_once_per_worker_and_closed_after_its_last_stage() 
 
 
 @pytest.mark.shows("E-14")
+def test_a_resource_of_a_queue_is_opened_by_the_workers_that_serve_it() -> None:
+    engine = ulak.connect("memory://")
+    said: list[str] = []
+
+    @engine.resource(dict, queue="browser")
+    @asynccontextmanager
+    async def browser() -> AsyncIterator[dict[str, int]]:
+        said.append("open")
+        yield {"pages": 1}
+
+    flow: ulak.Flow[Any] = ulak.Flow(
+        "print", ulak.Lifecycle("new", {"new": ["set"], "set": ["done"]}), retry=0
+    )
+
+    @flow.stage("new")
+    def arrange(run: ulak.Run[Any]) -> None:
+        with pytest.raises(ulak.FlowError, match='workers of the queue "browser"'):
+            run.resource(dict)
+
+    @flow.stage("set", queue="browser")
+    def render(run: ulak.Run[Any]) -> int:
+        pages: int = run.resource(dict)["pages"]
+        return pages
+
+    engine.add(flow)
+    with engine:
+        job = engine.submit(flow, {})
+        with engine.working(settings(queues=frozenset({"print"}))):
+            engine.wait(job.id, until="set", timeout=SOON)
+        assert said == []
+        with engine.working(settings(queues=frozenset({"browser"}))):
+            assert engine.wait(job.id, timeout=SOON).state == "done"
+        assert said == ["open"]
+    engine.resource(list, queue="browsr")(browser)
+    with pytest.raises(ulak.FlowError, match='no stage is in the queue "browsr"'):
+        engine.open()
+
+
+@pytest.mark.shows("E-14")
 def test_a_resource_that_cannot_be_opened_is_told_where_the_worker_was_started() -> None:
     engine = ulak.connect("memory://")
 

@@ -29,7 +29,7 @@ def test_an_engine_lives_and_works_inside_another_application(engine):
         ):
             job = (await client.post("/greetings", params={"name": "ada"})).json()["job"]
             await engine.aio.wait(job, timeout=timedelta(seconds=20))
-            listed = (await client.get("/ulak/jobs", params={"role": "done"})).json()["jobs"]
+            listed = (await client.get("/ulak/jobs", params={"role": "done"})).json()["items"]
             assert [found["id"] for found in listed] == [job]
             assert (await client.get("/ulak/health/ready")).status_code == 200
             assert (await client.get("/ulak/nothing")).json()["code"] == "not-found"

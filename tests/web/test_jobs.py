@@ -20,10 +20,10 @@ def test_jobs_are_listed_newest_first_with_times_in_utc(engine, ask, app):
     answer = ask(app, "/jobs")
     assert answer.status_code == 200
     document = answer.json()
-    assert [job["id"] for job in document["jobs"]] == ids[::-1]
+    assert [job["id"] for job in document["items"]] == ids[::-1]
     assert document["next"] is None
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", document["jobs"][0]["created_at"]
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", document["items"][0]["created_at"]
     )
 
 
@@ -39,10 +39,10 @@ def test_filters_go_by_name(engine, ask, app):
         ({"flow": "greet", "queue": "greet", "tenant": "mine"}, [mine]),
         ({"code": "raised"}, []),
     ]:
-        listed = ask(app, "/jobs", params=params).json()["jobs"]
+        listed = ask(app, "/jobs", params=params).json()["items"]
         assert [job["id"] for job in listed] == ids, params
     asyncio.run(engine.worker().run(until_idle=True))
-    assert len(ask(app, "/jobs", params={"role": "done"}).json()["jobs"]) == 3
+    assert len(ask(app, "/jobs", params={"role": "done"}).json()["items"]) == 3
 
 
 def test_pages_follow_each_other_without_a_gap(engine, ask, app):
@@ -50,7 +50,7 @@ def test_pages_follow_each_other_without_a_gap(engine, ask, app):
     seen, after = [], {}
     while after is not None:
         page = ask(app, "/jobs", params={"limit": 2, **after}).json()
-        seen += [job["id"] for job in page["jobs"]]
+        seen += [job["id"] for job in page["items"]]
         after = {"after": page["next"]} if page["next"] else None
     assert seen == ids[::-1]
 
@@ -78,4 +78,4 @@ def test_parameters_that_cannot_be_used_are_422_problems(ask, app, query):
 @pytest.mark.parametrize("query", ["flow=%00", "tenant=%ff%fe", "state=%F0%9F%92%A9", "code='--"])
 def test_strange_texts_find_nothing(ask, app, query):
     answer = ask(app, f"/jobs?{query}")
-    assert (answer.status_code, answer.json()["jobs"]) == (200, [])
+    assert (answer.status_code, answer.json()["items"]) == (200, [])

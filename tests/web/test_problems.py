@@ -42,7 +42,7 @@ def test_each_error_of_ulak_has_its_status(engine, ask, monkeypatch, error, stat
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
-    [("GET", "/nothing", 404, "not-found"), ("POST", "/jobs", 405, "method-not-allowed")],
+    [("GET", "/nothing", 404, "not-found"), ("PUT", "/jobs", 405, "method-not-allowed")],
 )
 def test_what_is_not_there_is_a_problem_too(engine, ask, method, path, status, code):
     answer = ask(ulak.web.app(engine), path, method=method)

@@ -95,7 +95,7 @@ def _facts(
     return {
         "ulak": ulak.__version__,
         "settings": {
-            name: {"value": getattr(found, name), "source": found.source(name)}
+            name: {"value": found.shown(name), "source": found.source(name)}
             for name in settings.names()
         },
         "store": {**asdict(store.features), **about},

@@ -1,4 +1,4 @@
-"""A worker that stops when it is told to: once to drain, twice to hurry, three times to die."""
+"""What stops when it is told to: once to drain, twice to hurry, three times to die."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol
 
 from ulak.cli.output import complain, some
 from ulak.engine.worker import Worker
@@ -13,36 +16,77 @@ from ulak.engine.worker import Worker
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def run_until_told(worker: Worker) -> None:
-    """Run a worker until SIGTERM or SIGINT has come and it has drained."""
-    loop = asyncio.get_running_loop()
-    told = 0
+class Part(Protocol):
+    """One of the things that a process runs: a worker, or the children that it keeps."""
 
-    def hear() -> None:
-        nonlocal told
-        told += 1
-        if told == 1:
-            patience = worker.settings.drain.total_seconds()
-            busy = (
-                f"; {some(worker.running, 'stage')} may take {patience:g} s"
-                if worker.running
-                else ""
-            )
-            say(f"draining{busy}; a second signal hurries")
-            worker.stop()
-        elif told == 2:
-            say("hurrying: what can be stopped is stopped now")
-            worker.hurry()
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
+    async def run(self) -> None:
+        """Work until stopped."""
+
+    def stop(self) -> None:
+        """Begin to drain."""
+
+    def hurry(self) -> None:
+        """End a drain soon."""
+
+    @property
+    def running(self) -> int:
+        """How many a drain would wait for."""
+
+
+async def run_until_told(
+    parts: Mapping[str, Part], *, drain: timedelta, is_child: bool = False
+) -> None:
+    """Run parts until SIGTERM or SIGINT has come and all have drained.
+
+    When one of them ends by itself, the others drain too, and what it raised is raised.
+
+    Args:
+        parts: What is run, by the name of what each of them counts as running.
+        drain: How long a drain may take, for whoever watches.
+        is_child: A supervisor speaks for us, so nothing is printed. Only SIGINT hurries:
+            SIGTERM may come twice, from the supervisor and from whoever stops everybody.
+    """
+    loop = asyncio.get_running_loop()
+    tell = str if is_child else say
+    is_told = False
+
+    def hear(number: int) -> None:
+        nonlocal is_told
+        if number == signal.SIGINT if is_child else is_told:
+            tell("hurrying: what can be stopped is stopped now")
+            for part in parts.values():
+                part.hurry()
+            if not is_child:
+                _hear_no_more(loop)
+            return
+        is_told = True
+        tell(f"draining{_busy(parts, drain)}; a second signal hurries")
+        for part in parts.values():
+            part.stop()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, hear, number)
+    running = [asyncio.create_task(part.run()) for part in parts.values()]
     try:
-        await worker.run()
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for part in parts.values():
+            part.stop()
+        await asyncio.wait(running)
+        for ended in running:
+            ended.result()
     finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+        _hear_no_more(loop)
+
+
+def _hear_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+
+
+def _busy(parts: Mapping[str, Part], drain: timedelta) -> str:
+    """Say what a drain waits for, and how long at most."""
+    waited = [some(part.running, what) for what, part in parts.items() if part.running]
+    return f"; {' and '.join(waited)} may take {drain.total_seconds():g} s" if waited else ""
 
 
 def leave_behind(worker: Worker) -> None:

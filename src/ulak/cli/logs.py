@@ -9,25 +9,31 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ulak.auth import asking
 from ulak.cli.hiding import Hiding
 from ulak.clock import rfc3339
 from ulak.engine.engine import Engine
-from ulak.settings import Settings
+from ulak.settings import SECRETS, Settings
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def start(env: str, secrets: Iterable[str] = ()) -> None:
+def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) -> None:
     """Send the log of this process to stderr, in the form of its environment.
+
+    Several processes may write there: of a child, each line says which.
 
     Args:
         env: `production` for JSON.
         secrets: What is hidden wherever it stands, besides what looks like a secret.
+        child: Which child of `ulak up` this is.
     """
     handler = logging.StreamHandler()
+    if child is not None:
+        handler.addFilter(partial(_sign, child=child))
     handler.setFormatter(JsonLines() if env == "production" else Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # uvicorn tells of every start and stop; `ulak up` does so itself.
@@ -38,8 +44,8 @@ def start(env: str, secrets: Iterable[str] = ()) -> None:
 def secrets_of(found: Settings, engine: Engine) -> list[str]:
     """Answer the secrets that a process knows by their value: of its settings and of its store."""
     of_store: list[str] = getattr(engine.store, "secrets", list)()
-    of_settings: str = getattr(found, "secret", "")
-    return [secret for secret in (*of_store, of_settings) if secret]
+    of_settings: list[str] = [getattr(found, name) for name in sorted(SECRETS)]
+    return [secret for secret in (*of_store, *of_settings) if secret]
 
 
 def guard(discreet: Discreet) -> None:
@@ -131,6 +137,11 @@ class JsonLines(logging.Formatter):
 
 
 _usual = logging.Formatter()
+
+
+def _sign(record: logging.LogRecord, *, child: str) -> bool:
+    record.child = child
+    return True
 
 
 def _at(record: logging.LogRecord) -> str:

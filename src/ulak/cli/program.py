@@ -12,11 +12,13 @@ from ulak.cli import (
     doctor,
     flows,
     jobs,
+    keys,
     outbox,
     schedules,
     steering,
     store,
     up,
+    users,
     verify,
     why,
     worker,
@@ -67,3 +69,5 @@ program.command("resume")(steering.resume)
 program.command("pauses")(steering.pauses)
 program.add_typer(steering.weights, name="weights")
 program.command("audit")(steering.audit)
+program.add_typer(keys.group, name="keys")
+program.add_typer(users.group, name="users")

@@ -249,7 +249,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List what operators did to limits, rates, pauses, weights and schedules, latest first."""
+    """List what operators did to limits, rates, pauses, weights, schedules and credentials."""
     with reading(app) as engine:
         lines = engine.audit(subject=subject, limit=limit)
     if as_json:

@@ -1,44 +1,32 @@
-"""`ulak up`: the API and one worker in one process, at one address."""
+"""`ulak up`: the API and workers, one command at one address."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sys
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ulak
 from ulak.cli import logs
-from ulak.cli.draining import leave_behind, run_until_told, say
-from ulak.cli.output import note
+from ulak.cli.children import children_of, queues_beside
+from ulak.cli.draining import Part, leave_behind, run_until_told, say
+from ulak.cli.greeting import greeting
+from ulak.cli.output import complain, note
+from ulak.cli.parent import GLANCE_S
+from ulak.cli.supervisor import Supervisor
 from ulak.cli.target import AppArgument, in_force, load
-from ulak.cli.worker import (
-    DRAIN,
-    LEASE,
-    USUAL,
-    DrainOption,
-    LeaseOption,
-    served,
-    stored,
-    worker_settings,
-)
-from ulak.core.lifecycle import HELD
+from ulak.cli.worker import DRAIN, LEASE, USUAL, DrainOption, LeaseOption, worker_settings
 from ulak.engine.engine import Engine
+from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.settings import HIGHEST_PORT, Settings
-from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
     from ulak.web.server import Server
-
-# A guess: short beside the time a process takes to start, long beside a turn of the loop.
-GLANCE_S = 0.02
 
 
 def up(
@@ -52,28 +40,70 @@ def up(
             min=0, max=HIGHEST_PORT, help="Listen on this port, 0 for any; else ULAK_PORT or 8000."
         ),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Work in so many children; 0 works in this process.")
+    ] = 0,
     lease: LeaseOption = LEASE,
     drain: DrainOption = DRAIN,
 ) -> None:
-    """Start the API and one worker; SIGTERM or Ctrl-C drains, a second one hurries."""
+    """Start the API and workers; SIGTERM or Ctrl-C drains, a second one hurries.
+
+    Queues that the program wants apart are served by children in any case.
+    """
     found = in_force(app).override("command line", host=host, port=port)
     engine = load(found)
+    beside = queues_beside(engine)
     settings = worker_settings(
-        engine, USUAL, queues=None, lease=lease, drain=drain
-    )  # fmt: skip
+        engine, USUAL, queues=beside if engine.apart_workers else None, lease=lease, drain=drain
+    )
+    arguments = (found.app, "--lease", lease, "--drain", drain)
+    children = children_of(engine, workers=workers, arguments=arguments)
     logs.start(found.env, logs.secrets_of(found, engine))
     settle_in()
     with engine:
-        worker: Worker = engine.worker(settings)
-        server = _server(engine, worker, found)
+        working = Working(
+            # Without children for the rest we work ourselves: somebody must keep the dates.
+            worker=None if workers and beside else engine.worker(settings),
+            supervisor=Supervisor(children, drain=settings.drain) if children else None,
+            settings=settings,
+        )
+        server = _server(engine, working, found)
         try:
-            asyncio.run(_serve(engine, worker, server, found))
+            asyncio.run(_serve(engine, working, server, found, workers))
         finally:
             server.stop()
     say("drained")
 
 
-def _server(engine: Engine, worker: Worker, found: Settings) -> Server:
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What works beside the API: a worker in this process, children, or both."""
+
+    worker: Worker | None
+    supervisor: Supervisor | None
+    settings: WorkerSettings
+
+    def parts(self) -> dict[str, Part]:
+        """Answer what is run, by what each counts."""
+        parts: dict[str, Part] = {}
+        if self.worker is not None:
+            parts["stage"] = self.worker
+        if self.supervisor is not None:
+            parts["worker"] = self.supervisor
+        return parts
+
+    def unready(self) -> str | None:
+        """Say what is lacking before everything is served; None when nothing is."""
+        if self.worker is not None and not self.worker.is_registered:
+            return "the worker is not registered"
+        return None if self.supervisor is None else self.supervisor.unready()
+
+    def is_begun(self) -> bool:
+        """Tell whether this process does its own share."""
+        return self.worker is None or self.worker.is_registered
+
+
+def _server(engine: Engine, working: Working, found: Settings) -> Server:
     try:
         from ulak.web import app as application
         from ulak.web.server import Server
@@ -82,73 +112,45 @@ def _server(engine: Engine, worker: Worker, found: Settings) -> Server:
             f"ulak up needs the web extra ({error.name} is missing); pip install 'ulak[web]', "
             "or run ulak worker"
         ) from error
-
-    def unready() -> str | None:
-        return None if worker.is_registered else "the worker is not registered"
-
-    return Server(application(engine, unready=unready), host=found.host, port=found.port)
+    return Server(application(engine, unready=working.unready), host=found.host, port=found.port)
 
 
-async def _serve(engine: Engine, worker: Worker, server: Server, found: Settings) -> None:
-    working = asyncio.create_task(run_until_told(worker))
-    # Without its API the process is only half of what was asked for.
-    server.start(on_failure=worker.stop)
-    greeting = asyncio.create_task(_greet(engine, worker, server, found))
+async def _serve(
+    engine: Engine, working: Working, server: Server, found: Settings, workers: int
+) -> None:
+    parts = working.parts()
+    running = asyncio.create_task(run_until_told(parts, drain=working.settings.drain))
+    # Without its API the process is only half of what was asked for; when one part ends, all do.
+    server.start(on_failure=next(iter(parts.values())).stop)
+    greeted = asyncio.create_task(_greet(engine, working, server, found, workers))
     try:
-        await working
+        await running
     finally:
-        greeting.cancel()
+        greeted.cancel()
         with suppress(asyncio.CancelledError):
-            await greeting
+            await greeted
     server.stop()
-    leave_behind(worker)
+    unclean = None if working.supervisor is None else working.supervisor.unclean()
+    if unclean is not None:
+        complain(unclean)
+    if working.worker is not None:
+        leave_behind(working.worker)
     if server.has_failed:
         raise UlakError("the API has ended by itself; the log says why")
+    if unclean is not None:
+        raise typer.Exit(1)
 
 
-async def _greet(engine: Engine, worker: Worker, server: Server, found: Settings) -> None:
-    """Once the worker is registered, say where everything is and what to type next."""
-    while not worker.is_registered:
+async def _greet(
+    engine: Engine, working: Working, server: Server, found: Settings, workers: int
+) -> None:
+    """Once this process works, say so. Children may still be starting: /health/ready tells."""
+    while not working.is_begun():
         await asyncio.sleep(GLANCE_S)
     if not server.is_local:
         note("the API asks nobody who they are, and other machines can reach this address")
-    lines = [
-        f"ulak {ulak.__version__} serves {found.app} at {server.address}",
-        f"  jobs      {server.address}/jobs",
-        f"  health    {server.address}/health/ready",
-        f"  queues    {served(engine, worker.settings)}",
-        f"  store     {stored(engine)}",
-        "",
-    ]
-    if engine.store.features.shared:
-        commands = await asyncio.to_thread(_next_commands, engine, found)
-        lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
-    lines.append("Ctrl-C drains and stops.")
-    say("\n".join(lines))
-
-
-def _next_commands(engine: Engine, found: Settings) -> list[str]:
-    """What a newcomer would like to type: a list, and the answer to a question that is asked."""
-    typed = found.source("app") == "command line"
-    command, app = _program(), f" -a {found.app}" if typed else ""
-    lines = [f"{command} jobs list{app}"]
-    for job in engine.jobs(JobFilter(role=HELD), limit=100):
-        flow = engine.flows_by_version().get((job.flow, job.version))
-        place = None if flow is None else flow.table.places.get(job.state)
-        if place is not None and place.gate is not None:
-            choice = next(iter(place.gate.choices))
-            lines.append(f"{command} jobs show {job.id}{app}")
-            lines.append(f"{command} jobs decide {job.id} {choice}{app}")
-            break
-    return lines
-
-
-def _program() -> str:
-    """Name this program so that typing it again finds it."""
-    typed = Path(sys.argv[0])
-    if typed.name == "__main__.py":
-        return "python -m ulak"
-    onpath = shutil.which(typed.name)
-    if onpath is not None and Path(onpath).resolve() == typed.resolve():
-        return typed.name
-    return str(typed)
+    say(
+        await asyncio.to_thread(
+            greeting, engine, found, address=server.address, workers=workers
+        )
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 
 from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
+from ulak.cli.parent import Parent
 from ulak.cli.target import AppArgument, in_force, load
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -29,6 +31,10 @@ DrainOption = Annotated[
     str, typer.Option(metavar="SECONDS", help="How long running stages may take to end.")
 ]
 LEASE = f"{USUAL.lease.total_seconds():g}"
+ChildOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="For ulak up: its child of this name, which ends with it."),
+]
 DRAIN = f"{USUAL.drain.total_seconds():g}"
 
 
@@ -51,8 +57,10 @@ def worker(
             help="Show metrics on this port of 127.0.0.1, 0 for any; else they are not shown.",
         ),
     ] = None,
+    child: ChildOption = None,
 ) -> None:  # fmt: skip
     """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
+    parent = None if child is None else Parent()
     found = in_force(app)
     engine = load(found)
     features = engine.store.features
@@ -64,14 +72,17 @@ def worker(
     settings = worker_settings(
         engine,
         WorkerSettings(loop=loop, threads=threads, processes=processes),
-        queues=queue,
+        queues=queue or None,
         lease=lease,
         drain=drain,
     )
-    logs.start(found.env, logs.secrets_of(found, engine))
+    logs.start(found.env, logs.secrets_of(found, engine), child=child)
     settle_in()
     with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
+        if parent is not None:
+            asyncio.run(_work_as_child(made, parent))
+            return
         say(f"worker of {found.app} serves {served(engine, settings)}")
         if address is not None:
             say(f"  metrics   {address}")
@@ -81,7 +92,17 @@ def worker(
 
 
 async def _work(made: Worker) -> None:
-    await run_until_told(made)
+    await run_until_told({"stage": made}, drain=made.settings.drain)
+    leave_behind(made)
+
+
+async def _work_as_child(made: Worker, parent: Parent) -> None:
+    telling = asyncio.create_task(parent.tell_of(made))
+    try:
+        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=True)
+    finally:
+        telling.cancel()
+        parent.close()
     leave_behind(made)
 
 
@@ -89,7 +110,7 @@ def worker_settings(
     engine: Engine,
     usual: WorkerSettings,
     *,
-    queues: list[str] | None,
+    queues: Collection[str] | None,
     lease: str,
     drain: str,
 ) -> WorkerSettings:
@@ -109,7 +130,7 @@ def worker_settings(
             raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
     return replace(
         usual,
-        queues=frozenset(queues) if queues else None,
+        queues=None if queues is None else frozenset(queues),
         lease=lease_span,
         drain=drain_span,
     )

@@ -7,7 +7,7 @@ The same acts on a leased job are recorded as requests and answered by the worke
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
@@ -23,6 +23,8 @@ from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry, Si
 from ulak.core.policy import SUBMITTER
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import to_text
+
+APPROVE: Final = "approve"
 
 
 def answer(
@@ -61,6 +63,30 @@ def answer(
     if isinstance(asked, Retry):
         return _retry(draft, asked)
     return _cancel(draft, asked)
+
+
+def approval(flow: Flow[Any], job: JobRow) -> str | None:
+    """Answer which choice approves at the gate of a job; None of one that a release lets go on.
+
+    It is the only choice that refuses nothing, or, of several, the one that is called `approve`.
+
+    Raises:
+        TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
+    """
+    place = flow.table.places[job.state]
+    if place.gate is None:
+        if job.role != HELD:
+            raise _no(job, "nothing is to be approved here")
+        return None
+    refusals = refusals_of(flow, place.gate)
+    willing = [choice for choice in place.gate.choices if choice not in refusals]
+    if len(willing) == 1:
+        return willing[0]
+    if APPROVE in willing:
+        return APPROVE
+    raise _no(
+        job, f"which choice approves cannot be told; decide {names(list(place.gate.choices))}"
+    )  # fmt: skip
 
 
 def _no(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:

@@ -12,9 +12,9 @@ from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
-from ulak.core.outcome import Asked, Cancel, Decide, Release, Retry, Signal
+from ulak.core.outcome import Asked, Cancel, Release, Retry, Signal
+from ulak.engine.asking import approving, decision
 from ulak.engine.reads import Reads
-from ulak.engine.results import write_decision
 from ulak.engine.telemetry import Listeners, commit_one
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
@@ -23,6 +23,7 @@ from ulak.ids import CommitIds, to_text
 from ulak.store import codec
 
 ATTEMPTS_AT_AN_ACT = 5
+LOOK_BACK = 100
 
 
 class Acts(Reads):
@@ -60,16 +61,49 @@ class Acts(Reads):
             StaleJob: somebody else was faster; `decided_by` names them.
         """
         row = self._row(job_id)
-        flow = self._flow_of(row)
-        place = flow.table.places.get(row.state)
-        gate = None if place is None else place.gate
-        carried = data
-        if gate is not None and gate.data is not None and data is not None:
-            carried = (
-                codec.convert(data, gate.data) if not codec.is_instance(data, gate.data) else data
-            )
-        said = write_decision(choice, actor, note, self.store.clock.now(), carried)
-        return self._act_once(row, Decide(actor, note, choice, said), roles=roles)
+        now = self.store.clock.now()
+        asked = decision(
+            self._flow_of(row), row, choice, actor=actor, note=note, now=now, data=data
+        )  # fmt: skip
+        try:
+            return self._act_once(row, asked, roles=roles)
+        except TransitionNotAllowed as error:
+            raise self._with_decider(row, error) from None
+
+    def approve(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        note: str = "",
+        data: object = None,
+        roles: Collection[str] | None = None,
+    ) -> Job:
+        """Give the decision or the release that a job is waiting for.
+
+        At a gate that is the only choice which refuses nothing, or, of several, the one that is
+        called `approve`; a held job is released.
+
+        Args:
+            job_id: The job.
+            actor: Who approves; stored in the trail.
+            note: Why, for people.
+            data: What the gate's `data` declares.
+            roles: The roles of the actor; None when the caller vouches for them.
+
+        Raises:
+            TransitionNotAllowed: nobody is asked, not this actor, or no choice is the approval.
+            StaleJob: somebody else was faster; `decided_by` names them.
+        """
+        row = self._row(job_id)
+        now = self.store.clock.now()
+        try:
+            asked = approving(
+                self._flow_of(row), row, actor=actor, note=note, now=now, data=data
+            )  # fmt: skip
+            return self._act_once(row, asked, roles=roles)
+        except TransitionNotAllowed as error:
+            raise self._with_decider(row, error) from None
 
     def release(self, job_id: str, *, actor: str, note: str = "") -> Job:
         """Let a held job go on, to where its flow says.
@@ -182,6 +216,23 @@ class Acts(Reads):
         who = later[0].actor if later else ""
         did = f"{who} was faster ({later[0].kind})" if later else "somebody was faster"
         return StaleJob(f"job {job_id}: {did}; read it again", job_id=job_id, decided_by=who)
+
+    def _with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
+        """Say who has answered the gate that a job has left: the second of two comes too late by
+        an hour or by a moment, and wants to know the same."""
+        place = self._flow_of(row).table.places.get(row.state)
+        if place is not None and place.gate is not None:
+            return error
+        recent = self.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
+        last = next(
+            (e for e in reversed(recent) if e.kind == kinds.DECIDED and e.round == row.round), None
+        )
+        if last is None:
+            return error
+        return TransitionNotAllowed(
+            f"{error}; {last.actor} has decided: {last.code}",
+            code=error.code, state=error.state, decided_by=last.actor,
+        )  # fmt: skip
 
     def _act_or_request(
         self, row: JobRow, asked: Cancel | Signal, kind: str, name: str, data: bytes | None

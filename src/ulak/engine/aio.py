@@ -71,6 +71,7 @@ class AsyncEngine:
             self._engine.prepare, flow, *arguments, tenant=tenant, actor=actor,
             priority=priority, after=after, expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
+        await self._ready()
         if connection is not None:
             added = await caller.add_async(guest_of(self._engine.store), connection, make)
             self._engine.telemetry.accepted((added,), None)
@@ -82,10 +83,16 @@ class AsyncEngine:
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
     ) -> list[Job]:
         """Accept many jobs of one flow, in few transactions."""
+        await self._ready()
         new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
         parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
         added = [a for part in parts for a in await self._offer(part)]
         return [Job(a.row, created=a.created) for a in added]
+
+    async def _ready(self) -> None:
+        """Open the engine before it is asked on the loop, which a store would hold up."""
+        if not self._engine.is_open:
+            await asyncio.to_thread(self._engine.open)
 
     async def _offer(self, jobs: list[NewJob]) -> list[Added]:
         engine = self._engine
@@ -108,6 +115,20 @@ class AsyncEngine:
         """Answer a gate."""
         return await asyncio.to_thread(
             self._engine.decide, job_id, choice, actor=actor, note=note, data=data, roles=roles
+        )
+
+    async def approve(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        note: str = "",
+        data: object = None,
+        roles: Collection[str] | None = None,
+    ) -> Job:
+        """Give the decision or the release that a job is waiting for."""
+        return await asyncio.to_thread(
+            self._engine.approve, job_id, actor=actor, note=note, data=data, roles=roles
         )
 
     async def release(self, job_id: str, *, actor: str, note: str = "") -> Job:
@@ -190,9 +211,9 @@ class AsyncEngine:
         """Submit a schedule's job now, besides its dates."""
         return await asyncio.to_thread(self._engine.run_schedule, schedule, actor=actor)
 
-    async def why(self, job_id: str) -> Why:
+    async def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Answer why a job stands where it stands."""
-        return await asyncio.to_thread(self._engine.why, job_id)
+        return await asyncio.to_thread(self._engine.why, job_id, tenant=tenant)
 
     async def verify(self) -> list[Finding]:
         """Look at everything that is stored and answer what is wrong."""

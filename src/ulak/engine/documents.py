@@ -8,6 +8,7 @@ from typing import Any
 
 from ulak.clock import rfc3339
 from ulak.engine.view import Job, TrailEvent
+from ulak.engine.why import Why
 
 JOB_FIELDS = (
     "id",
@@ -42,6 +43,11 @@ def job_document(job: Job) -> dict[str, Any]:
 def event_document(event: TrailEvent) -> dict[str, Any]:
     """Show one line of a trail."""
     return _with_times(asdict(event))
+
+
+def why_document(why: Why) -> dict[str, Any]:
+    """Show why a job stands where it stands."""
+    return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
 
 
 def _with_times(document: dict[str, Any]) -> dict[str, Any]:

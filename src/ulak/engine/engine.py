@@ -22,9 +22,9 @@ from typing import (
 )
 
 from ulak.clock import Instant
-from ulak.core.flow import Flow
+from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
-from ulak.core.job import NewJob, Payload
+from ulak.core.job import NewJob, Payload, queue_of
 from ulak.core.keys import keys_of
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 from ulak.engine import steering, together
@@ -32,7 +32,7 @@ from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
-from ulak.engine.ports import Publisher, ResourceFactory, WorkerSettings
+from ulak.engine.ports import Publisher, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
 from ulak.engine.telemetry import Listeners
@@ -75,7 +75,10 @@ class Engine(Acts, Scheduling, Steering):
         self.telemetry = Listeners()
         self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
-        self.resources: dict[type, ResourceFactory] = {}
+        self.resources: dict[type, Resource] = {}
+        self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
+        self.apart_workers: dict[str, int] = {}
+        """How many children `ulak up` keeps for each queue that is served apart."""
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
@@ -138,22 +141,44 @@ class Engine(Acts, Scheduling, Steering):
 
         def declare(made: Callable[..., R]) -> JobFunction[..., R]:
             job = make_function(made, name=name, retry=retry, options=options)
-            self.add(job.flow)
+            self.functions[self.add(job.flow)] = job
             return job
 
         return declare if function is None else declare(function)
 
-    def resource(self, kind: type[R]) -> Callable[[ResourceFactory], ResourceFactory]:
+    def resource(
+        self, kind: type[R], *, queue: str | None = None
+    ) -> Callable[[ResourceFactory], ResourceFactory]:
         """Declare how each worker opens its own `kind`: an async context manager.
 
-        A stage asks for it with `run.resource(kind)`.
+        A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
+        queue open it, so that a browser starts where pages are printed and nowhere else.
         """
 
         def declare(factory: ResourceFactory) -> ResourceFactory:
-            self.resources[kind] = factory
+            self.resources[kind] = Resource(factory, queue)
             return factory
 
         return declare
+
+    def apart(self, queue: str, *, workers: int = 1) -> None:
+        """Have `ulak up` serve a queue by processes of its own, and not beside the API.
+
+        For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
+        since that is what workers serve, and of the engine, since two flows may share a queue;
+        said again, the last word counts. `ulak worker` and `engine.working` serve what they are
+        told, this queue too.
+
+        Args:
+            queue: The queue of a flow or of single stages.
+            workers: How many children serve it, each with places of its own.
+
+        Raises:
+            BadInput: nobody would serve it.
+        """
+        if workers < 1:
+            raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
+        self.apart_workers[queue] = workers
 
     def publish(self, publisher: Publisher) -> Publisher:
         """Declare the function that sends outbox messages; it may see a message twice."""
@@ -171,6 +196,11 @@ class Engine(Acts, Scheduling, Steering):
         return self._flows
 
     # --- life -------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open, so that no verb has to wait for that."""
+        return self._is_open
 
     def open(self) -> Self:
         """Check every flow and open the store; every verb does this by itself.
@@ -191,6 +221,7 @@ class Engine(Acts, Scheduling, Steering):
                     rates.update(flow.table.rates)
                     together.refuse_if_unable(self.store.features, flow)
                     steering.refuse_if_unable(self.store.features, flow)
+                self._refuse_unknown_queues()
                 self.store.open()
                 self._refuse_lost_states()
                 if limits or rates:
@@ -221,6 +252,15 @@ class Engine(Acts, Scheduling, Steering):
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _refuse_unknown_queues(self) -> None:
+        """A slip of the pen would keep children for nothing, and a resource closed."""
+        known = {queue_of(lane) for flow in self._flows.values() for lane in flow.table.lanes}
+        said = {*self.apart_workers, *(r.queue for r in self.resources.values() if r.queue)}
+        if unknown := sorted(said - known):
+            raise FlowError(
+                f"no stage is in the queue {names(unknown)}; queues are {names(sorted(known))}"
+            )
 
     def _refuse_lost_states(self) -> None:
         for count in self.store.counts():
@@ -331,13 +371,21 @@ class Engine(Acts, Scheduling, Steering):
         """Make the records of a new job without storing them; what intake and spawns share."""
         self.open()
         flow, payload = self.target(flow, arguments)
-        if dedup_key is None:
-            dedup_key = self.key_of(flow, payload)
+        try:
+            if dedup_key is None:
+                dedup_key = self.key_of(flow, payload)
+            keys = keys_of(flow, payload) if flow.table.keyed else None
+        except BadInput:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Not what it says: that may quote the payload.
+            raise BadInput(
+                f"{flow.name}: no key can be made of this payload ({type(error).__name__})"
+            ) from error
         now = self.store.clock.now()
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for,
-            keys=keys_of(flow, payload) if flow.table.keyed else None,
+            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for, keys=keys,
         )  # fmt: skip
         return begin(
             flow, Payload(codec.encode(payload), flow.schema), submission, now,
@@ -395,13 +443,15 @@ class Engine(Acts, Scheduling, Steering):
 
     # --- telling ----------------------------------------------------------------
 
-    def why(self, job_id: str) -> Why:
+    def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Answer why a job stands where it stands: a code, a sentence and the facts.
+
+        With a tenant no job of another one is named.
 
         Raises:
             JobNotFound: there is none.
         """
-        return why(self, job_id)
+        return why(self, job_id, tenant=tenant)
 
     def verify(self) -> list[Finding]:
         """Look at everything that is stored and answer what is wrong; workers may go on."""

@@ -36,10 +36,10 @@ class JobOptions(FlowOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A job function with its arguments, ready to be submitted."""
+    """A flow with its payload, or a job function with its arguments, ready to be submitted."""
 
     flow: Flow[Any]
-    payload: dict[str, Any]
+    payload: Any
 
 
 class JobFunction(Generic[A, R]):
@@ -49,12 +49,17 @@ class JobFunction(Generic[A, R]):
     """
 
     def __init__(
-        self, function: Callable[..., R], flow: Flow[Any], signature: inspect.Signature
+        self,
+        function: Callable[..., R],
+        flow: Flow[Any],
+        signature: inspect.Signature,
+        read: Callable[[Any], tuple[list[Any], dict[str, Any]]],
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.flow = flow
         self._signature = signature
+        self._read = read
 
     def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -70,6 +75,30 @@ class JobFunction(Generic[A, R]):
         except TypeError as error:
             raise BadInput(f"{self.flow.name}{self._signature}: {error}") from None
         return Call(self.flow, {"args": list(args), "kwargs": dict(kwargs)})
+
+    def bind_plain(self, arguments: Any) -> Call:
+        """Bind arguments as JSON carries them: an object by name, an array by position.
+
+        Raises:
+            BadInput: the function cannot be called with them, or not with their types.
+        """
+        bind: Callable[..., Call] = self.bind
+        if arguments is None:
+            call = bind()
+        elif isinstance(arguments, dict):
+            call = bind(**arguments)
+        elif isinstance(arguments, list):
+            call = bind(*arguments)
+        else:
+            raise BadInput(
+                f"{self.flow.name}{self._signature}: write its arguments as an object, by name, "
+                "or as an array, by position"
+            )
+        try:
+            self._read(call.payload)
+        except BadInput as error:
+            raise BadInput(f"{self.flow.name}{self._signature}: {error}") from None
+        return call
 
     def __repr__(self) -> str:
         return f"<job {self.flow.name}{self._signature}>"
@@ -105,7 +134,7 @@ def make_function(
     stage.__module__, stage.__name__ = function.__module__, function.__name__
     stage.__qualname__ = function.__qualname__
     flow.stage("queued", **staged)(stage)
-    return JobFunction(function, flow, signature)
+    return JobFunction(function, flow, signature, call)
 
 
 def _signature_of(

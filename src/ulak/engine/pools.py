@@ -20,7 +20,7 @@ class Pools:
             "thread": settings.threads,
             "process": settings.processes,
         }
-        self._lanes = _lanes_by_pool(flows, settings.queues)
+        self._lanes = _lanes_by_pool(flows, settings)
         self._pool_of = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
 
     @property
@@ -69,12 +69,12 @@ class Pools:
 
 
 def _lanes_by_pool(
-    flows: Iterable[Flow[Any]], queues: frozenset[str] | None
+    flows: Iterable[Flow[Any]], settings: WorkerSettings
 ) -> dict[str, tuple[str, ...]]:
     pools: dict[str, list[str]] = {}
     for flow in flows:
         for lane in sorted(flow.table.lanes):
             queue, pool, _ = lane.split("/", 2)
-            if queues is None or queue in queues:
+            if settings.serves(queue):
                 pools.setdefault(pool, []).append(lane)
     return {pool: tuple(lanes) for pool, lanes in pools.items()}

@@ -20,6 +20,15 @@ Publisher = Callable[[Message], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Resource:
+    """What workers open for their stages."""
+
+    factory: ResourceFactory
+    queue: str | None
+    """Opened only by workers that serve this queue; None by every one."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker behaves. Every span is a measured or stated compromise."""
 
@@ -45,6 +54,10 @@ class WorkerSettings:
     """The longest sleep between two looks at the store."""
     glance: timedelta = timedelta(milliseconds=50)
     """How often a shared store is asked whether another process has committed."""
+
+    def serves(self, queue: str) -> bool:
+        """Tell whether jobs of a queue are taken."""
+        return self.queues is None or queue in self.queues
 
 
 class StoreTime:

@@ -25,7 +25,7 @@ from ulak.core.schedule import (
 from ulak.engine.function import Call
 from ulak.engine.reads import Reads
 from ulak.engine.view import Job
-from ulak.errors import BadInput, FlowError
+from ulak.errors import BadInput, FlowError, UnknownName
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import ScheduleRow
@@ -241,7 +241,7 @@ class Scheduling(Reads):
         """Answer one schedule.
 
         Raises:
-            BadInput: there is no such schedule.
+            UnknownName: there is no such schedule.
         """
         return self._view(self._find_schedule(schedule))
 
@@ -254,7 +254,7 @@ class Scheduling(Reads):
         still held the dedup key.
 
         Raises:
-            BadInput: there is no such schedule.
+            UnknownName: there is no such schedule.
         """
         row = self._find_schedule(schedule)
         until = None if before is None else to_instant(before)
@@ -267,7 +267,7 @@ class Scheduling(Reads):
         Pausing what is paused changes nothing.
 
         Raises:
-            BadInput: there is no such schedule.
+            UnknownName: there is no such schedule.
         """
         row = self._find_schedule(schedule)
         self.store.pause_schedule(row.name, actor=actor, note=note)
@@ -277,7 +277,7 @@ class Scheduling(Reads):
         """End a pause. Dates that have passed meanwhile are skipped: they were not wanted.
 
         Raises:
-            BadInput: there is no such schedule.
+            UnknownName: there is no such schedule.
         """
         row = self._find_schedule(schedule)
         following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
@@ -290,11 +290,11 @@ class Scheduling(Reads):
         It is no tick: the job's `scheduled_for` is None.
 
         Raises:
-            BadInput: this program declares no such schedule.
+            UnknownName: this program declares no such schedule.
         """
         made = self._declared.get(schedule)
         if made is None:
-            raise BadInput(_unknown(schedule, "this program declares", self._declared))
+            raise UnknownName(_unknown(schedule, "this program declares", self._declared))
         return self.submit(
             made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
             priority=made.priority, expires=made.expires,
@@ -303,7 +303,7 @@ class Scheduling(Reads):
     def _find_schedule(self, name: str) -> ScheduleRow:
         rows = {row.name: row for row in self.open().store.schedules()}
         if name not in rows:
-            raise BadInput(_unknown(name, "there is", rows))
+            raise UnknownName(_unknown(name, "there is", rows))
         return rows[name]
 
     def _view(self, row: ScheduleRow) -> Schedule:

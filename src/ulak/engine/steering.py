@@ -12,7 +12,7 @@ from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
 from ulak.engine.reads import Reads
-from ulak.errors import BadInput, NotSupported
+from ulak.errors import BadInput, NotSupported, UnknownName
 from ulak.store import codec
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE
 from ulak.store.protocol import (
@@ -110,14 +110,15 @@ class Steering(Reads):
             note: Why, for whoever reads the audit.
 
         Raises:
-            BadInput: there is no such limit, or `n` is negative.
+            UnknownName: there is no such limit.
+            BadInput: `n` is negative.
         """
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
         store = self._steered()
         row = store.change_limit(name, n, actor=_actor(actor), note=note)
         if row is None:
-            raise BadInput(f'there is no limit "{name}"; there are {_list(store.limits())}')
+            raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
         return _limit(row)
 
     def limits(self) -> list[StageLimit]:
@@ -136,7 +137,8 @@ class Steering(Reads):
             note: Why, for whoever reads the audit.
 
         Raises:
-            BadInput: there is no such rate, or it makes no sense.
+            UnknownName: there is no such rate.
+            BadInput: it makes no sense.
         """
         terms = None
         if rate is not None:
@@ -147,7 +149,7 @@ class Steering(Reads):
         store = self._steered()
         row = store.change_rate(name, terms, actor=_actor(actor), note=note)
         if row is None:
-            raise BadInput(f'there is no rate "{name}"; there are {_list(store.rates())}')
+            raise UnknownName(f'there is no rate "{name}"; there are {_list(store.rates())}')
         return _rate(row)
 
     def rates(self) -> list[StageRate]:
@@ -181,7 +183,8 @@ class Steering(Reads):
             until: When it ends by itself, or after how long; without it, `resume` ends it.
 
         Raises:
-            BadInput: nobody knows such a queue or flow, or the end has passed.
+            UnknownName: nobody knows such a queue or flow.
+            BadInput: the end has passed.
         """
         kind, name = self._pausable(queue, flow, key)
         store, who = self._steered(), _actor(actor)
@@ -206,14 +209,14 @@ class Steering(Reads):
         """End a pause; answers what has ended.
 
         Raises:
-            BadInput: it is not paused.
+            UnknownName: it is not paused.
         """
         kind, name = self._pausable(queue, flow, key)
         store = self._steered()
         ended = store.resume(kind, name, actor=_actor(actor), note=note)
         if ended is None:
             known = names([f"{row.kind} {row.name}" for row in store.pauses()])
-            raise BadInput(f'the {kind} "{name}" is not paused; what is paused: {known}')
+            raise UnknownName(f'the {kind} "{name}" is not paused; what is paused: {known}')
         return _pause(ended)
 
     def pauses(self) -> list[Pause]:
@@ -242,7 +245,7 @@ class Steering(Reads):
         else:
             return
         if name not in known:
-            raise BadInput(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
+            raise UnknownName(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
 
     # --- weights and audit ------------------------------------------------------
 

@@ -80,8 +80,13 @@ class Why:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def why(engine: Engine, job_id: str) -> Why:
+def why(engine: Engine, job_id: str, *, tenant: str | None = None) -> Why:
     """Answer why a job stands where it stands.
+
+    Args:
+        engine: Whose job it is.
+        job_id: The job.
+        tenant: Name no job of another tenant than this one; None names all.
 
     Raises:
         JobNotFound: there is none.
@@ -89,14 +94,15 @@ def why(engine: Engine, job_id: str) -> Why:
     row = engine.open().store.find_job(from_text(job_id))
     if row is None:
         raise JobNotFound(job_id)
-    return _Look(engine, row).answer()
+    return _Look(engine, row, tenant).answer()
 
 
 class _Look:
     """One look at one job, with the store's time and the workers that live."""
 
-    def __init__(self, engine: Engine, row: JobRow) -> None:
+    def __init__(self, engine: Engine, row: JobRow, tenant: str | None) -> None:
         self._store = engine.store
+        self._tenant = tenant
         self._row = row
         self._now = engine.store.clock.now()
         self._workers = {w.id: w for w in engine.store.workers()}
@@ -171,13 +177,24 @@ class _Look:
         if name.startswith(ON_KEY):
             return self._key_paused(name.removeprefix(ON_KEY))
         slots = self._store.slots(name)
-        holders = [to_text(slot.job_id) for slot in slots if slot.job_id is not None]
+        taken = [slot.job_id for slot in slots if slot.job_id is not None]
+        holders = [to_text(job_id) for job_id in taken if self._may_name(job_id)]
         places = sum(not slot.closed for slot in slots)
         facts = {"limit": name, "places": places, "held_by": holders}
-        held = f"held by {', '.join(holders)}" if holders else "free: upkeep will pass one on"
+        others = [] if len(holders) == len(taken) else [f"{len(taken) - len(holders)} of others"]
+        held = (
+            f"held by {', '.join(holders + others)}" if taken else "free: upkeep will pass one on"
+        )
         return self._why(
             PARKED, f'it is parked on the limit "{name}": {places} of them may run, {held}', facts
         )
+
+    def _may_name(self, job_id: bytes) -> bool:
+        """Whether whoever reads this may know of a job."""
+        if self._tenant is None:
+            return True
+        row = self._store.find_job(job_id)
+        return row is not None and row.tenant == self._tenant
 
     def _rate_limited(self, name: str) -> Why:
         row, stage = self._row, stage_of(name)

@@ -36,7 +36,7 @@ from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, StoreError, TransitionNotAllowed
+from ulak.errors import FlowError, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
@@ -123,9 +123,13 @@ class Worker:
         try:
             found: T = self._resources[kind]
         except KeyError:
+            declared = self.engine.resources.get(kind)
             raise FlowError(
                 f"no resource of type {kind.__name__}; give the engine one with "
                 f"@engine.resource({kind.__name__})"
+                if declared is None
+                else f"{kind.__name__} is opened by workers of the queue "
+                f'"{declared.queue}", and this one does not serve it'
             ) from None
         return found
 
@@ -174,8 +178,10 @@ class Worker:
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
-            for kind, factory in self.engine.resources.items():
-                self._resources[kind] = await stack.enter_async_context(factory())
+            for kind, resource in self.engine.resources.items():
+                if resource.queue is None or self.settings.serves(resource.queue):
+                    opened = await stack.enter_async_context(resource.factory())
+                    self._resources[kind] = opened
             self.committer.start()
             self._lost = not await self._has_registered()
             stop_ringing = self.engine.on_ring(self._bell.ring)
@@ -274,6 +280,8 @@ class Worker:
     async def _has_registered(self) -> bool:
         try:
             await self._aside.run(self._register)
+        except Refused:
+            raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
             return False

@@ -17,6 +17,7 @@ from ulak.store.chain import FIRST_HASH
 from ulak.store.protocol import (
     AuditRow,
     BucketRow,
+    CredentialRow,
     DedupRow,
     LimitRow,
     OutboxRow,
@@ -73,6 +74,7 @@ class MemoryTables:
         self._turns: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Per family of lanes and tenant: how much it has had, and had had before its last turn."""
         self._audit: list[AuditRow] = []
+        self._credentials: dict[tuple[str, str], CredentialRow] = {}
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:

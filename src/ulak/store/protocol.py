@@ -206,7 +206,8 @@ class WeightRow(NamedTuple):
 
 
 class AuditRow(NamedTuple):
-    """One act of an operator on limits, rates, pauses or weights, committed with the act."""
+    """One act of an operator on limits, rates, pauses, weights, schedules or credentials,
+    committed with the act."""
 
     position: int
     """Rises with every line; there may be gaps."""
@@ -629,7 +630,8 @@ class Store(Protocol):
         """
 
     def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        """Store a credential as given, with the next version; audited, without hashes.
+        """Store a credential as given, with the next version; audited, without hashes. When it
+        was last used is kept as it is stored.
 
         Answers False, and writes nothing, when the stored version is not `row.version`: of two
         that change it at once, or spend it, one wins.

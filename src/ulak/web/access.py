@@ -99,8 +99,8 @@ ACCESS: Final = table(
         Access("POST", "/queues/{name}/pause", QUEUES_PAUSE),
         Access("POST", "/queues/{name}/resume", QUEUES_PAUSE),
         Access("GET", "/pauses", QUEUES_READ),
-        Access("PUT", "/pauses/{kind}/{name}", QUEUES_PAUSE),
-        Access("DELETE", "/pauses/{kind}/{name}", QUEUES_PAUSE),
+        Access("PUT", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
+        Access("DELETE", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
         Access("GET", "/limits", QUEUES_READ),
         Access("PUT", "/limits/{flow}/{state}", QUEUES_LIMIT),
         Access("DELETE", "/limits/{flow}/{state}", QUEUES_LIMIT),
@@ -108,8 +108,8 @@ ACCESS: Final = table(
         Access("PUT", "/rates/{flow}/{state}", QUEUES_LIMIT),
         Access("DELETE", "/rates/{flow}/{state}", QUEUES_LIMIT),
         Access("GET", "/weights", QUEUES_READ),
-        Access("PUT", "/weights/{tenant}", QUEUES_LIMIT),
-        Access("DELETE", "/weights/{tenant}", QUEUES_LIMIT),
+        Access("PUT", "/weights/{tenant:path}", QUEUES_LIMIT),
+        Access("DELETE", "/weights/{tenant:path}", QUEUES_LIMIT),
         Access("GET", "/workers", QUEUES_READ),
         Access("GET", "/schedules", QUEUES_READ),
         Access("GET", "/schedules/{name}/ticks", QUEUES_READ),
@@ -120,7 +120,7 @@ ACCESS: Final = table(
         Access("POST", "/dead-letters/redrive", JOBS_ACT, "jobs"),
         Access("POST", "/dead-letters/{id}/redrive", JOBS_ACT, "job"),
         Access("GET", "/outbox/dead", QUEUES_READ),
-        Access("POST", "/outbox/dead/{id}/revive", QUEUES_PAUSE),
+        Access("POST", "/outbox/dead/{id:path}/revive", QUEUES_PAUSE),
     ]
 )
 """The engine's own routes; a service brings lines of its own."""

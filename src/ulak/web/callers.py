@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, routing
 
 from ulak.auth import asking
 from ulak.auth.principal import ANYBODY, Principal
@@ -47,9 +47,11 @@ class Guard:
         Raises:
             UlakError: naming the routes.
         """
+        # Of routers that were included, newer releases list the router and not its routes.
+        each = getattr(routing, "iter_route_contexts", iter)
         served = {
             (method, str(getattr(route, "path", "")))
-            for route in app.routes
+            for route in each(app.routes)
             for method in (getattr(route, "methods", None) or ())
             if method != "HEAD"
         }

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 
+from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
-from ulak.web import health, jobs, metrics, problems
+from ulak.web import (
+    acts,
+    dead_letters,
+    flows,
+    health,
+    jobs,
+    limits,
+    metrics,
+    openapi,
+    problems,
+    queues,
+    schedules,
+)
+from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
@@ -25,7 +40,8 @@ def app(
     Args:
         engine: Whose jobs it shows. It is opened by the first request that needs it.
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
-            who may see every job can reach it.
+            who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
+            routes of keys, users, logins and the audit.
         unready: Says what this process still lacks before it can work; None when nothing.
     """
     made = FastAPI(
@@ -35,9 +51,20 @@ def app(
     made.state.guard = guard = Guard(identity, ACCESS)
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
+    made.include_router(acts.router(engine))
+    made.include_router(openapi.router())
+    made.include_router(flows.router(engine))
+    made.include_router(queues.router(engine))
+    made.include_router(limits.router(engine))
+    made.include_router(schedules.router(engine))
+    made.include_router(dead_letters.router(engine))
+    if isinstance(identity, Identity):
+        made.include_router(identity_routes.router(engine, identity))
     made.state.metrics = shown = metrics.Metrics(engine)
     made.include_router(metrics.router(shown))
     guard.check(made)
+    # FastAPI's own way to have a document of one's own.
+    made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(Correlation)

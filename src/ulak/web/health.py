@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from ulak.engine.engine import Engine
 from ulak.errors import StoreError, UlakError
 from ulak.web.problems import problem
+from ulak.web.schemas import Health
 
 # Shorter than the probes of common orchestrators wait, longer than a store's slow moments.
 PATIENCE_S = 2.0
@@ -20,15 +21,19 @@ NOT_READY = "not-ready"
 
 def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
     """Make the health routes of an engine."""
-    routes = APIRouter()
+    routes = APIRouter(tags=["health"])
     probe = StoreProbe(engine)
 
-    @routes.api_route("/health/live", methods=["GET", "HEAD"])
+    @routes.head("/health/live", include_in_schema=False)
+    @routes.get("/health/live", response_model=Health)
     async def live() -> dict[str, str]:
+        """Tell that the process lives; nothing else is asked."""
         return {"status": "live"}
 
-    @routes.api_route("/health/ready", methods=["GET", "HEAD"], response_model=None)
+    @routes.head("/health/ready", include_in_schema=False, response_model=None)
+    @routes.get("/health/ready", response_model=Health)
     async def ready(request: Request) -> JSONResponse:
+        """Tell whether the process can work: 503 says what it lacks."""
         lacking = unready()
         if lacking is None:
             lacking = await probe.complaint()

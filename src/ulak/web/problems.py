@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Mapping
@@ -15,10 +16,9 @@ from starlette.exceptions import HTTPException
 
 from ulak import errors
 from ulak.web.correlation import HEADER, correlation_id
+from ulak.web.schemas import PROBLEM_JSON
 
 log = logging.getLogger("ulak.web")
-
-MEDIA_TYPE = "application/problem+json"
 
 # A class stands for its subclasses unless they have a line of their own.
 STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
@@ -35,6 +35,18 @@ STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.NotSupported: HTTPStatus.NOT_IMPLEMENTED,
     errors.Refused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+# A guard of the flow that looks at who asks: the job would take the act from somebody else.
+STATUS_OF_CODE: Mapping[str, HTTPStatus] = {"not-permitted": HTTPStatus.FORBIDDEN}
+
+# Fields that programs act on, as members of the problem; one that says nothing is left out.
+MEMBERS: Mapping[type[errors.UlakError], tuple[str, ...]] = {
+    errors.JobNotFound: ("job_id",),
+    errors.TransitionNotAllowed: ("state", "decided_by"),
+    errors.StaleJob: ("job_id", "decided_by"),
+    errors.KeyTaken: ("holder",),
+    errors.UnknownOutcome: ("job_id",),
+    errors.Unauthenticated: ("reason",),
 }
 RETRYABLE = frozenset(
     {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
@@ -62,9 +74,17 @@ def problem(
         "correlation_id": identity,
         **members,
     }
-    return JSONResponse(
-        document, status, headers={**(headers or {}), HEADER: identity}, media_type=MEDIA_TYPE
-    )
+    return ProblemResponse(document, status, headers={**(headers or {}), HEADER: identity})
+
+
+class ProblemResponse(JSONResponse):
+    """A problem document. What it quotes may be no text at all: half a surrogate pair is shown."""
+
+    media_type = PROBLEM_JSON
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
+        return text.encode("utf-8", "backslashreplace")
 
 
 def install(app: FastAPI) -> None:
@@ -77,11 +97,15 @@ def install(app: FastAPI) -> None:
 
 def _ulak_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.UlakError)  # noqa: S101 - the handler is registered for it
-    status = next(
-        (STATUS[kind] for kind in type(error).__mro__ if kind in STATUS),
-        HTTPStatus.INTERNAL_SERVER_ERROR,
+    kinds = [kind for kind in type(error).__mro__ if issubclass(kind, errors.UlakError)]
+    status = STATUS_OF_CODE.get(error.code) or next(
+        (STATUS[kind] for kind in kinds if kind in STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
     )
-    headers, members = {}, {}
+    names = next((MEMBERS[kind] for kind in kinds if kind in MEMBERS), ())
+    members = {name: value for name in names if (value := getattr(error, name))}
+    headers = {}
+    if isinstance(error, errors.Unauthenticated):
+        headers["WWW-Authenticate"] = _challenge(error.reason)
     if isinstance(error, errors.Overloaded):
         wait_s = math.ceil(error.retry_after.total_seconds())
         headers["Retry-After"] = str(wait_s)
@@ -91,16 +115,27 @@ def _ulak_error(request: Request, error: Exception) -> JSONResponse:
     )  # fmt: skip
 
 
+def _challenge(reason: str) -> str:
+    """Say how to authenticate (RFC 6750); whoever has sent nothing has made no mistake yet."""
+    realm = 'Bearer realm="ulak"'
+    return realm if reason == "missing" else f'{realm}, error="invalid_token"'
+
+
 def _bad_parameters(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
-    found = [
-        {"parameter": ".".join(map(str, e["loc"][1:])), "message": e["msg"]} for e in error.errors()
-    ]
+    found = [_bad_parameter(e) for e in error.errors()]
     detail = "; ".join(f"{e['parameter']}: {e['message']}" for e in found)
     return problem(
         request, HTTPStatus.UNPROCESSABLE_ENTITY, code=errors.BadInput.code, detail=detail,
         errors=found,
     )  # fmt: skip
+
+
+def _bad_parameter(found: Any) -> dict[str, str]:
+    where, *path = found["loc"]
+    if found["type"] == "json_invalid":
+        return {"parameter": "body", "message": f"not JSON at character {path[0]}"}
+    return {"parameter": ".".join(map(str, path)) or str(where), "message": found["msg"]}
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:

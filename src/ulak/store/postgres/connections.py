@@ -21,7 +21,7 @@ from ulak.errors import Contended, Refused, StoreError
 from ulak.store import faults
 from ulak.store.postgres import proofs, values
 from ulak.store.postgres.clock import ServerClock
-from ulak.store.postgres.pipeline import Answer, Pipeline
+from ulak.store.postgres.pipeline import LateRows, Pipeline
 from ulak.store.postgres.values import Numbers, Row, Texts
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Session:
             return self.pipeline.ask(statement, facts)
         return self._execute(statement, facts).fetchall()
 
-    def later(self, statement: str, facts: Any = ()) -> Answer:
+    def later(self, statement: str, facts: Any = ()) -> LateRows:
         """Run a query in a pipeline whose rows nobody needs before the transaction has ended."""
         return self.pipeline.later(statement, facts)
 

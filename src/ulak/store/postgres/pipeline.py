@@ -57,7 +57,7 @@ def numbered(statement: str) -> Statement:
     return Statement(_PLACE.sub(number, statement).encode(), tuple(numbers))
 
 
-class Answer:
+class LateRows:
     """The rows of a query that nobody has waited for yet; they are there after the next wait."""
 
     __slots__ = ("rows",)
@@ -82,7 +82,7 @@ class Pipeline:
         self._new_names: dict[str, bytes] = {}
         """What is prepared only if nothing that was sent before it is refused."""
         self._numbers = itertools.count()
-        self._awaited: list[Answer | None] = []
+        self._awaited: list[LateRows | None] = []
         """For each statement that was sent and not answered, who wants its rows."""
         self.is_open = False
 
@@ -131,7 +131,7 @@ class Pipeline:
         self,
         statement: str,
         facts: Mapping[str, Any] | Sequence[Any] = (),
-        answer: Answer | None = None,
+        answer: LateRows | None = None,
     ) -> None:
         """Send a statement and wait for nothing; what it is refused for, the next wait raises."""
         text, names = numbered(statement)
@@ -155,9 +155,9 @@ class Pipeline:
         pgconn.send_query_prepared(name, values, formats, Format.BINARY)
         self._awaited.append(answer)
 
-    def later(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> Answer:
+    def later(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> LateRows:
         """Send a query whose rows nobody needs before the next wait."""
-        answer = Answer()
+        answer = LateRows()
         self.send(statement, facts, answer)
         return answer
 

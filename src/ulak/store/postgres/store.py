@@ -20,6 +20,7 @@ from ulak.store.postgres import (
     claims,
     commits,
     control,
+    credentials,
     intake,
     leases,
     leasing,
@@ -51,6 +52,7 @@ from ulak.store.protocol import (
     Claimed,
     ClaimRequest,
     CountRow,
+    CredentialRow,
     DedupRow,
     Features,
     JobFilter,
@@ -435,6 +437,30 @@ class PostgresStore:
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
         return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+
+    # --- credentials ------------------------------------------------------------
+
+    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._db.run(
+            "credential", lambda t: credentials.add(t, row, act=act, actor=actor, note=note)
+        )
+
+    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._db.run(
+            "credential", lambda t: credentials.change(t, row, act=act, actor=actor, note=note)
+        )
+
+    def note_use(self, kind: str, id: str, at: Instant) -> None:
+        self._db.run("credential", lambda t: credentials.note_use(t, kind, id, at))
+
+    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
+        return self._read(lambda db: credentials.find(db, kind, id))
+
+    def credentials(self, kind: str) -> list[CredentialRow]:
+        return self._read(lambda db: credentials.of_kind(db, kind))
+
+    def forget_credentials(self, kind: str, *, before: Instant) -> int:
+        return self._db.run("credential", lambda t: credentials.forget(t, kind, before))
 
     # --- outbox -----------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from ulak.store.postgres.leasing import (
     urgency,
     write_entries,
 )
-from ulak.store.postgres.pipeline import Answer
+from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.values import Numbers, Row, Texts
 from ulak.store.protocol import ClaimRequest, Want
 
@@ -142,8 +142,8 @@ _LOOKED = len(Look._fields) - 1
 class Journey(NamedTuple):
     """The answers to both statements, which are there when they have been waited for."""
 
-    ahead: Answer
-    leased: Answer
+    ahead: LateRows
+    leased: LateRows
 
     def seen(self, t: Transaction) -> Seen:
         """Read them, and take over the server's time."""

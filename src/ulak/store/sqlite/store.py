@@ -22,6 +22,7 @@ from ulak.store.protocol import (
     Claimed,
     ClaimRequest,
     CountRow,
+    CredentialRow,
     DedupRow,
     Features,
     JobFilter,
@@ -44,6 +45,7 @@ from ulak.store.sqlite import (
     claims,
     commits,
     control,
+    credentials,
     intake,
     migrations,
     outbox,
@@ -336,6 +338,30 @@ class SqliteStore:
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
         return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+
+    # --- credentials ------------------------------------------------------------
+
+    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._writer.run(
+            "credential", lambda t: credentials.add(t, row, act=act, actor=actor, note=note)
+        )
+
+    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+        return self._writer.run(
+            "credential", lambda t: credentials.change(t, row, act=act, actor=actor, note=note)
+        )
+
+    def note_use(self, kind: str, id: str, at: Instant) -> None:
+        self._writer.run("credential", lambda t: credentials.note_use(t, kind, id, at))
+
+    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
+        return self._read(lambda db: credentials.find(db, kind, id))
+
+    def credentials(self, kind: str) -> list[CredentialRow]:
+        return self._read(lambda db: credentials.of_kind(db, kind))
+
+    def forget_credentials(self, kind: str, *, before: Instant) -> int:
+        return self._writer.run("credential", lambda t: credentials.forget(t, kind, before))
 
     # --- outbox -----------------------------------------------------------------
 

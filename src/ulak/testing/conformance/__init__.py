@@ -26,6 +26,7 @@ strict. What a store cannot do it says in its `Features`, and the suite reads th
 from ulak.testing.conformance.awkward import TestAwkwardData
 from ulak.testing.conformance.claims import TestClaims
 from ulak.testing.conformance.commits import TestCommits
+from ulak.testing.conformance.credentials import TestCredentials
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.fairness import TestFairness
 from ulak.testing.conformance.features import TestFeatures
@@ -53,6 +54,7 @@ __all__ = [
     "TestAwkwardData",
     "TestClaims",
     "TestCommits",
+    "TestCredentials",
     "TestFairness",
     "TestFeatures",
     "TestIntake",

@@ -38,33 +38,50 @@ def test_processes_that_create_the_schema_at_once_create_it_once(postgres_url: s
         (migrations.NEWEST - 1, "run `ulak migrate`"),
     ],
 )
-def test_another_version_is_refused_with_its_cure(
-    url: str, version: int, cure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if version == 0:
-        # There is no older one yet: a release that knows a second schema meets the first.
-        monkeypatch.setattr(migrations, "NEWEST", 2)
-        version = 1
+def test_another_version_is_refused_with_its_cure(url: str, version: int, cure: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("UPDATE ulak.schema_version SET version = %s", [version])
         with pytest.raises(StoreError, match=f"is at schema {version}, this ulak .*{cure}"):
             PostgresStore(url).open()
-        db.execute("UPDATE ulak.schema_version SET version = %s", [1])
+        db.execute("UPDATE ulak.schema_version SET version = %s", [migrations.NEWEST])
 
 
 def test_a_migration_that_fails_leaves_what_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts = {2: "CREATE TABLE ulak.half (id integer); SELECT 1 / 0"}
-    monkeypatch.setattr(migrations, "NEWEST", 2)
+    now, later = migrations.NEWEST, migrations.NEWEST + 1
+    scripts = {later: "CREATE TABLE ulak.half (id integer); SELECT 1 / 0"}
+    monkeypatch.setattr(migrations, "NEWEST", later)
     monkeypatch.setattr(migrations, "script", scripts.__getitem__)
     with pytest.raises(StoreError, match="division by zero"):
         PostgresStore(url).migrate()
     with psycopg.connect(url) as db:
-        assert db.execute("SELECT version FROM ulak.schema_version").fetchall() == [(1,)]
+        assert db.execute("SELECT version FROM ulak.schema_version").fetchall() == [(now,)]
         assert db.execute("SELECT to_regclass('ulak.half')").fetchone() == (None,)
     monkeypatch.setattr(migrations, "script", lambda version: "SELECT 1")
-    assert PostgresStore(url).migrate() == (1, 2)
+    assert PostgresStore(url).migrate() == (now, later)
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("UPDATE ulak.schema_version SET version = 1")
+        db.execute("UPDATE ulak.schema_version SET version = %s", [now])
+
+
+def test_a_database_of_the_first_release_is_brought_to_this_one(
+    postgres_url: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(migrations, "NEWEST", 1)
+        assert PostgresStore(postgres_url).migrate() == (0, 1)
+    with pytest.raises(StoreError, match=f"at schema 1, this ulak needs {migrations.NEWEST}"):
+        PostgresStore(postgres_url).open()
+    assert PostgresStore(postgres_url).migrate() == (1, migrations.NEWEST)
+    assert _columns(postgres_url) == _columns(url)
+
+
+def _columns(url: str) -> set[tuple[object, ...]]:
+    with psycopg.connect(url) as db:
+        return set(
+            db.execute(
+                "SELECT table_name, column_name, data_type FROM information_schema.columns "
+                "WHERE table_schema = 'ulak' AND table_name !~ '_[0-9]{6}$'"
+            )
+        )
 
 
 @pytest.mark.shows("E-55")

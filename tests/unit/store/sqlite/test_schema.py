@@ -8,7 +8,7 @@ import pytest
 
 from ulak.core.job import Event, JobRow, Request, Result
 from ulak.errors import StoreError
-from ulak.store.protocol import Progress, ScheduleRow, TickRow, WorkerRow
+from ulak.store.protocol import CredentialRow, Progress, ScheduleRow, TickRow, WorkerRow
 from ulak.store.sqlite import SqliteStore, migrations
 
 
@@ -126,6 +126,7 @@ def test_every_schema_file_up_to_the_newest_is_there() -> None:
         ("workers", WorkerRow),
         ("schedules", ScheduleRow),
         ("ticks", TickRow),
+        ("credentials", CredentialRow),
     ],
 )
 def test_a_table_has_the_columns_of_its_record_in_their_order(

@@ -1,0 +1,102 @@
+"""What is given to somebody: a name, a tenant, roles and scopes, checked before they are stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
+
+from ulak.auth.principal import GRANTS, OF_A_TENANT, ROLES, SCOPES, Principal
+from ulak.core.event import ENGINE
+from ulak.core.keys import storable_key
+from ulak.errors import BadInput, Forbidden
+
+# Trails would not tell these from what the engine does, or from callers that nobody asked.
+RESERVED: Final = frozenset({ENGINE, "anonymous"})
+
+NAME: Final = "[a-z0-9][a-z0-9._@+-]{0,63}"
+"""How the name of a key or a person looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who somebody is to be, and what they may do."""
+
+    name: str
+    _: KW_ONLY
+    tenant: str | None
+    roles: tuple[str, ...]
+    scopes: tuple[str, ...]
+
+
+def checked(
+    name: str, *, roles: Iterable[str], tenant: str | None, scopes: Iterable[str]
+) -> Grant:  # fmt: skip
+    """Answer a grant that can be stored, with roles and scopes in the order of their tables.
+
+    Raises:
+        BadInput: naming what is wrong and what would work.
+    """
+    must_be_a_name(name)
+    if tenant:
+        storable_key(tenant, "the tenant")
+    has_roles = _known(roles, ROLES, "role")
+    if not has_roles:
+        raise BadInput(f"{name} needs a role: {', '.join(ROLES)}")
+    narrowed = _known(scopes, tuple(SCOPES), "scope")
+    whole = Principal(name, tenant=tenant, roles=frozenset(has_roles))
+    for scope in narrowed:
+        if not whole.may(scope):
+            raise BadInput(_useless(scope, has_roles, tenant))
+    return Grant(name, tenant=tenant, roles=has_roles, scopes=narrowed)
+
+
+def must_be_a_name(name: str) -> None:
+    """Refuse a name that trails, URLs and people would not carry well.
+
+    Raises:
+        BadInput: saying how names look.
+    """
+    if not is_name(name):
+        raise BadInput(
+            f"{name[:64]!r} is no name: write lower-case letters, digits and . _ @ + - , 64 at "
+            "most, beginning with a letter or a digit"
+        )
+    if name in RESERVED:
+        raise BadInput(f"{name!r} stands for ulak itself in trails; choose another name")
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text can be the name of a key or a person."""
+    return re.fullmatch(NAME, text) is not None
+
+
+def must_cover(giver: Principal, given: Principal) -> None:
+    """Refuse to hand out more than whoever hands it out has: that would be a way around scopes.
+
+    Raises:
+        Forbidden: naming what the giver lacks.
+    """
+    lacking = [scope for scope in SCOPES if given.may(scope) and not giver.may(scope)]
+    if lacking or not (giver.tenant is None or giver.tenant == given.tenant):
+        what = ", ".join(lacking) or "another tenant"
+        raise Forbidden(f"{giver.name} may not give what it does not have: {what}")
+
+
+def _known(words: Iterable[str], table: tuple[str, ...], what: str) -> tuple[str, ...]:
+    given = {words} if isinstance(words, str) else set(words)
+    unknown = sorted(given.difference(table))
+    if unknown:
+        raise BadInput(f"there is no {what} {unknown[0][:64]!r}; there are {', '.join(table)}")
+    return tuple(word for word in table if word in given)
+
+
+def _useless(scope: str, roles: tuple[str, ...], tenant: str | None) -> str:
+    if tenant is not None and scope not in OF_A_TENANT:
+        return (
+            f"the scope {scope} concerns the whole installation, so nobody of one tenant has it; "
+            f"a tenant may have {', '.join(s for s in SCOPES if s in OF_A_TENANT)}"
+        )
+    who = " or ".join(role for role in ROLES if scope in GRANTS[role])
+    return f"the scope {scope} narrows nothing: {' and '.join(roles)} lacks it; give the role {who}"

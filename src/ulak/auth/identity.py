@@ -1,0 +1,217 @@
+"""The identity of an installation: who a credential is, and what a login is worth."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from ulak.auth import passwords, secrets
+from ulak.auth.credentials import must_be_active, principal_of
+from ulak.auth.grants import is_name
+from ulak.auth.keys import Keys
+from ulak.auth.links import Links
+from ulak.auth.people import People
+from ulak.auth.principal import Principal
+from ulak.auth.remembered import Remembered
+from ulak.auth.tokens import Claims, Tokens, is_token
+from ulak.clock import SECOND, Instant, micros, to_datetime
+from ulak.errors import Overloaded, StoreError, Unauthenticated
+from ulak.store.credentials import KEY, LINK, USER
+from ulak.store.protocol import CredentialRow, Store
+
+log = logging.getLogger("ulak.auth")
+
+SPENT: Final = "spent"
+
+LOGIN_LIFE: Final = timedelta(hours=24)
+"""How long a login is good."""
+
+# Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
+MOST_VERIFICATIONS: Final = 4
+
+_MINUTE = 60 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A token, who it stands for, and how long."""
+
+    principal: Principal
+    expires_at: datetime
+    lasts: timedelta
+    token: str = field(repr=False)
+
+
+class Identity(Keys, People, Links):
+    """Tells who a credential is, and keeps keys, people and links.
+
+    A principal is remembered for two seconds, so what is revoked or disabled ends within five in
+    every process.
+
+    Args:
+        store: Where credentials are; open.
+        secret: What tokens are signed with, the same in every process.
+        login_life: How long a login is good.
+
+    Raises:
+        BadInput: the secret has less than 32 characters.
+    """
+
+    def __init__(self, store: Store, *, secret: str, login_life: timedelta = LOGIN_LIFE) -> None:
+        super().__init__(store)
+        self._tokens = Tokens(secret)
+        self._login_us = micros(login_life)
+        self._remembered = Remembered(store.clock)
+        self._verifying = threading.BoundedSemaphore(MOST_VERIFICATIONS)
+
+    # --- who a credential is ----------------------------------------------------
+
+    def recall(self, credential: str) -> Principal | None:
+        """Answer at once when it was seen a moment ago; None when the store must be asked."""
+        return self._remembered.find(credential)
+
+    def authenticate(self, credential: str) -> Principal:
+        """Answer who this is: the holder of a key, or of a token.
+
+        Raises:
+            Unauthenticated: nobody; its reason says why.
+            StoreError: the store could not answer.
+        """
+        asked_at = self._now()
+        find = self._by_token if is_token(credential) else self._by_key
+        principal, expires_at = find(credential, asked_at)
+        self._remembered.keep(credential, principal, asked_at=asked_at, expires_at=expires_at)
+        return principal
+
+    def _by_key(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
+        row = self._shown(KEY, text)
+        if row is None:
+            raise Unauthenticated("nobody has this key", reason="unknown")
+        must_be_active(row, now)
+        self._note_use(row, now)
+        return principal_of(row), row.expires_at
+
+    def _by_token(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
+        claims = self._tokens.read(text, now)
+        row = self._store.find_credential(claims.kind, claims.id)
+        if row is None:
+            raise _ended()
+        _must_stand(row, now)
+        if row.version != claims.version:
+            raise _ended()
+        expires_at = claims.expires_at
+        if row.expires_at is not None:
+            expires_at = min(expires_at, row.expires_at)
+        return principal_of(row), expires_at
+
+    def _shown(self, kind: str, text: str) -> CredentialRow | None:
+        """Answer the credential whose secret this is; it may be over."""
+        row = self._store.find_credential(kind, secrets.id_of(text))
+        is_right = secrets.is_hash_of(text, None if row is None else row.hash)
+        return row if is_right else None
+
+    def _note_use(self, row: CredentialRow, now: Instant) -> None:
+        """Keep the minute of a use, once a minute, over all processes. Nobody fails for it."""
+        minute = now - now % _MINUTE
+        if row.used_at is not None and row.used_at >= minute:
+            return
+        try:
+            self._store.note_use(row.kind, row.id, minute)
+        except StoreError:
+            log.warning(
+                "a use was not noted", extra={"credential": f"{row.kind}/{row.id}"}, exc_info=True
+            )  # fmt: skip
+
+    # --- logins -----------------------------------------------------------------
+
+    def login(self, name: str, password: str) -> Login:
+        """Let a person in who knows the password.
+
+        An unknown name takes as long as a wrong password, and is answered alike.
+
+        Raises:
+            Unauthenticated: the name or the password is wrong, or the user is disabled.
+            Overloaded: others are being verified; it says when to try again.
+            NotSupported: argon2-cffi is not installed.
+        """
+        with self._verification():
+            row = self._store.find_credential(USER, name) if is_name(name) else None
+            is_right = passwords.is_hash_of(password, None if row is None else row.hash)
+        if row is None or not is_right:
+            raise Unauthenticated("the name or the password is wrong", reason="unknown")
+        now = self._now()
+        must_be_active(row, now)
+        self._note_use(row, now)
+        return self._login(row, now)
+
+    def spend_link(self, text: str) -> Login:
+        """Log in with a link. Of several that spend it at once, one is let in.
+
+        Raises:
+            Unauthenticated: it is no link, it was spent, or it has expired.
+        """
+        row, now = self._shown(LINK, text), self._now()
+        if row is None:
+            raise Unauthenticated("nobody has made this link", reason="unknown")
+        if row.revoked_at is not None:
+            raise _already_spent()
+        must_be_active(row, now)
+        behind = self._behind(row, now)
+        # The row stays as long as the login that comes of it.
+        spent = row._replace(revoked_at=now, expires_at=now + self._login_us)
+        if not self._store.change_credential(spent, act=SPENT, actor=row.name, note=""):
+            raise _already_spent()
+        return self._login(behind or spent._replace(version=row.version + 1), now)
+
+    def _behind(self, link: CredentialRow, now: Instant) -> CredentialRow | None:
+        """Answer the credential that a link stands for, None when it stands for itself."""
+        kind, slash, id = link.created_by.partition("/")
+        if not slash:
+            return None
+        row = self._store.find_credential(kind, id)
+        if row is None:
+            raise _ended()
+        _must_stand(row, now)
+        return row
+
+    def _login(self, row: CredentialRow, now: Instant) -> Login:
+        principal = principal_of(row)
+        claims = Claims(
+            principal, kind=row.kind, id=row.id, version=row.version, issued_at=now,
+            # A token counts in seconds, and nobody is promised more than it says.
+            expires_at=(now + self._login_us) // SECOND * SECOND,
+        )  # fmt: skip
+        lasts = timedelta(microseconds=claims.expires_at - now)
+        return Login(principal, to_datetime(claims.expires_at), lasts, self._tokens.make(claims))
+
+    @contextmanager
+    def _verification(self) -> Iterator[None]:
+        if not self._verifying.acquire(blocking=False):
+            raise Overloaded(
+                "too many people log in at this moment; try again",
+                retry_after=timedelta(seconds=1),
+            )
+        try:
+            yield
+        finally:
+            self._verifying.release()
+
+
+def _must_stand(row: CredentialRow, now: Instant) -> None:
+    """Refuse a login whose credential is over."""
+    # A link is revoked by being spent, and its row lives on as the login that came of it.
+    if row.kind != LINK:
+        must_be_active(row, now)
+
+
+def _ended() -> Unauthenticated:
+    return Unauthenticated("the login has ended; log in again", reason="revoked")
+
+
+def _already_spent() -> Unauthenticated:
+    return Unauthenticated("this link was used already; ask for another", reason="revoked")

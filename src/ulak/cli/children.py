@@ -1,0 +1,51 @@
+"""Which children `ulak up` keeps, and what each of them serves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ulak.cli.supervisor import Child
+from ulak.cli.worker import queues_of
+from ulak.engine.engine import Engine
+from ulak.errors import NotSupported
+
+
+def queues_beside(engine: Engine) -> list[str]:
+    """Every queue that the program does not want apart."""
+    return [queue for queue in queues_of(engine) if queue not in engine.apart_workers]
+
+
+def children_of(engine: Engine, *, workers: int, arguments: Sequence[str]) -> list[Child]:
+    """Answer the children of a program: those of its queues apart, and `workers` for the rest.
+
+    Args:
+        engine: The program's.
+        workers: How many serve the queues that are not apart; 0 leaves those to others.
+        arguments: What each is given beside its queues: the program, and how workers behave.
+
+    Raises:
+        NotSupported: no child would see the jobs of the store.
+    """
+    served = {
+        f"{queue}-{n}": [queue]
+        for queue, how_many in sorted(engine.apart_workers.items())
+        for n in range(1, how_many + 1)
+    }
+    if beside := queues_beside(engine):
+        served |= {f"worker-{n}": beside for n in range(1, workers + 1)}
+    features = engine.store.features
+    if served and not features.shared:
+        raise NotSupported(
+            f"ulak up cannot serve queues by children on the {features.name} store, whose jobs no "
+            "other process sees; connect to sqlite:///app.db, or run engine.working() in the "
+            "program"
+        )
+    return [
+        Child(name, _command(name, queues, arguments)) for name, queues in served.items()
+    ]  # fmt: skip
+
+
+def _command(name: str, queues: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    chosen = [word for queue in queues for word in ("--queue", queue)]
+    return (sys.executable, "-m", "ulak", "worker", *arguments, *chosen, "--child", name)

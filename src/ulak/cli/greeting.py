@@ -1,0 +1,86 @@
+"""What `ulak up` says once it works: where everything is, and what to type next."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import ulak
+from ulak.cli.children import queues_beside
+from ulak.cli.worker import stored
+from ulak.core.lifecycle import HELD
+from ulak.engine.engine import Engine
+from ulak.settings import Settings
+from ulak.store.protocol import JobFilter
+
+
+def greeting(engine: Engine, found: Settings, *, address: str, workers: int) -> str:
+    """Say where everything is and what to type next; reads the store, so not on a loop."""
+    lines = [
+        f"ulak {ulak.__version__} serves {found.app} at {address}",
+        *_invitation(address),
+        f"  jobs      {address}/jobs",
+        f"  docs      {address}/docs",
+        f"  health    {address}/health/ready",
+        f"  metrics   {address}/metrics",
+        *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
+        f"  store     {stored(engine)}",
+        "",
+    ]
+    if engine.store.features.shared:
+        commands = _next_commands(engine, found)
+        lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
+    lines.append("Ctrl-C drains and stops.")
+    return "\n".join(lines)
+
+
+def _invitation(address: str) -> Sequence[str]:
+    """Answer lines by which whoever starts the program gets in; none while nobody is asked."""
+    return ()
+
+
+def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
+    """Say which queues are served, and where."""
+    beside = ", ".join(queues_beside(engine))
+    if not beside:
+        beside = "no queue" if engine.apart_workers else "no queue, since no flow has a stage"
+    elif workers:
+        beside += f" (in {_children(workers)})"
+    apart = [
+        f"{queue} (in {_children(how_many)})"
+        for queue, how_many in sorted(engine.apart_workers.items())
+    ]
+    return [("queues", beside)] + ([("apart", ", ".join(apart))] if apart else [])
+
+
+def _children(number: int) -> str:
+    return "1 child" if number == 1 else f"{number} children"
+
+
+def _next_commands(engine: Engine, found: Settings) -> list[str]:
+    """What a newcomer would like to type: a list, and the answer to a question that is asked."""
+    typed = found.source("app") == "command line"
+    command, app = _program(), f" -a {found.app}" if typed else ""
+    lines = [f"{command} jobs list{app}"]
+    for job in engine.jobs(JobFilter(role=HELD), limit=100):
+        flow = engine.flows_by_version().get((job.flow, job.version))
+        place = None if flow is None else flow.table.places.get(job.state)
+        if place is not None and place.gate is not None:
+            choice = next(iter(place.gate.choices))
+            lines.append(f"{command} jobs show {job.id}{app}")
+            lines.append(f"{command} jobs decide {job.id} {choice}{app}")
+            break
+    return lines
+
+
+def _program() -> str:
+    """Name this program so that typing it again finds it."""
+    typed = Path(sys.argv[0])
+    if typed.name == "__main__.py":
+        return "python -m ulak"
+    onpath = shutil.which(typed.name)
+    if onpath is not None and Path(onpath).resolve() == typed.resolve():
+        return typed.name
+    return str(typed)

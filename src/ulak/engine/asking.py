@@ -1,0 +1,50 @@
+"""What a person asks of a job, written as the core takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ulak.clock import Instant
+from ulak.core.acts import approval
+from ulak.core.flow import Flow
+from ulak.core.job import JobRow
+from ulak.core.outcome import Decide, Release
+from ulak.engine.results import write_decision
+from ulak.store import codec
+
+
+def decision(
+    flow: Flow[Any],
+    row: JobRow,
+    choice: str,
+    *,
+    actor: str,
+    note: str,
+    now: Instant,
+    data: object = None,
+) -> Decide:
+    """Answer a choice at the gate of a job, its data as the gate declares.
+
+    Raises:
+        BadInput: the data is not what the gate declares.
+    """
+    place = flow.table.places.get(row.state)
+    kind = None if place is None or place.gate is None else place.gate.data
+    if kind is not None and data is not None and not codec.is_instance(data, kind):
+        data = codec.convert(data, kind)
+    return Decide(actor, note, choice, write_decision(choice, actor, note, now, data))
+
+
+def approving(
+    flow: Flow[Any], row: JobRow, *, actor: str, note: str, now: Instant, data: object = None
+) -> Decide | Release:
+    """Answer the decision or the release that a job is waiting for.
+
+    Raises:
+        TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
+        BadInput: the data is not what the gate declares.
+    """
+    choice = approval(flow, row)
+    if choice is None:
+        return Release(actor, note)
+    return decision(flow, row, choice, actor=actor, note=note, now=now, data=data)

@@ -1,0 +1,82 @@
+"""Credentials: who is known, and by what; every change with its line of audit."""
+
+from __future__ import annotations
+
+from ulak.clock import Instant
+from ulak.store.credentials import changed, details_of, subject_of
+from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.control import NOTE
+from ulak.store.protocol import CredentialRow
+
+COLUMNS = ", ".join(CredentialRow._fields)
+_NUMBERS = {"created_at", "expires_at", "revoked_at", "used_at", "version"}
+_BOUND = ", ".join(
+    f"%s::{'bigint' if name in _NUMBERS else 'text'}" for name in CredentialRow._fields
+)
+
+CREDENTIALS = f"SELECT {COLUMNS} FROM ulak.credentials WHERE kind = %s::text ORDER BY id"
+FIND = f"SELECT {COLUMNS} FROM ulak.credentials WHERE kind = %s::text AND id = %s::text"
+TAKE = f"{FIND} FOR UPDATE"
+ADD = f"""
+    INSERT INTO ulak.credentials ({COLUMNS}) VALUES ({_BOUND}) ON CONFLICT (kind, id) DO NOTHING
+"""
+CHANGE = f"""
+    UPDATE ulak.credentials SET ({COLUMNS}) = ROW ({_BOUND})
+    WHERE kind = %s::text AND id = %s::text
+"""
+NOTE_USE = """
+    UPDATE ulak.credentials SET used_at = %(at)s::bigint
+    WHERE kind = %(kind)s::text AND id = %(id)s::text
+      AND (used_at IS NULL OR used_at < %(at)s::bigint)
+"""
+FORGET = "DELETE FROM ulak.credentials WHERE kind = %s::text AND expires_at < %s::bigint"
+
+
+def add(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+    is_new = t.db.touch(ADD, tuple(row)) == 1
+    if is_new:
+        _audit(t, row, None, act=act, actor=actor, note=note)
+    return is_new
+
+
+def change(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
+    stored = _credential(t.db.row(TAKE, (row.kind, row.id)))
+    new = changed(row, stored)
+    if new is None:
+        return False
+    t.db.execute(CHANGE, (*new, row.kind, row.id))
+    _audit(t, new, stored, act=act, actor=actor, note=note)
+    return True
+
+
+def _audit(
+    t: Transaction,
+    row: CredentialRow,
+    before: CredentialRow | None,
+    *,
+    act: str,
+    actor: str,
+    note: str,
+) -> None:
+    details = details_of(row, before)
+    t.db.execute(NOTE, (t.now, actor, act, subject_of(row), note or None, details))
+
+
+def note_use(t: Transaction, kind: str, id: str, at: Instant) -> None:
+    t.db.execute(NOTE_USE, {"kind": kind, "id": id, "at": at})
+
+
+def forget(t: Transaction, kind: str, before: Instant) -> int:
+    return t.db.touch(FORGET, (kind, before))
+
+
+def find(db: Session, kind: str, id: str) -> CredentialRow | None:
+    return _credential(db.row(FIND, (kind, id)))
+
+
+def of_kind(db: Session, kind: str) -> list[CredentialRow]:
+    return [CredentialRow(*row) for row in db.rows(CREDENTIALS, (kind,))]
+
+
+def _credential(row: tuple[object, ...] | None) -> CredentialRow | None:
+    return None if row is None else CredentialRow._make(row)

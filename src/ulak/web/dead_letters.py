@@ -1,0 +1,134 @@
+"""Jobs and messages that gave up, and another chance for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from ulak.clock import rfc3339, to_datetime
+from ulak.core.job import Message
+from ulak.core.lifecycle import FAILED
+from ulak.engine.documents import job_document
+from ulak.engine.engine import Engine
+from ulak.errors import NotFound
+from ulak.ids import from_text, to_text
+from ulak.store.protocol import JobFilter, OutboxRow
+from ulak.web.callers import Caller
+from ulak.web.schemas import A_JOB, A_MOMENT, Body, Job, JobId, JobPage, Moment, Whole, problems
+from ulak.web.seen import actor_of, seen
+from ulak.web.texts import Note
+
+LARGEST_PAGE = 1000
+MESSAGE_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,9})/(\d{1,9})", re.A)
+
+
+class DeadLettersQuery(BaseModel):
+    """Which jobs, and which page of them. A parameter that does not exist is refused: a misspelt
+    filter would answer jobs that nobody asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    flow: str | None = None
+    code: str | None = None
+    after: str | None = None
+    limit: int = Field(100, ge=1, le=LARGEST_PAGE)
+
+
+class RedriveAsked(Body):
+    """Why."""
+
+    note: Note = ""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"note": "the bank is back"}})
+
+
+class MessageShown(BaseModel):
+    """A message that gave up."""
+
+    id: str = Field(description="job/seq/n")
+    job_id: JobId
+    topic: str
+    key: str = Field(description="Messages of one key are published in order.")
+    tries: int
+    at: Moment
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "id": f"{A_JOB}/3/0", "job_id": A_JOB, "topic": "orders", "key": "4711",
+                "tries": 11, "at": A_MOMENT,
+            }
+        }
+    )  # fmt: skip
+
+
+def router(engine: Engine) -> APIRouter:
+    """Make the routes of an engine's dead letters."""
+    routes = APIRouter(tags=["dead letters"])
+
+    @routes.get("/dead-letters", response_model=JobPage)
+    def list_dead_letters(
+        query: Annotated[DeadLettersQuery, Query()], principal: Caller
+    ) -> dict[str, Any]:
+        """List jobs that gave up, newest first; `next` is the `after` of the next page."""
+        where = JobFilter(tenant=principal.tenant, flow=query.flow, role=FAILED, code=query.code)
+        # One more than asked tells whether there is another page.
+        found = engine.jobs(where, after=query.after, limit=query.limit + 1)
+        page = found[: query.limit]
+        return {
+            "items": [job_document(job) for job in page],
+            "next": page[-1].id if len(found) > len(page) else None,
+        }
+
+    @routes.post("/dead-letters/{id}/redrive", response_model=Job, responses=problems(409))
+    def redrive(id: str, body: RedriveAsked, principal: Caller) -> dict[str, Any]:
+        """Run a job that gave up again, in a new round."""
+        job = seen(engine, id, principal)
+        return job_document(engine.retry(job.id, actor=actor_of(principal), note=body.note))
+
+    @routes.get("/outbox/dead")
+    def list_dead_messages(
+        limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100,
+    ) -> Whole[MessageShown]:
+        """List messages that gave up, the oldest first."""
+        rows = engine.open().store.dead_messages(limit)
+        return Whole(items=[_message(row) for row in rows])
+
+    @routes.post("/outbox/dead/{id:path}/revive")
+    def revive(id: str) -> MessageShown:
+        """Let a message that gave up be tried again; it may come after younger ones of its key."""
+        row = _find_dead(engine, id)
+        if row is None or not engine.store.revive_message(row.message):
+            raise NotFound(f"no dead message is {id!r}; GET /outbox/dead names them: job/seq/n")
+        return _message(row)
+
+    return routes
+
+
+def _find_dead(engine: Engine, name: str) -> OutboxRow | None:
+    parts = MESSAGE_ID.fullmatch(name)
+    if parts is None:
+        return None
+    job_id, place = from_text(parts[1]), (int(parts[2]), int(parts[3]))
+    rows = engine.open().store.scan_messages(job_id)
+    found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
+    return next(found, None)
+
+
+def _message(row: OutboxRow) -> MessageShown:
+    message = row.message
+    return MessageShown(
+        id=_name(message),
+        job_id=to_text(message.job_id),
+        topic=message.topic,
+        key=message.key,
+        tries=row.tries,
+        at=rfc3339(to_datetime(message.at)),
+    )
+
+
+def _name(message: Message) -> str:
+    return f"{to_text(message.job_id)}/{message.seq}/{message.n}"

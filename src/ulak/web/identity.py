@@ -1,0 +1,369 @@
+"""The routes of identity: logging in, keys, users, and the audit."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from ulak.auth import passwords, secrets
+from ulak.auth.credentials import Credential
+from ulak.auth.grants import NAME
+from ulak.auth.identity import Identity
+from ulak.auth.keys import OVERLAP, IssuedKey
+from ulak.auth.principal import ROLES, SCOPES, Principal
+from ulak.clock import rfc3339
+from ulak.engine.engine import Engine
+from ulak.web.callers import SESSION, Caller
+
+LONGEST_SPAN_S = 3650 * 24 * 3600
+LARGEST_PAGE = 1000
+LAST_POSITION = 2**62
+
+# What is answered once must not lie in a cache, and the address of a link in no referrer.
+NO_STORE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+Moment = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+# Only said here and checked below, where the message says what would work.
+Role = Annotated[str, WithJsonSchema({"type": "string", "enum": list(ROLES)})]
+Scope = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SCOPES)})]
+Name = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "examples": ["ada"]})
+]
+Password = Annotated[
+    str,
+    Field(max_length=passwords.LONGEST),
+    WithJsonSchema(
+        {"type": "string", "minLength": passwords.SHORTEST, "maxLength": passwords.LONGEST}
+    ),
+]
+Note = Annotated[str, Field(max_length=1000, description="Why, for whoever reads the audit.")]
+
+
+class _Body(BaseModel):
+    """What is sent. A member that does not exist is refused: a misspelt one would be lost."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LoginRequest(_Body):
+    """A person's name and password."""
+
+    name: Annotated[str, Field(max_length=64, examples=["ada"])]
+    password: Annotated[
+        str, Field(max_length=passwords.LONGEST, examples=["correct horse battery staple"])
+    ]
+
+
+class Grant(_Body):
+    """What somebody may do."""
+
+    roles: Annotated[list[Role], Field(examples=[["operator"]])]
+    tenant: str | None = Field(
+        None, max_length=256, description="The only tenant that is seen; null sees all."
+    )
+    scopes: list[Scope] = Field(
+        [],
+        examples=[["jobs:read"]],
+        description="Narrow what the roles allow; none narrow nothing.",
+    )
+    note: Note = ""
+
+
+class NewKey(Grant):
+    """A key to be made."""
+
+    name: Annotated[Name, Field(description="Its acts are those of key:NAME.")]
+    expires_in_seconds: int | None = Field(None, ge=1, le=LONGEST_SPAN_S)
+
+
+class NewUser(Grant):
+    """A user to be made."""
+
+    name: Name
+    password: Password
+
+
+class Rotation(_Body):
+    """How a key is followed by another."""
+
+    overlap_seconds: Annotated[
+        int,
+        Field(ge=0, le=LONGEST_SPAN_S, description="How long the old key goes on beside the new."),
+    ] = int(OVERLAP.total_seconds())
+    note: Note = ""
+
+
+class Act(_Body):
+    """Why something is done."""
+
+    note: Note = ""
+
+
+class NewPassword(_Body):
+    """Another password."""
+
+    password: Password
+    note: Note = ""
+
+
+class LoginDocument(BaseModel):
+    """A token: send it as `Authorization: Bearer TOKEN`."""
+
+    token: str
+    token_type: Literal["bearer"] = "bearer"  # noqa: S105 - the kind of token
+    expires_at: Moment
+
+
+class PrincipalDocument(BaseModel):
+    """Who calls, and what they may do."""
+
+    name: str = Field(examples=["ada"])
+    tenant: str | None
+    roles: list[str] = Field(examples=[["operator"]])
+    scopes: list[str] = Field(
+        examples=[["jobs:read", "jobs:submit"]], description="Everything that may be done."
+    )
+    credential: str = Field(examples=["user/ada"])
+
+
+class CredentialDocument(BaseModel):
+    """A key or a user, without any secret."""
+
+    name: str = Field(examples=["ci"])
+    principal: str = Field(examples=["key:ci"], description="As trails and the audit name it.")
+    tenant: str | None
+    roles: list[str]
+    scopes: list[str]
+    state: Literal["active", "expired", "revoked"]
+    created_at: Moment
+    created_by: str
+    expires_at: Moment | None
+    revoked_at: Moment | None
+    used_at: Moment | None
+
+
+class KeyDocument(CredentialDocument):
+    """A key, by its public part."""
+
+    id: str = Field(examples=["ab23cd45"])
+    prefix: str = Field(examples=["ulak_ab23cd45"], description="How the key begins.")
+
+
+class IssuedKeyDocument(KeyDocument):
+    """A key that was made just now."""
+
+    key: str = Field(description="The key itself. It is shown this once.")
+
+
+class KeysDocument(BaseModel):
+    """Every key, by id."""
+
+    keys: list[KeyDocument]
+
+
+class UsersDocument(BaseModel):
+    """Every user, by name."""
+
+    users: list[CredentialDocument]
+
+
+class AuditQuery(BaseModel):
+    """Which lines of the audit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject: str | None = Field(None, max_length=512, examples=["credential/key/ab23cd45"])
+    before: int | None = Field(None, ge=0, le=LAST_POSITION)
+    limit: int = Field(100, ge=1, le=LARGEST_PAGE)
+
+
+class AuditDocument(BaseModel):
+    """One act of an operator."""
+
+    position: int
+    at: Moment
+    actor: str
+    act: str = Field(examples=["revoked"])
+    subject: str = Field(examples=["credential/key/ab23cd45"])
+    note: str | None
+    details: Any
+
+
+class AuditPage(BaseModel):
+    """Acts, the latest first; `next` is the `before` of the next page."""
+
+    audit: list[AuditDocument]
+    next: int | None
+
+
+def router(engine: Engine, identity: Identity) -> APIRouter:
+    """Make the routes of an identity."""
+    routes = APIRouter()
+    _add_logins(routes, identity)
+    _add_keys(routes, identity)
+    _add_users(routes, identity)
+
+    @routes.get("/audit")
+    def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
+        """Answer what operators did, the latest first."""
+        # One more than asked tells whether there is another page.
+        found = engine.audit(subject=query.subject, before=query.before, limit=query.limit + 1)
+        page = [AuditDocument.model_validate(line, from_attributes=True) for line in found]
+        page = page[: query.limit]
+        return AuditPage(audit=page, next=page[-1].position if len(found) > len(page) else None)
+
+    return routes
+
+
+# --- logging in -----------------------------------------------------------------
+
+
+def _add_logins(routes: APIRouter, identity: Identity) -> None:
+    # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
+    @routes.post("/auth/login")
+    def login(body: LoginRequest, response: Response) -> LoginDocument:
+        """Answer a token for a name and a password; good for a day."""
+        made = identity.login(body.name, body.password)
+        response.headers.update(NO_STORE)
+        return LoginDocument(token=made.token, expires_at=made.expires_at)
+
+    @routes.get("/auth/link", status_code=303, response_class=RedirectResponse)
+    def spend_link(
+        request: Request,
+        code: Annotated[str, Query(max_length=secrets.LONGEST, description="Of the link.")],
+    ) -> RedirectResponse:
+        """Log a browser in with a link, once, and show it the documents."""
+        made = identity.spend_link(code)
+        home = request.scope.get("root_path", "")
+        answer = RedirectResponse(f"{home}/docs", status_code=303, headers=NO_STORE)
+        answer.set_cookie(
+            # A span, not a date: the clock of a browser may be wrong.
+            SESSION, made.token, max_age=int(made.lasts.total_seconds()), path=home or "/",
+            httponly=True, samesite="strict", secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return answer
+
+    @routes.post("/auth/logout", status_code=204)
+    def logout(request: Request, response: Response) -> None:
+        """Let a browser forget its login. The token itself is good until it expires."""
+        response.delete_cookie(
+            SESSION, path=request.scope.get("root_path", "") or "/", httponly=True,
+            samesite="strict", secure=request.url.scheme == "https",
+        )  # fmt: skip
+
+    @routes.get("/auth/me")
+    async def who_am_i(principal: Caller) -> PrincipalDocument:
+        """Answer who calls."""
+        return PrincipalDocument(
+            name=principal.name,
+            tenant=principal.tenant,
+            roles=sorted(principal.roles),
+            scopes=[scope for scope in SCOPES if principal.may(scope)],
+            credential=principal.credential,
+        )
+
+
+# --- keys -----------------------------------------------------------------------
+
+
+def _add_keys(routes: APIRouter, identity: Identity) -> None:
+    @routes.get("/keys")
+    def list_keys() -> KeysDocument:
+        """Answer every key, revoked and expired ones too."""
+        listed = identity.keys()
+        return KeysDocument(keys=[KeyDocument(**_key(key)) for key in listed])
+
+    @routes.post("/keys", status_code=201)
+    def create_key(body: NewKey, principal: Caller, response: Response) -> IssuedKeyDocument:
+        """Make a key; it is answered this once."""
+        life = body.expires_in_seconds
+        made = identity.create_key(
+            body.name, roles=body.roles, tenant=body.tenant, scopes=body.scopes,
+            life=None if life is None else timedelta(seconds=life), note=body.note,
+            actor=_actor(principal), giver=principal,
+        )  # fmt: skip
+        return _issued(made, response)
+
+    @routes.post("/keys/{id}/rotate", status_code=201)
+    def rotate_key(
+        id: str, principal: Caller, response: Response, body: Rotation | None = None
+    ) -> IssuedKeyDocument:
+        """Make a successor of a key; both are good until the overlap is over."""
+        body = Rotation() if body is None else body
+        made = identity.rotate_key(
+            id, overlap=timedelta(seconds=body.overlap_seconds), note=body.note,
+            actor=_actor(principal), giver=principal,
+        )  # fmt: skip
+        return _issued(made, response)
+
+    @routes.post("/keys/{id}/revoke")
+    def revoke_key(id: str, principal: Caller, body: Act | None = None) -> KeyDocument:
+        """End a key, in every process within five seconds."""
+        revoked = identity.revoke_key(id, actor=_actor(principal), note=_note(body))
+        return KeyDocument(**_key(revoked))
+
+
+def _issued(made: IssuedKey, response: Response) -> IssuedKeyDocument:
+    response.headers.update(NO_STORE)
+    return IssuedKeyDocument(**_key(made.key), key=made.text)
+
+
+def _key(key: Credential) -> dict[str, Any]:
+    return {**_credential(key), "id": key.id, "prefix": secrets.prefix_of(key.id)}
+
+
+# --- users ----------------------------------------------------------------------
+
+
+def _add_users(routes: APIRouter, identity: Identity) -> None:
+    @routes.get("/users")
+    def list_users() -> UsersDocument:
+        """Answer every user, disabled ones too."""
+        return UsersDocument(users=[_user(user) for user in identity.users()])
+
+    @routes.post("/users", status_code=201)
+    def create_user(body: NewUser, principal: Caller) -> CredentialDocument:
+        """Make a user, who can log in from now on."""
+        made = identity.create_user(
+            body.name, body.password, roles=body.roles, tenant=body.tenant, scopes=body.scopes,
+            note=body.note, actor=_actor(principal), giver=principal,
+        )  # fmt: skip
+        return _user(made)
+
+    @routes.post("/users/{name}/password")
+    def set_password(name: str, body: NewPassword, principal: Caller) -> CredentialDocument:
+        """Give a user another password; logins with the old one end within five seconds."""
+        changed = identity.set_password(
+            name, body.password, actor=_actor(principal), note=body.note, giver=principal
+        )
+        return _user(changed)
+
+    @routes.post("/users/{name}/disable")
+    def disable_user(name: str, principal: Caller, body: Act | None = None) -> CredentialDocument:
+        """Let a user in no more; their logins end within five seconds."""
+        return _user(identity.disable_user(name, actor=_actor(principal), note=_note(body)))
+
+
+def _user(user: Credential) -> CredentialDocument:
+    return CredentialDocument(**_credential(user))
+
+
+def _credential(found: Credential) -> dict[str, Any]:
+    names = CredentialDocument.model_fields
+    return {name: getattr(found, name) for name in names}
+
+
+def _actor(principal: Principal) -> str:
+    return principal.name or "anonymous"
+
+
+def _note(body: Act | None) -> str:
+    return "" if body is None else body.note

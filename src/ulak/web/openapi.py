@@ -1,0 +1,261 @@
+"""The OpenAPI document: what FastAPI knows of the routes, and what only the whole knows of them.
+
+Who may call, which errors can come, an example of everything, and names that stay: all of it is
+added here, in one place, so that a route says only what is its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
+
+import ulak
+from ulak.auth.principal import SCOPES
+from ulak.web import docs_page, schemas
+from ulak.web.access import KNOWN, PUBLIC, Access
+from ulak.web.answers import answer
+from ulak.web.callers import ALIASES, SESSION
+from ulak.web.correlation import HEADER
+from ulak.web.examples import REF, example_of, resolved
+
+Document = dict[str, Any]
+Operation = dict[str, Any]
+
+VERSION: Final = "3.1.0"
+ABOUT: Final = """Durable jobs, each one a state machine. Lists have `items` and the `next` page's
+cursor; times are RFC 3339 in UTC, spans are seconds; every error is a problem document (RFC 9457)
+with a stable `code`."""
+
+TAGS: Final = {
+    "jobs": "Submit jobs, list them, wait for them, read what became of them.",
+    "acts": "What people and programs ask of one job, or of every job that a filter matches.",
+    "events": "Watch jobs while they move.",
+    "dead letters": "Jobs and messages that gave up.",
+    "flows": "What is declared.",
+    "queues": "Queues, pauses and workers.",
+    "limits": "Limits, rates and weights.",
+    "schedules": "What the clock submits.",
+    "identity": "Who is known, and by which credential.",
+    "health": "Whether the process lives and can work, and what it measures.",
+    "documents": "This document.",
+}
+
+SCHEMES: Final = {
+    "bearer": {
+        "type": "http", "scheme": "bearer", "description": "An API key, or a token of a login.",
+    },
+    **{
+        alias.lower(): {
+            "type": "apiKey", "in": "header", "name": alias,
+            "description": "An API key, as other servers take it.",
+        }
+        for alias in ALIASES
+    },
+    "session": {
+        "type": "apiKey", "in": "cookie", "name": SESSION,
+        "description": "The login of a browser; it acts from this site's own pages only.",
+    },
+}  # fmt: skip
+
+HEADERS: Final = {
+    "Correlation": {
+        "description": "The id of the request: what was sent as such, if it is plain.",
+        "schema": {"type": "string"},
+    },
+    "Location": {"description": "Where the job is.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "After how many seconds.", "schema": {"type": "integer"}},
+    "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"type": "string"}},
+}
+_OF_STATUS: Final = {
+    "401": "WWW-Authenticate", "429": "Retry-After", "201": "Location",
+}  # fmt: skip
+
+# Answered from memory; whatever else there is may find that the store does not answer.
+_WITHOUT_STORE: Final = {"/health/live", "/openapi.json", "/docs"}
+_SENTENCE: Final = re.compile(r"(.+?[.;:!?])(?:\s+|$)(.*)", re.S)
+
+
+def document_of(app: FastAPI, access: Mapping[tuple[str, str], Access]) -> Document:
+    """Make the document of an application whose every route has a line of access."""
+    made: Document = get_openapi(
+        title="ulak", version=ulak.__version__, openapi_version=VERSION,
+        description=ABOUT.replace("\n", " "), routes=app.routes,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )  # fmt: skip
+    lines = {(line.method, _written(line.path)): line for line in access.values()}
+    components = made.setdefault("components", {})
+    described = components.setdefault("schemas", {})
+    for validation in ("HTTPValidationError", "ValidationError"):
+        described.pop(validation, None)
+    described["Problem"] = schemas.Problem.model_json_schema(ref_template=f"{REF}{{model}}")
+    components["securitySchemes"] = SCHEMES
+    components["headers"] = HEADERS
+    for path, method, operation in operations_of(made):
+        _complete(operation, lines[method, path], path, described)
+    made["components"]["schemas"] = {name: _tidy(described[name]) for name in sorted(described)}
+    used = {tag for _, _, operation in operations_of(made) for tag in operation["tags"]}
+    known = [tag for tag in TAGS if tag in used]
+    made["tags"] = [{"name": tag, "description": TAGS[tag]} for tag in known]
+    made["tags"] += [{"name": tag} for tag in sorted(used - set(known))]
+    return made
+
+
+def operations_of(document: Document) -> Iterator[tuple[str, str, Operation]]:
+    """Answer every operation of a document with its path and its method."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method.upper(), operation
+
+
+def router() -> APIRouter:
+    """Make the routes of the document and of the page that is made from it."""
+    routes = APIRouter(tags=["documents"])
+
+    @routes.get("/openapi.json", response_model=dict[str, Any])
+    async def openapi(request: Request) -> Response:
+        """Read the OpenAPI document."""
+        return answer(_served(request))
+
+    @routes.get("/docs", response_class=HTMLResponse)
+    async def docs(request: Request) -> HTMLResponse:
+        """Read it as a page, which needs nothing from anywhere else."""
+        base = str(request.base_url).rstrip("/")
+        return HTMLResponse(
+            docs_page.page(_served(request), base),
+            headers={"Content-Security-Policy": docs_page.POLICY},
+        )
+
+    return routes
+
+
+def _served(request: Request) -> Document:
+    """Answer the document, below the path at which the application is mounted."""
+    document: Document = request.app.openapi()
+    root = request.scope.get("root_path", "")
+    return {**document, "servers": [{"url": root}]} if root else document
+
+
+def _written(path: str) -> str:
+    """Write a path as OpenAPI does: without what kind of text a parameter takes."""
+    return re.sub(r":\w+}", "}", path)
+
+
+def _complete(operation: Operation, line: Access, path: str, described: Document) -> None:
+    words = re.findall(r"\w+", path)
+    operation["operationId"] = "_".join([line.method.lower(), *words])
+    operation.setdefault("tags", [words[0]])
+    _say(operation, line)
+    operation["security"] = _security(line)
+    for parameter in operation.get("parameters", []):
+        _plain_parameter(parameter)
+    body = operation.get("requestBody")
+    if body is not None:
+        for media in body["content"].values():
+            media["schema"].pop("default", None)
+            media["example"] = example_of(media["schema"], described)
+    responses = {**_errors(operation, line, path), **_own(operation)}
+    for status, response in responses.items():
+        _complete_response(status, response, described)
+    operation["responses"] = {status: responses[status] for status in sorted(responses)}
+
+
+def _say(operation: Operation, line: Access) -> None:
+    """Take the first sentence as the summary, and tell who may call."""
+    said = str(operation.get("description") or operation["summary"])
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", said)
+    parted = _SENTENCE.match(text)
+    first, rest = (text, "") if parted is None else parted.groups()
+    rest = rest[:1].upper() + rest[1:]
+    operation["summary"] = first.rstrip(".;:")
+    needs = {PUBLIC: "Needs no credential.", KNOWN: "Needs a good credential."}.get(line.scope)
+    if needs is None:
+        needs = f"Needs `{line.scope}`: to {SCOPES.get(line.scope, line.scope)}."
+    operation["description"] = "\n\n".join(part for part in (rest.strip(), needs) if part)
+
+
+def _security(line: Access) -> list[dict[str, list[str]]]:
+    if line.is_public:
+        return []
+    scopes = [] if line.scope == KNOWN else [line.scope]
+    return [{scheme: scopes} for scheme in SCHEMES]
+
+
+def _plain_parameter(parameter: Document) -> None:
+    """A parameter is there or it is not: in an address nothing is null."""
+    schema = parameter["schema"]
+    kinds = [kind for kind in schema.pop("anyOf", []) if kind.get("type") != "null"]
+    if len(kinds) == 1:
+        schema |= kinds[0]
+    elif kinds:
+        schema["anyOf"] = kinds
+    schema.pop("title", None)
+    if "description" in schema:
+        parameter.setdefault("description", schema.pop("description"))
+
+
+def _own(operation: Operation) -> Document:
+    """Answer what a route itself describes, without what FastAPI says of every bad request."""
+    return {
+        status: response
+        for status, response in operation.get("responses", {}).items()
+        if "HTTPValidationError" not in str(response)
+    }
+
+
+def _errors(operation: Operation, line: Access, path: str) -> Document:
+    """Answer the errors that follow from what an operation is."""
+    found: list[int] = []
+    if not line.is_public:
+        found += [401, 403]
+    if "{" in path:
+        found.append(404)
+    if "requestBody" in operation:
+        found.append(400)
+    if "requestBody" in operation or operation.get("parameters"):
+        found.append(422)
+    if path not in _WITHOUT_STORE:
+        found.append(503)
+    return {str(status): schemas.problem_response(status) for status in found}
+
+
+def _complete_response(status: str, response: Document, described: Document) -> None:
+    headers = {HEADER: {"$ref": "#/components/headers/Correlation"}}
+    if (own := _OF_STATUS.get(status)) is not None:
+        headers[own] = {"$ref": f"#/components/headers/{own}"}
+    response["headers"] = headers | response.get("headers", {})
+    for kind, media in response.get("content", {}).items():
+        schema = media.setdefault("schema", {})
+        if kind == schemas.PROBLEM_JSON:
+            media["example"] = _problem(int(status), response["description"], described)
+        elif kind == "application/json":
+            media.setdefault("example", example_of(schema, described))
+        about = resolved(schema, described).get("description", "")
+        if response["description"] == "Successful Response" and about:
+            response["description"] = about.partition("\n\n")[0].replace("\n", " ")
+
+
+def _problem(status: int, phrase: str, described: Document) -> Document:
+    code = phrase.lower().replace(" ", "-")
+    return {
+        **described["Problem"]["example"], "type": f"urn:ulak:problem:{code}", "title": phrase,
+        "status": status, "detail": "What was asked, why not, and what would work.",
+        "code": code, "retryable": status in (429, 503, 504),
+    }  # fmt: skip
+
+
+def _tidy(schema: Any) -> Any:
+    """Leave out titles that only repeat a name."""
+    if isinstance(schema, list):
+        return [_tidy(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: part if name in ("example", "examples", "default", "enum") else _tidy(part)
+        for name, part in schema.items()
+        if not (name == "title" and isinstance(part, str))
+    }

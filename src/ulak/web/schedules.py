@@ -1,0 +1,144 @@
+"""What the clock submits, and when."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from ulak.clock import rfc3339
+from ulak.engine.engine import Engine
+from ulak.engine.scheduling import Schedule, ScheduleTick
+from ulak.web.callers import Caller
+from ulak.web.schemas import A_JOB, A_MOMENT, Body, JobId, Moment, Page, Whole
+from ulak.web.seen import actor_of
+from ulak.web.texts import Name, Note, Time
+
+LARGEST_PAGE = 1000
+
+
+class ActAsked(Body):
+    """Why."""
+
+    note: Note = ""
+
+
+class TickShown(BaseModel):
+    """A date that was seen to, and the job that was submitted for it."""
+
+    due_at: Moment
+    job_id: JobId
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"due_at": A_MOMENT, "job_id": A_JOB}}
+    )  # fmt: skip
+
+
+class ScheduleShown(BaseModel):
+    """A schedule as it stood when it was read."""
+
+    name: str
+    flow: str
+    version: int
+    tenant: str
+    priority: int
+    expires_seconds: float | None
+    payload: Any = Field(description="What it submits; secret fields are hidden.")
+    rule: str = Field(description="A cron expression, or `@every 300s`.")
+    zone: str
+    catch_up: str = Field(description="Which missed dates are run: none, last or all.")
+    next_at: Moment = Field(description="The first date that nobody has seen to.")
+    last: TickShown | None
+    paused_at: Moment | None
+    paused_by: str | None
+    pause_note: str | None
+    is_declared: bool = Field(description="Nobody ticks what nobody declares.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "name": "nightly", "flow": "report", "version": 1, "tenant": "north",
+                "priority": 1, "expires_seconds": None, "payload": {"pages": 3},
+                "rule": "0 3 * * *", "zone": "Europe/Istanbul", "catch_up": "last",
+                "next_at": A_MOMENT, "last": None, "paused_at": None, "paused_by": None,
+                "pause_note": None, "is_declared": True,
+            }
+        }
+    )  # fmt: skip
+
+
+class TickPage(Page[TickShown, Moment]):
+    """Dates of one schedule, the latest first."""
+
+
+class TicksQuery(BaseModel):
+    """Which page of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: Time | None = None
+    limit: int = Field(100, ge=1, le=LARGEST_PAGE)
+
+
+def router(engine: Engine) -> APIRouter:
+    """Make the routes of an engine's schedules."""
+    routes = APIRouter(tags=["schedules"])
+
+    def shown(schedule: Schedule) -> ScheduleShown:
+        last = engine.ticks(schedule.name, limit=1)
+        return _schedule(schedule, last[0] if last else None)
+
+    @routes.get("/schedules")
+    def list_schedules() -> Whole[ScheduleShown]:
+        """List every schedule, by name, with its next and its last date."""
+        return Whole(items=[shown(schedule) for schedule in engine.schedules()])
+
+    @routes.get("/schedules/{name}/ticks")
+    def list_ticks(name: Name, query: Annotated[TicksQuery, Query()]) -> TickPage:
+        """List the dates of a schedule that were seen to, the latest first."""
+        # One more than asked tells whether there is another page.
+        found = engine.ticks(name, before=query.after, limit=query.limit + 1)
+        page = found[: query.limit]
+        return TickPage(
+            items=[_tick(tick) for tick in page],
+            next=rfc3339(page[-1].due_at) if len(found) > len(page) else None,
+        )
+
+    @routes.post("/schedules/{name}/pause")
+    def pause(name: Name, body: ActAsked, principal: Caller) -> ScheduleShown:
+        """Let a schedule submit nothing until it is resumed."""
+        return shown(engine.pause_schedule(name, actor=actor_of(principal), note=body.note))
+
+    @routes.post("/schedules/{name}/resume")
+    def resume(name: Name, body: ActAsked, principal: Caller) -> ScheduleShown:
+        """End a pause; dates that have passed meanwhile are skipped."""
+        return shown(engine.resume_schedule(name, actor=actor_of(principal), note=body.note))
+
+    return routes
+
+
+def _schedule(schedule: Schedule, last: ScheduleTick | None) -> ScheduleShown:
+    expires, paused_at = schedule.expires, schedule.paused_at
+    return ScheduleShown(
+        name=schedule.name,
+        flow=schedule.flow,
+        version=schedule.version,
+        tenant=schedule.tenant,
+        priority=schedule.priority,
+        expires_seconds=None if expires is None else expires.total_seconds(),
+        payload=schedule.payload,
+        rule=schedule.rule,
+        zone=schedule.zone,
+        catch_up=schedule.catch_up,
+        next_at=rfc3339(schedule.next_at),
+        last=None if last is None else _tick(last),
+        paused_at=None if paused_at is None else rfc3339(paused_at),
+        paused_by=schedule.paused_by,
+        pause_note=schedule.pause_note,
+        is_declared=schedule.is_declared,
+    )
+
+
+def _tick(tick: ScheduleTick) -> TickShown:
+    return TickShown(due_at=rfc3339(tick.due_at), job_id=tick.job_id)

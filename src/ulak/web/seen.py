@@ -1,0 +1,30 @@
+"""Which jobs a caller sees, and under which name a caller acts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ulak.auth.principal import Principal
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+from ulak.errors import JobNotFound
+
+ANONYMOUS: Final = "anonymous"
+
+
+def seen(engine: Engine, job_id: str, principal: Principal) -> Job:
+    """Answer a job as it stands now.
+
+    Raises:
+        BadInput: this is not the id of a job.
+        JobNotFound: there is none, or it belongs to a tenant that the caller does not see.
+    """
+    job = engine.get(job_id)
+    if not principal.sees(job.tenant):
+        raise JobNotFound(job_id)
+    return job
+
+
+def actor_of(principal: Principal) -> str:
+    """Name a caller in trails and the audit; whoever was not asked who they are is anonymous."""
+    return principal.name or ANONYMOUS

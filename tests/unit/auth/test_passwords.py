@@ -1,0 +1,54 @@
+"""Passwords are hashed slowly, and an unknown person takes as long as a known one."""
+
+import sys
+
+import pytest
+
+from ulak.auth import passwords
+from ulak.errors import BadInput, NotSupported
+
+
+def test_a_password_is_stored_as_argon2id_with_a_salt():
+    one, two = passwords.hash_of("correct horse"), passwords.hash_of("correct horse")
+    assert one.startswith("$argon2id$")
+    assert one != two
+    assert passwords.is_hash_of("correct horse", one)
+    assert not passwords.is_hash_of("correct house", one)
+    assert not passwords.is_hash_of("correct horse", "nonsense")
+
+
+def test_letters_that_were_put_together_differently_are_the_same_password():
+    assert passwords.is_hash_of("c\u0327ag\u0306ri parola", passwords.hash_of("çağri parola"))
+
+
+def test_nobodys_hash_costs_what_everybodys_costs(monkeypatch):
+    monkeypatch.undo()
+    terms = passwords.hash_of("correct horse").split("$")[1:4]
+    assert passwords.NOBODYS.split("$")[1:4] == terms == ["argon2id", "v=19", "m=65536,t=3,p=4"]
+    assert not passwords.is_hash_of("nobody has this password", None)
+    assert passwords.is_hash_of("nobody has this password", passwords.NOBODYS)
+
+
+@pytest.mark.parametrize(
+    "password", ["", "seven77", "x" * 1025, "tab\tin the middle", "\ud800" * 9]
+)
+def test_a_password_that_cannot_be_one_is_refused_and_not_repeated(password):
+    with pytest.raises(BadInput) as refused:
+        passwords.hash_of(password)
+    assert not password or password not in str(refused.value)
+
+
+def test_strange_passwords_are_wrong_and_nothing_worse():
+    stored = passwords.hash_of("correct horse")
+    for password in ("", "\x00", "\ud800", "x" * 5000):
+        assert not passwords.is_hash_of(password, stored)
+
+
+def test_without_argon2_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "argon2", None)
+    for act in (
+        lambda: passwords.hash_of("correct horse"),
+        lambda: passwords.is_hash_of("x", None),
+    ):
+        with pytest.raises(NotSupported, match=r"ulak\[web\]"):
+            act()
