@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, routing
 
+from ulak.auth import asking
 from ulak.auth.principal import ANYBODY, Principal
 from ulak.errors import Forbidden, UlakError, Unauthenticated
 from ulak.web.access import KNOWN, Access
@@ -66,6 +67,7 @@ class Guard:
         principal = self._identity.recall(credential)
         if principal is None:
             principal = await asyncio.to_thread(self._identity.authenticate, credential)
+        asking.known_as(principal.name)
         if line.scope != KNOWN:
             principal.must(line.scope)
         return principal
