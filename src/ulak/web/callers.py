@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, routing
@@ -46,11 +46,9 @@ class Guard:
         Raises:
             UlakError: naming the routes.
         """
-        # Of routers that were included, newer releases list the router and not its routes.
-        each = getattr(routing, "iter_route_contexts", iter)
         served = {
             (method, str(getattr(route, "path", "")))
-            for route in each(app.routes)
+            for route in each_route(app.routes)
             for method in (getattr(route, "methods", None) or ())
             if method != "HEAD"
         }
@@ -76,6 +74,13 @@ class Guard:
         if line.scope != KNOWN:
             principal.must(line.scope)
         return principal
+
+
+def each_route(routes: Iterable[Any]) -> Iterator[Any]:
+    """Answer routes one by one, those of included routers too."""
+    # Of routers that were included, newer releases list the router and not its routes.
+    found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
+    return found
 
 
 async def caller(request: Request) -> Principal:
