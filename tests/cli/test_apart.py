@@ -18,6 +18,7 @@ SOON = timedelta(seconds=PATIENCE_S)
 
 OFFICE = """
 import asyncio
+import logging
 import os
 import pathlib
 import time
@@ -34,6 +35,7 @@ def write() -> int:
 
 @engine.job(queue="browser")
 def print_page() -> int:
+    logging.getLogger("office").warning("a page is printed")
     return os.getpid()
 
 
@@ -130,6 +132,7 @@ def test_a_queue_apart_is_served_by_another_process_and_everything_else_by_this_
     assert "apart     browser (in 1 child)" in said
     assert "draining; 1 worker may take 30 s" in out
     assert out.count("drained") == 1
+    assert "a page is printed child=browser-1" in err
     assert not any(map(is_alive, children))
     assert office.program.engine.store.workers() == []
 
@@ -260,6 +263,23 @@ def test_no_child_outlives_a_parent_that_is_killed(office):
         while any(map(is_alive, children)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_a_third_signal_ends_everything_at_once(office):
+    office.submit("wait_for", "never")
+    with running(office, "up", "office:engine", "--port", "0", "--drain", "500") as process:
+        base = address(greeting(process))
+        child = office.begun()
+        os.kill(child, signal.SIGSTOP)  # it hears nothing any more
+        process.send_signal(signal.SIGTERM)
+        until(lambda: unready(base) is not None)
+        process.send_signal(signal.SIGTERM)
+        while "hurrying" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        until(lambda: not is_alive(child))
+    assert process.returncode == -signal.SIGTERM
 
 
 def test_a_worker_that_is_started_by_hand_serves_what_it_is_told(office):
