@@ -65,7 +65,7 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def identity_of(engine: Engine, settings: Settings) -> Identity:
-    """Make the identity of an engine, which is opened, and store the first admin key if one is set.
+    """Make the identity of an engine; nothing is opened.
 
     In dev, a secret that nobody has set is made once and kept in the data folder.
 
@@ -73,15 +73,12 @@ def identity_of(engine: Engine, settings: Settings) -> Identity:
         BadInput: a secret is needed and there is none, or the one that is kept cannot be used.
     """
     from ulak.auth.identity import Identity
-    from ulak.auth.principal import ADMIN
-    from ulak.settings import variable
 
-    identity = Identity(engine.open().store, secret=settings.secret or _kept_secret(settings))
-    if settings.admin_key:
-        identity.adopt_key(
-            settings.admin_key, name="admin", roles=[ADMIN], actor=variable("admin_key")
-        )
-    return identity
+    return Identity(
+        engine.store,
+        secret=settings.secret or _kept_secret(settings),
+        first_key=settings.admin_key,
+    )
 
 
 def _kept_secret(settings: Settings) -> str:

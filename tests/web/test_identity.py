@@ -92,7 +92,7 @@ def test_identity_is_for_admins_of_the_whole_installation(site, method, path):
 
 
 def test_without_an_identity_there_are_no_such_routes(engine, ask):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     for _, path in IDENTITY_ROUTES:
         assert ask(app, path).status_code == 404
     assert ask(app, "/auth/login", method="POST", json={}).status_code == 404

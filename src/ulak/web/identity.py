@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -206,7 +206,12 @@ class AuditPage(BaseModel):
 
 def router(engine: Engine, identity: Identity) -> APIRouter:
     """Make the routes of an identity."""
-    routes = APIRouter()
+
+    # Not async: the first of these requests may be the first that anybody asks of the store.
+    def be_open() -> None:
+        engine.open()
+
+    routes = APIRouter(tags=["identity"], dependencies=[Depends(be_open)])
     _add_logins(routes, identity)
     _add_keys(routes, identity)
     _add_users(routes, identity)
