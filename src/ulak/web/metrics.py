@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -62,10 +62,10 @@ class Scrapes:
 
 def router(metrics: Metrics) -> APIRouter:
     """Make the route that is scraped."""
-    routes = APIRouter()
+    routes = APIRouter(tags=["health"])
     scrapes = Scrapes(metrics)
 
-    @routes.get("/metrics")
+    @routes.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:
         """Answer every metric, in the text format of Prometheus."""
         return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
