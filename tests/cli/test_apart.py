@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
 
+PENDING = ("SigPnd", "ShdPnd")
 SOON = timedelta(seconds=PATIENCE_S)
 
 OFFICE = """
@@ -108,6 +109,12 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def has_heard(pid: int) -> bool:
+    """Whether every signal that was sent to a process has been delivered."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return all(not int(status.partition(f"{kind}:")[2].split()[0], 16) for kind in PENDING)
 
 
 def unready(base: str) -> str | None:
@@ -228,13 +235,16 @@ def test_whoever_stops_all_processes_at_once_does_not_hurry_the_children(office)
     with running(office, "up", "office:engine", "--port", "0", "--drain", "500") as process:
         base = address(greeting(process))
         child = office.begun()
-        for pid in (child, process.pid):
-            os.kill(pid, signal.SIGTERM)
+        for _ in range(3):
+            os.kill(child, signal.SIGTERM)
+            until(lambda: has_heard(child))
+        process.send_signal(signal.SIGTERM)
         until(lambda: unready(base) is not None)
+        assert is_alive(child)
         (office.folder / "done").touch()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert office.program.engine.get(job).state == "done"
+    assert [event.kind for event in office.program.engine.trail(job)] == ["submitted", "moved"]
 
 
 def test_a_stage_of_a_child_that_will_not_stop_is_told_of_and_ends_with_it(office):

@@ -46,6 +46,13 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+AN_EXAMPLE = """\
+# HELP ulak_jobs Jobs that stand in a state.
+# TYPE ulak_jobs gauge
+ulak_jobs{flow="cutting",role="held",state="HOLD"} 3.0
+"""
+
+
 class Scrapes:
     """Writes the text on a thread; however many ask at once, one is being written."""
 
@@ -65,7 +72,11 @@ def router(metrics: Metrics) -> APIRouter:
     routes = APIRouter(tags=["health"])
     scrapes = Scrapes(metrics)
 
-    @routes.get("/metrics", response_class=PlainTextResponse)
+    @routes.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": AN_EXAMPLE}}}},
+    )
     async def read_metrics() -> Response:
         """Answer every metric, in the text format of Prometheus."""
         return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
