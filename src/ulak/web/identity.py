@@ -18,6 +18,7 @@ from ulak.auth.principal import ROLES, SCOPES, Principal
 from ulak.clock import rfc3339
 from ulak.engine.engine import Engine
 from ulak.web.callers import SESSION, Caller
+from ulak.web.schemas import problems
 
 LONGEST_SPAN_S = 3650 * 24 * 3600
 LARGEST_PAGE = 1000
@@ -233,14 +234,16 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
 
 def _add_logins(routes: APIRouter, identity: Identity) -> None:
     # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
-    @routes.post("/auth/login")
+    @routes.post("/auth/login", responses=problems(401, 429))
     def login(body: LoginRequest, response: Response) -> LoginDocument:
         """Answer a token for a name and a password; good for a day."""
         made = identity.login(body.name, body.password)
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 
-    @routes.get("/auth/link", status_code=303, response_class=RedirectResponse)
+    @routes.get(
+        "/auth/link", status_code=303, response_class=RedirectResponse, responses=problems(401)
+    )
     def spend_link(
         request: Request,
         code: Annotated[str, Query(max_length=secrets.LONGEST, description="Of the link.")],
