@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ulak import wiring
 from ulak.cli import logs
 from ulak.cli.children import children_of, queues_beside
 from ulak.cli.draining import Part, leave_behind, run_until_told, say
@@ -59,6 +60,7 @@ def up(
     arguments = (found.app, "--lease", lease, "--drain", drain)
     children = children_of(engine, workers=workers, arguments=arguments)
     logs.start(found.env, logs.secrets_of(found, engine))
+    wiring.trace(engine)
     settle_in()
     with engine:
         working = Working(

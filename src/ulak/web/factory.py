@@ -27,6 +27,7 @@ from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
 from ulak.web.request_metrics import CountRequests
+from ulak.web.traces import TraceRequests
 
 
 def app(
@@ -67,5 +68,6 @@ def app(
     made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
+    made.add_middleware(TraceRequests, engine=engine)
     made.add_middleware(Correlation)
     return made
