@@ -81,6 +81,26 @@ def test_nobody_sees_or_redrives_the_dead_letters_of_another_tenant(engine, say)
     say("POST", f"/dead-letters/{own}/redrive", who="ann", json={})
 
 
+def test_a_crowd_of_dead_letters_is_counted_first_and_run_again_with_a_token(engine, say):
+    jobs = [engine.submit(engine.charge, n, tenant=tenant).id for n, tenant in enumerate("aab")]
+    work(engine)
+    engine.bank_is_up = True
+    asked = {"flow": "charge", "note": "the bank is back"}
+    counted = say("POST", "/dead-letters/redrive", json=asked)
+    assert counted["count"] == 3
+    assert len(say("GET", "/dead-letters")["items"]) == 3
+    own = say("POST", "/dead-letters/redrive", who="ann", json=asked)
+    assert own["count"] == 2
+    # What was counted for one caller, or for one filter, confirms nothing else.
+    say("POST", "/dead-letters/redrive", 422, who="ann", json={**asked, "token": counted["token"]})
+    other = {"flow": "other", "token": counted["token"]}
+    say("POST", "/dead-letters/redrive", 422, json=other)
+    did = say("POST", "/dead-letters/redrive", json={**asked, "token": counted["token"]})
+    assert (did["done"], did["refused_count"], did["left"]) == (3, 0, 0)
+    work(engine)
+    assert {engine.get(job).state for job in jobs} == {"done"}
+
+
 @pytest.fixture
 def dead_message(engine):
     """A job's message that nobody could publish."""

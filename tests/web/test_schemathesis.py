@@ -41,6 +41,7 @@ JOBS = {
 
 BODIES = {
     ("POST", "/jobs"): {"flow": "line", "payload": {"then": "done"}},
+    ("POST", "/jobs/bulk"): {"action": "retry", "where": {"flow": "line"}},
 }
 """Where the example of the document cannot be known to this store."""
 
@@ -156,7 +157,7 @@ def wanted(operation: Any, seeded: World) -> Case:
 
 def value_of(method: str, path: str, name: str, seeded: World) -> str:
     if path == "/outbox/dead/{id}/revive":
-        return seeded.dead_message
+        return seeded.dead_messages[0]
     if name == "id":
         role = JOBS.get((method, path))
         return seeded.all_jobs[0] if role is None else seeded.take(role)

@@ -9,6 +9,7 @@ from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.ids import to_text
 from ulak.store.memory_tables import MemoryTables
+from ulak.store.messages import REVIVE, details_of, subject_of
 from ulak.store.protocol import (
     CountRow,
     DedupRow,
@@ -54,12 +55,13 @@ class MemoryReads(MemoryTables):
         with self._transaction():
             return [row for row in self._messages.values() if row.dead][:limit]
 
-    def revive_message(self, message: Message) -> bool:
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
         with self._transaction() as now:
             row = self._find_message(message)
             if row is None or not row.dead:
                 return False
             self._write(row._replace(dead=0, tries=0, not_before=now))
+            self._note(now, actor, REVIVE, subject_of(message), note, details_of(message))
             return True
 
     def _find_message(self, message: Message) -> OutboxRow | None:
@@ -106,6 +108,11 @@ class MemoryReads(MemoryTables):
             below = sorted((i for i in self._jobs if after is None or i < after), reverse=True)
             rows = (self._jobs[job_id] for job_id in below)
             return [row for row in rows if _matches(row, where)][:limit]
+
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        with self._lock:
+            below = (row for i, row in self._jobs.items() if after is None or i < after)
+            return sum(_matches(row, where) for row in below)
 
     def counts(self) -> list[CountRow]:
         with self._lock:

@@ -666,8 +666,11 @@ class Store(Protocol):
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         """Answer messages that gave up, the oldest first."""
 
-    def revive_message(self, message: Message) -> bool:
-        """Let a dead message be tried again; False when it is not dead."""
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
+        """Let a dead message be tried again; audited, of the subject `message/JOB/SEQ/N`.
+
+        Answers False, and writes nothing, when it is not dead.
+        """
 
     # --- reading ----------------------------------------------------------------
 
@@ -696,6 +699,9 @@ class Store(Protocol):
         self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
     ) -> list[JobRow]:
         """Answer jobs by id, newest first, below `after`."""
+
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        """Answer how many jobs `list_jobs` would answer without a limit, by counting them."""
 
     def counts(self) -> list[CountRow]:
         """Answer exact counts per flow, version and state, without counting jobs."""

@@ -79,7 +79,7 @@ def router(engine: Engine) -> APIRouter:
         return _moved(
             engine.approve(
                 id, actor=actor_of(principal), note=body.note, data=body.data,
-                roles=_roles(principal),
+                roles=roles_of(principal),
             )
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ def router(engine: Engine) -> APIRouter:
         return _moved(
             engine.decide(
                 id, body.choice, actor=actor_of(principal), note=body.note, data=body.data,
-                roles=_roles(principal),
+                roles=roles_of(principal),
             )
         )  # fmt: skip
 
@@ -128,6 +128,6 @@ def _moved(job: Job) -> Response:
     return answer(job_document(job))
 
 
-def _roles(principal: Principal) -> Collection[str] | None:
+def roles_of(principal: Principal) -> Collection[str] | None:
     """Answer the roles that a gate checks; where nobody is asked who they are, nobody is."""
     return None if principal is ANYBODY else principal.roles

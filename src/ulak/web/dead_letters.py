@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.clock import rfc3339, to_datetime
-from ulak.core.job import Message
 from ulak.core.lifecycle import FAILED
-from ulak.engine.documents import job_document
+from ulak.engine.bulk import RETRY, Bulk, BulkAct
+from ulak.engine.documents import dead_message_document, job_document
 from ulak.engine.engine import Engine
-from ulak.errors import NotFound
-from ulak.ids import from_text, to_text
-from ulak.store.protocol import JobFilter, OutboxRow
+from ulak.engine.outbox import DeadMessage
+from ulak.store.protocol import JobFilter
+from ulak.web.bulk import BulkCounted, BulkDone, count_or_do
 from ulak.web.callers import Caller
 from ulak.web.schemas import A_JOB, A_MOMENT, Body, Job, JobId, JobPage, Moment, Whole, problems
 from ulak.web.seen import actor_of, seen
 from ulak.web.texts import Note
 
 LARGEST_PAGE = 1000
-MESSAGE_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,9})/(\d{1,9})", re.A)
 
 
 class DeadLettersQuery(BaseModel):
@@ -45,6 +42,29 @@ class RedriveAsked(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"note": "the bank is back"}})
 
 
+class ReviveAsked(Body):
+    """Why."""
+
+    note: Note = ""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"note": "the broker is back"}})
+
+
+class RedrivesAsked(Body):
+    """Which dead letters, and why; with the token of an earlier answer it is done."""
+
+    flow: str | None = Field(None, description="Only of this flow.")
+    code: str | None = Field(None, description="Only those that failed with this code.")
+    note: Note = ""
+    token: str | None = Field(None, description="What an answer without one has given.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"flow": "charges", "code": "Timeout", "note": "the bank is back"}
+        }
+    )
+
+
 class MessageShown(BaseModel):
     """A message that gave up."""
 
@@ -65,9 +85,10 @@ class MessageShown(BaseModel):
     )  # fmt: skip
 
 
-def router(engine: Engine) -> APIRouter:
-    """Make the routes of an engine's dead letters."""
+def router(engine: Engine, secret: bytes) -> APIRouter:
+    """Make the routes of an engine's dead letters; the secret signs what confirms a crowd."""
     routes = APIRouter(tags=["dead letters"])
+    bulk = Bulk(engine, secret)
 
     @routes.get("/dead-letters", response_model=JobPage)
     def list_dead_letters(
@@ -83,6 +104,14 @@ def router(engine: Engine) -> APIRouter:
             "next": page[-1].id if len(found) > len(page) else None,
         }
 
+    @routes.post("/dead-letters/redrive", response_model=BulkCounted | BulkDone)
+    def redrive_all(body: RedrivesAsked, principal: Caller) -> Response:
+        """Run many of them again. Without a token nothing is changed: the answer says how many it
+        would be and gives the token, good for ten minutes, with which the same request does it."""
+        where = JobFilter(tenant=principal.tenant, flow=body.flow, role=FAILED, code=body.code)
+        act = BulkAct(RETRY, where, note=body.note)
+        return count_or_do(bulk, act, principal, body.token)
+
     @routes.post("/dead-letters/{id}/redrive", response_model=Job, responses=problems(409))
     def redrive(id: str, body: RedriveAsked, principal: Caller) -> dict[str, Any]:
         """Run a job that gave up again, in a new round."""
@@ -94,41 +123,17 @@ def router(engine: Engine) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100,
     ) -> Whole[MessageShown]:
         """List messages that gave up, the oldest first."""
-        rows = engine.open().store.dead_messages(limit)
-        return Whole(items=[_message(row) for row in rows])
+        found = engine.dead_messages(limit=limit)
+        return Whole(items=[_message(message) for message in found])
 
     @routes.post("/outbox/dead/{id:path}/revive")
-    def revive(id: str) -> MessageShown:
+    def revive(id: str, principal: Caller, body: ReviveAsked | None = None) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
-        row = _find_dead(engine, id)
-        if row is None or not engine.store.revive_message(row.message):
-            raise NotFound(f"no dead message is {id!r}; GET /outbox/dead names them: job/seq/n")
-        return _message(row)
+        note = "" if body is None else body.note
+        return _message(engine.revive(id, actor=actor_of(principal), note=note))
 
     return routes
 
 
-def _find_dead(engine: Engine, name: str) -> OutboxRow | None:
-    parts = MESSAGE_ID.fullmatch(name)
-    if parts is None:
-        return None
-    job_id, place = from_text(parts[1]), (int(parts[2]), int(parts[3]))
-    rows = engine.open().store.scan_messages(job_id)
-    found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
-    return next(found, None)
-
-
-def _message(row: OutboxRow) -> MessageShown:
-    message = row.message
-    return MessageShown(
-        id=_name(message),
-        job_id=to_text(message.job_id),
-        topic=message.topic,
-        key=message.key,
-        tries=row.tries,
-        at=rfc3339(to_datetime(message.at)),
-    )
-
-
-def _name(message: Message) -> str:
-    return f"{to_text(message.job_id)}/{message.seq}/{message.n}"
+def _message(message: DeadMessage) -> MessageShown:
+    return MessageShown.model_validate(dead_message_document(message))

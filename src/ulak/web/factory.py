@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 
 from fastapi import Depends, FastAPI
 
@@ -11,6 +12,7 @@ from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
 from ulak.web import (
     acts,
+    bulk,
     dead_letters,
     flows,
     health,
@@ -21,12 +23,15 @@ from ulak.web import (
     problems,
     queues,
     schedules,
+    streams,
 )
 from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
+from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
+from ulak.web.services import Routed, merged, routes_of
 from ulak.web.traces import TraceRequests
 
 
@@ -34,7 +39,9 @@ def app(
     engine: Engine,
     *,
     identity: Authenticator | None = None,
+    secret: bytes | None = None,
     unready: Callable[[], str | None] = lambda: None,
+    services: Sequence[Routed] = (),
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
 
@@ -43,29 +50,44 @@ def app(
         identity: Tells who a caller is. Without it nobody is asked: serve it where only those
             who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
             routes of keys, users, logins and the audit.
+        secret: Signs what confirms a bulk act; without it, one that only this process knows, so
+            that processes behind one address do not take each other's.
         unready: Says what this process still lacks before it can work; None when nothing.
+        services: Whose routes are served beside the engine's own, behind the same guard.
+
+    Raises:
+        UlakError: a route of a service has no line that says who may call it, or is taken.
     """
+    brought = routes_of(services, engine)
+    access = merged(ACCESS, brought)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
     )  # fmt: skip
-    made.state.guard = guard = Guard(identity, ACCESS)
+    made.state.guard = guard = Guard(identity, access)
+    signing = secret or secrets.token_bytes()
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
+    made.include_router(bulk.router(engine, signing))
     made.include_router(openapi.router())
     made.include_router(flows.router(engine))
     made.include_router(queues.router(engine))
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
-    made.include_router(dead_letters.router(engine))
+    made.include_router(dead_letters.router(engine, signing))
+    made.state.hub = hub = Hub(engine)
+    made.include_router(streams.router(engine, hub))
     if isinstance(identity, Identity):
         made.include_router(identity_routes.router(engine, identity))
     made.state.metrics = shown = metrics.Metrics(engine)
     made.include_router(metrics.router(shown))
+    for name, routes in brought.items():
+        for router in routes.routers:
+            made.include_router(router, tags=[name])
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
-    made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
+    made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(TraceRequests, engine=engine)

@@ -12,9 +12,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from ulak.errors import BadInput
+from ulak.web.hub import Hub
 
 # How long requests that are being answered may take once the server is told to stop.
 LAST_REQUESTS_S = 5
+# How long a client may neither read nor answer before the system ends its connection: whatever
+# was still to be sent to it would be kept for ever otherwise.
+UNREAD_MS = 30_000
 
 
 class Server:
@@ -41,6 +45,7 @@ class Server:
                 timeout_graceful_shutdown=LAST_REQUESTS_S,
             )
         )  # fmt: skip
+        self._app = app
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.has_failed = False
@@ -60,9 +65,12 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer the requests that have begun, then stop; stopping twice is nothing."""
+        """Answer the requests that have begun, end streams, then stop; twice is nothing."""
         self._stopping = True
         self._uvicorn.should_exit = True
+        hub: Hub | None = getattr(self._app.state, "hub", None)
+        if hub is not None:
+            hub.close()  # a stream has no end of its own that the server could wait for
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
@@ -83,6 +91,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise BadInput(f"{host!r} is not an address of this machine: {error}") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Every connection that is accepted has it from here.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         bound.bind(address)
         bound.listen()
     except OSError as error:

@@ -172,6 +172,18 @@ def list_jobs(db: Session, where: JobFilter, after: bytes | None, limit: int) ->
 
 def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
     """Write the query for a filter; values are bound, never written into it."""
+    matching, facts = _matching(where, after)
+    return f"SELECT {JOB_COLUMNS} FROM {matching} ORDER BY id DESC LIMIT %s::bigint", facts
+
+
+def count_jobs(db: Session, where: JobFilter, after: bytes | None) -> int:
+    """Count what `list_jobs` would walk."""
+    matching, facts = _matching(where, after)
+    row = db.row(f"SELECT count(*) FROM {matching}", tuple(facts))
+    return 0 if row is None else int(row[0])
+
+
+def _matching(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
     terms: list[str] = []
     facts: list[Any] = []
     for name in ("tenant", "flow", "state", "role", "code"):
@@ -189,10 +201,7 @@ def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any
         terms.append("id < %s::uuid")
         facts.append(Id(after))
     condition = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return (
-        f"SELECT {JOB_COLUMNS} FROM ulak.jobs{condition} ORDER BY id DESC LIMIT %s::bigint",
-        facts,
-    )
+    return f"ulak.jobs{condition}", facts
 
 
 def counts(db: Session) -> list[CountRow]:

@@ -475,8 +475,8 @@ class PostgresStore:
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         return self._read(lambda db: outbox.dead(db, limit))
 
-    def revive_message(self, message: Message) -> bool:
-        return self._db.run("revive", lambda t: outbox.revive(t, message))
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
+        return self._db.run("revive", lambda t: outbox.revive(t, message, actor, note))
 
     # --- reading ----------------------------------------------------------------
 
@@ -505,6 +505,9 @@ class PostgresStore:
         self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
     ) -> list[JobRow]:
         return self._read(lambda db: reads.list_jobs(db, where, after, limit))
+
+    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
+        return self._read(lambda db: reads.count_jobs(db, where, after))
 
     def counts(self) -> list[CountRow]:
         return self._read(reads.counts)

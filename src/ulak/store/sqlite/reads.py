@@ -121,6 +121,18 @@ def list_jobs(
 
 def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
     """Write the query for a filter; values are bound, never written into it."""
+    matching, facts = _matching(where, after)
+    return f"SELECT {JOB_COLUMNS} FROM {matching} ORDER BY id DESC LIMIT ?", facts
+
+
+def count_jobs(db: sqlite3.Connection, where: JobFilter, after: bytes | None) -> int:
+    """Count what `list_jobs` would walk."""
+    matching, facts = _matching(where, after)
+    (jobs,) = db.execute(f"SELECT count(*) FROM {matching}", facts).fetchone()
+    return int(jobs)
+
+
+def _matching(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
     terms: list[str] = []
     facts: list[Any] = []
     for name in ("tenant", "flow", "state", "role", "code"):
@@ -139,7 +151,7 @@ def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any
         source = "jobs INDEXED BY jobs_remarkable"
         terms += [f"role <> '{role}'" for role in UNREMARKABLE]
     condition = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return f"SELECT {JOB_COLUMNS} FROM {source}{condition} ORDER BY id DESC LIMIT ?", facts
+    return f"{source}{condition}", facts
 
 
 def counts(db: sqlite3.Connection) -> list[CountRow]:

@@ -51,6 +51,9 @@ class TestReading(Suite):
         assert page == ids[2:4]
         assert [row.id for row in desk.store.list_jobs(JobFilter(), after=ids[3])] == ids[4:]
         assert desk.store.list_jobs(JobFilter(), after=ids[4]) == []
+        assert desk.store.count_jobs(JobFilter()) == 5
+        assert desk.store.count_jobs(JobFilter(), after=ids[1]) == 3
+        assert desk.store.count_jobs(JobFilter(), after=ids[4]) == 0
 
     def test_a_filter_shows_the_jobs_for_which_every_condition_holds(self, desk: Desk) -> None:
         held, moved = desk.leased(2)
@@ -70,6 +73,7 @@ class TestReading(Suite):
         }
         for where, ids in wanted.items():
             assert {row.id for row in desk.store.list_jobs(where)} == ids, where
+            assert desk.store.count_jobs(where) == len(ids), where
 
     def test_every_job_is_scanned_upward_by_id(self, desk: Desk) -> None:
         ids = [row.id for row in desk.submit_many(5)]

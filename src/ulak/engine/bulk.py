@@ -1,0 +1,297 @@
+"""One act on every job that a filter matches: counted first, then confirmed with a token.
+
+Jobs are changed in batches, each guarded as if it were asked alone: of a job that has moved
+meanwhile, or that will not have the act, the answer says so, and its neighbours do not notice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from ulak.clock import Instant, micros, rfc3339, to_datetime
+from ulak.core.acts import answer
+from ulak.core.change import Change, Committed, KeyTaken
+from ulak.core.flow import Flow, names
+from ulak.core.job import JobRow
+from ulak.core.lifecycle import BUSY, FAILED, HELD, READY, WAITING
+from ulak.core.outcome import Asked, Cancel, Release, Retry
+from ulak.engine.asking import approving, decision
+from ulak.engine.engine import Engine
+from ulak.errors import BadInput, Contended, StaleJob, TransitionNotAllowed, UlakError
+from ulak.errors import KeyTaken as KeyTakenError
+from ulak.ids import to_text
+from ulak.store.protocol import LARGEST_BATCH, JobFilter
+
+RETRY: Final = "retry"
+CANCEL: Final = "cancel"
+RELEASE: Final = "release"
+DECIDE: Final = "decide"
+APPROVE: Final = "approve"
+
+ACTS_ON: Final = {
+    RETRY: (FAILED,),
+    CANCEL: (READY, BUSY, WAITING, HELD),
+    RELEASE: (HELD,),
+    DECIDE: (HELD,),
+    APPROVE: (HELD,),
+}
+"""What can be done, and the roles in which a job can have it done."""
+
+TOKEN_LASTS: Final = timedelta(minutes=10)
+# Half a minute on a disk that flushes slowly; then the caller hears how far it has come.
+MOST_ACTS: Final = 10_000
+# Jobs that will not have it stay where they are, and cost only to be looked at.
+MOST_LOOKS: Final = 100_000
+MOST_TOLD: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BulkAct:
+    """What is to be done, and to which jobs."""
+
+    action: str
+    where: JobFilter
+    _: KW_ONLY
+    choice: str = ""
+    """What to decide."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does it."""
+
+    name: str
+    _: KW_ONLY
+    tenant: str | None = None
+    roles: Collection[str] | None = None
+    """What gates are told; None when the caller vouches for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many jobs it would be, and what confirms it."""
+
+    count: int
+    token: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A job that would not have it, and why."""
+
+    id: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDone:
+    """How far it has come."""
+
+    done: int
+    refused: list[Refusal]
+    """The first of them."""
+    refused_count: int
+    left: int
+    """Jobs that match and were not looked at; the same token goes on."""
+
+
+class Bulk:
+    """Acts in bulk on the jobs of one engine.
+
+    Args:
+        engine: Whose jobs.
+        secret: Signs tokens: whoever is to take a token of another process has the same one.
+    """
+
+    def __init__(self, engine: Engine, secret: bytes) -> None:
+        self._engine = engine
+        # A key of its own: what signs logins signs nothing else.
+        self._key = hmac.digest(secret, b"ulak bulk", "sha256")
+
+    def count(self, act: BulkAct, actor: Actor) -> Counted:
+        """Count what the filter matches and what the act is for; nothing is changed.
+
+        Raises:
+            BadInput: the act makes no sense.
+        """
+        _check(act)
+        store = self._engine.open().store
+        count = sum(store.count_jobs(where) for where in _each(act))
+        expires = store.clock.now() + micros(TOKEN_LASTS)
+        token = f"{expires}.{self._sign(act, actor, expires)}"
+        return Counted(count, token, to_datetime(expires))
+
+    def do(self, act: BulkAct, actor: Actor, *, token: str) -> BulkDone:
+        """Do it to everything that the filter matches now, at most to 10,000 jobs.
+
+        Raises:
+            BadInput: the token is old, or was given for something else.
+        """
+        _check(act)
+        self._engine.open()
+        self._must_confirm(act, actor, token)
+        return _Doing(self._engine, act, actor).do()
+
+    def _sign(self, act: BulkAct, actor: Actor, expires: Instant) -> str:
+        said = [act.action, act.choice, asdict(act.where), actor.name, actor.tenant, expires]
+        text = json.dumps(said, sort_keys=True)
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+
+    def _must_confirm(self, act: BulkAct, actor: Actor, token: str) -> None:
+        date, _, _ = token.partition(".")
+        expires = int(date) if date.isascii() and date.isdigit() and len(date) < 20 else 0
+        expected = f"{expires}.{self._sign(act, actor, expires)}"
+        if not hmac.compare_digest(expected.encode(), token.encode("utf-8", "replace")):
+            raise BadInput(
+                "this token was given for another action, filter, choice or caller, or by a "
+                "server with another secret; ask again without a token and confirm that answer"
+            )
+        if expires <= self._engine.store.clock.now():
+            raise BadInput(
+                f"this token could be used until {rfc3339(to_datetime(expires))}; "
+                "ask again without a token"
+            )
+
+
+class _Doing:
+    """One call, from the newest job downward."""
+
+    def __init__(self, engine: Engine, act: BulkAct, actor: Actor) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._flows = engine.flows_by_version()
+        self._act = act
+        self._actor = actor
+        self._done = 0
+        self._refused: list[Refusal] = []
+        self._refused_count = 0
+
+    def do(self) -> BulkDone:
+        filters = list(_each(self._act))
+        left = 0
+        for where in filters:
+            after: bytes | None = None
+            while not self._is_enough and (rows := self._page(where, after)):
+                self._do_batch(rows)
+                after = rows[-1].id
+            if self._is_enough:
+                # Also what it has not come to: where it is, and in the roles after that.
+                left += self._store.count_jobs(where, after=after)
+        self._engine.moved()
+        return BulkDone(self._done, self._refused, self._refused_count, left)
+
+    @property
+    def _is_enough(self) -> bool:
+        return self._done >= MOST_ACTS or self._done + self._refused_count >= MOST_LOOKS
+
+    def _page(self, where: JobFilter, after: bytes | None) -> list[JobRow]:
+        limit = min(LARGEST_BATCH, MOST_ACTS - self._done)
+        return self._store.list_jobs(where, after=after, limit=limit)
+
+    def _do_batch(self, rows: list[JobRow]) -> None:
+        changes: list[tuple[JobRow, Change]] = []
+        now = self._store.clock.now()
+        for row in rows:
+            try:
+                if row.leased_by is not None:
+                    self._do_leased(row)
+                else:
+                    changes.append((row, self._change(row, now)))
+            except (BadInput, StaleJob, TransitionNotAllowed) as error:
+                self._refuse(row, error)
+        self._commit(changes)
+
+    def _do_leased(self, row: JobRow) -> None:
+        """Ask its worker, who alone may end it; nothing else can be asked of it now."""
+        if self._act.action != CANCEL:
+            raise TransitionNotAllowed(
+                f'job {to_text(row.id)} is in "{row.state}" and a worker runs it now'
+            )
+        self._engine.cancel(to_text(row.id), actor=self._actor.name, note=self._act.note)
+        self._done += 1
+
+    def _change(self, row: JobRow, now: Instant) -> Change:
+        flow = self._flows.get((row.flow, row.flow_version))
+        if flow is None:
+            raise TransitionNotAllowed(
+                f"job {to_text(row.id)} follows {row.flow} version {row.flow_version}, "
+                "which this program does not declare",
+                code="flow-unknown",
+            )
+        asked = self._asked(flow, row, now)
+        commit_id = self._engine.new_commit_id()
+        change = answer(flow, row, asked, now, commit_id=commit_id, roles=self._actor.roles)
+        assert change is not None  # noqa: S101 - only the clock may have nothing to do yet
+        return change
+
+    def _asked(self, flow: Flow[Any], row: JobRow, now: Instant) -> Asked:
+        who, note = self._actor.name, self._act.note
+        match self._act.action:
+            case "retry":
+                return Retry(who, note)
+            case "cancel":
+                return Cancel(who, note)
+            case "release":
+                return Release(who, note)
+            case "decide":
+                return decision(flow, row, self._act.choice, actor=who, note=note, now=now)
+            case _:
+                return approving(flow, row, actor=who, note=note, now=now)
+
+    def _commit(self, changes: list[tuple[JobRow, Change]]) -> None:
+        if not changes:
+            return
+        try:
+            receipts = self._store.commit([change for _, change in changes])
+        except Contended as error:
+            if len(changes) == 1:
+                self._refuse(changes[0][0], error)
+                return
+            # One of them must wait for somebody; the others need not.
+            for change in changes:
+                self._commit([change])
+            return
+        for (row, _), receipt in zip(changes, receipts, strict=True):
+            job_id = to_text(row.id)
+            if isinstance(receipt, Committed):
+                self._done += 1
+            elif isinstance(receipt, KeyTaken):
+                holder = to_text(receipt.holder)
+                taken = f"job {job_id}: its dedup key is held by job {holder} now"
+                self._refuse(row, KeyTakenError(taken, holder=holder))
+            else:
+                moved = f"job {job_id} has moved meanwhile; read it again"
+                self._refuse(row, StaleJob(moved, job_id=job_id))
+
+    def _refuse(self, row: JobRow, error: UlakError) -> None:
+        self._refused_count += 1
+        if len(self._refused) < MOST_TOLD:
+            self._refused.append(Refusal(to_text(row.id), error.code, str(error)))
+
+
+def _each(act: BulkAct) -> Iterator[JobFilter]:
+    """Answer the filter for each role in which a job can have it done."""
+    for role in ACTS_ON[act.action]:
+        if act.where.role in (None, role):
+            yield replace(act.where, role=role)
+
+
+def _check(act: BulkAct) -> None:
+    if act.action not in ACTS_ON:
+        raise BadInput(f"there is no bulk action {act.action!r}; there are {names(list(ACTS_ON))}")
+    if (act.action == DECIDE) != bool(act.choice):
+        raise BadInput("decide takes a choice, and nothing else does")
+    roles = ACTS_ON[act.action]
+    if act.where.role is not None and act.where.role not in roles:
+        raise BadInput(
+            f"{act.action} is for jobs that are {names(list(roles))}, not {act.where.role}"
+        )
