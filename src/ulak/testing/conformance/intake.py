@@ -44,6 +44,7 @@ class TestIntake(Suite):
         jobs = [desk.new()._replace(payload=Payload(b"1", 1, trace)) for trace in given]
         desk.store.add(jobs)
         assert [desk.store.find_payload(job.row.id) for job in jobs] == [j.payload for j in jobs]
+        desk.hire("w")
         assert [c.payload.trace for c in desk.claim("w", len(given))] == given
 
     @pytest.mark.shows("E-30")
