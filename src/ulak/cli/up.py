@@ -64,6 +64,7 @@ def up(
         engine, found, workers=workers, options=("--lease", lease, "--drain", drain)
     )
     logs.start(found.env, logs.secrets_of(found, engine))
+    wiring.trace(engine)
     settle_in()
     with engine:
         working = Working(

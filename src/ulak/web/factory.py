@@ -34,6 +34,7 @@ from ulak.web.correlation import Correlation
 from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
 from ulak.web.services import Routed, merged, routes_of
+from ulak.web.traces import TraceRequests
 
 
 def app(
@@ -93,5 +94,6 @@ def app(
     made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
+    made.add_middleware(TraceRequests, engine=engine)
     made.add_middleware(Correlation)
     return made
