@@ -161,4 +161,4 @@ def value_of(method: str, path: str, name: str, seeded: World) -> str:
     if name == "id":
         role = JOBS.get((method, path))
         return seeded.all_jobs[0] if role is None else seeded.take(role)
-    return NAMES.get(path) or NAMES[name]
+    return NAMES.get(name) or NAMES[path]

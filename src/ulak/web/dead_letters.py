@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.clock import rfc3339, to_datetime
@@ -24,7 +24,13 @@ from ulak.web.seen import actor_of, seen
 from ulak.web.texts import Note
 
 LARGEST_PAGE = 1000
-MESSAGE_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,9})/(\d{1,9})", re.A)
+MESSAGE_ID = re.compile(
+    r"^([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,9})/(\d{1,9})$", re.A
+)
+
+MessagePath = Annotated[
+    str, Path(pattern=MESSAGE_ID.pattern, description="The id of a message: job/seq/n.")
+]
 
 
 class DeadLettersQuery(BaseModel):
@@ -124,7 +130,7 @@ def router(engine: Engine, secret: bytes) -> APIRouter:
         return Whole(items=[_message(row) for row in rows])
 
     @routes.post("/outbox/dead/{id:path}/revive")
-    def revive(id: str) -> MessageShown:
+    def revive(id: MessagePath) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
         row = _find_dead(engine, id)
         if row is None or not engine.store.revive_message(row.message):
