@@ -120,7 +120,7 @@ def work(url: str) -> None:
         say(engine.get(job_id).state, job_id)
     lost = Message(doubtful, 1, 0, "key", "topic", b"1", 0)
     store.settle_messages([], [(lost, 0, True)])
-    store.revive_message(lost)
+    store.revive_message(lost, actor="ada", note="")
     store.prune(before=0, limit=10)
     nightly = ScheduleRow("nightly", "order", 1, "", 1, None, b"1", "0 3 * * *", "UTC", "none", 0)
     store.keep_schedules([nightly])

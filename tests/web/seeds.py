@@ -17,7 +17,7 @@ from ulak.testing import Harness
 
 A_YEAR = timedelta(days=365)
 # Enough that whoever acts at random leaves some of each.
-OF_EACH = 4
+OF_EACH = 6
 HOLDER = "a worker that holds its job"
 
 
@@ -69,10 +69,10 @@ class Seeds:
         self.file = folder / "seeds.db"
         self.jobs: dict[str, list[str]] = defaultdict(list)
         """By role; those at a gate are under `gate`."""
-        self.dead_message = ""
+        self.dead_messages: list[str] = []
         with _harness(self.file) as harness:
             self._harness, self._engine = harness, harness.engine
-            self._make_dead_message()
+            self._make_dead_messages()
             for _ in range(OF_EACH):
                 self._make_each()
             self._hold_leases()
@@ -87,7 +87,7 @@ class Seeds:
         copy = shutil.copy(self.file, folder / "jobs.db")
         with _harness(copy, clock=ManualClock(self.now)) as harness:
             jobs = {role: list(ids) for role, ids in self.jobs.items()}
-            yield World(harness.engine, jobs, self.dead_message)
+            yield World(harness.engine, harness.clock, jobs, list(self.dead_messages))
 
     def _make_each(self) -> None:
         engine, harness = self._engine, self._harness
@@ -123,28 +123,37 @@ class Seeds:
         assert {claim.row.role for claim in claimed} == {"busy"}
         self.jobs["busy"] = [to_text(claim.row.id) for claim in claimed]
 
-    def _make_dead_message(self) -> None:
+    def _make_dead_messages(self) -> None:
         def refuse(message: Message) -> None:
             raise OSError("the broker is gone")
 
         self._engine.publish(refuse)
-        job = self._submit("gate")
+        jobs = [self._submit("gate") for _ in range(OF_EACH)]
         self._harness.run_until_idle()
-        while not (dead := self._engine.store.dead_messages(1)):
+        while len(dead := self._engine.store.dead_messages(OF_EACH)) < OF_EACH:
             self._harness.advance(hours=12)
-        message = dead[0].message
-        self.dead_message = f"{to_text(message.job_id)}/{message.seq}/{message.n}"
-        self._engine.cancel(job, actor="olga")
+        self.dead_messages = [
+            f"{to_text(row.message.job_id)}/{row.message.seq}/{row.message.n}" for row in dead
+        ]
+        for job in jobs:
+            self._engine.cancel(job, actor="olga")
         self._engine.publish(lambda message: None)
 
 
 class World:
     """A store of one's own, and the ids of its jobs by how they stand."""
 
-    def __init__(self, engine: Engine, jobs: dict[str, list[str]], dead_message: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: ManualClock,
+        jobs: dict[str, list[str]],
+        dead_messages: list[str],
+    ) -> None:
         self.engine = engine
+        self.clock = clock
         self.jobs = jobs
-        self.dead_message = dead_message
+        self.dead_messages = dead_messages
 
     def take(self, role: str) -> str:
         """Answer a job that nobody else is given."""

@@ -157,7 +157,7 @@ def wanted(operation: Any, seeded: World) -> Case:
 
 def value_of(method: str, path: str, name: str, seeded: World) -> str:
     if path == "/outbox/dead/{id}/revive":
-        return seeded.dead_message
+        return seeded.dead_messages[0]
     if name == "id":
         role = JOBS.get((method, path))
         return seeded.all_jobs[0] if role is None else seeded.take(role)

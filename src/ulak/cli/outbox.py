@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from ulak.cli.output import JsonOption, note, print_json, print_table, some, when
+from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.target import AppOption, reading
-from ulak.clock import rfc3339, to_datetime
-from ulak.core.job import Message
-from ulak.errors import BadInput
-from ulak.ids import to_text
+from ulak.engine.documents import dead_message_document
+from ulak.errors import BadInput, NotFound
 
 group = typer.Typer(no_args_is_help=True, help="Messages that could not be published.")
 
@@ -26,41 +26,27 @@ def dead(
 ) -> None:
     """List messages that gave up, the oldest first."""
     with reading(app) as engine:
-        rows = engine.store.dead_messages(limit)
+        found = engine.dead_messages(limit=limit)
     if as_json:
-        print_json(
-            {
-                "messages": [
-                    {
-                        "id": _name(row.message),
-                        "topic": row.message.topic,
-                        "key": row.message.key,
-                        "tries": row.tries,
-                        "at": rfc3339(to_datetime(row.message.at)),
-                    }
-                    for row in rows
-                ]
-            }
-        )
-    elif rows:
+        print_json({"messages": [dead_message_document(message) for message in found]})
+    elif found:
         print_table(
             ("message", "topic", "tries", "emitted"),
-            [
-                (_name(r.message), r.message.topic, str(r.tries), when(to_datetime(r.message.at)))
-                for r in rows
-            ],
+            [(m.id, m.topic, str(m.tries), when(m.at)) for m in found],
             keep=("message", "emitted"),
-        )  # fmt: skip
+        )
     else:
         note("no dead messages")
 
 
 @group.command("revive")
 def revive(
+    actor: ActorOption,
     messages: Annotated[
         list[str] | None, typer.Argument(metavar="MESSAGE", help="As `dead` names them.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every dead message.")] = False,
+    why: NoteOption = "",
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,17 +55,15 @@ def revive(
     if every == bool(wanted):
         raise typer.BadParameter("name the messages, or say --all", param_hint="MESSAGE")
     with reading(app) as engine:
-        found = [row.message for row in engine.store.dead_messages(MOST_REVIVED)]
-        unknown = wanted - {_name(message) for message in found}
-        if unknown:
+        dead = {message.id for message in engine.dead_messages(limit=MOST_REVIVED)}
+        if unknown := wanted - dead:
             raise BadInput(f"no dead message is {', '.join(sorted(unknown))}; nothing was revived")
-        chosen = [message for message in found if every or _name(message) in wanted]
-        revived = sum(engine.store.revive_message(message) for message in chosen)
+        revived = 0
+        for message in sorted(dead if every else wanted):
+            with suppress(NotFound):  # somebody else was faster
+                engine.revive(message, actor=actor, note=why)
+                revived += 1
     if as_json:
         print_json({"revived": revived})
     else:
         print(f"revived {some(revived, 'message')}")
-
-
-def _name(message: Message) -> str:
-    return f"{to_text(message.job_id)}/{message.seq}/{message.n}"

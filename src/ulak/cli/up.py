@@ -58,7 +58,7 @@ def up(
     )
     arguments = (found.app, "--lease", lease, "--drain", drain)
     children = children_of(engine, workers=workers, arguments=arguments)
-    logs.start(found.env)
+    logs.start(found.env, logs.secrets_of(found, engine))
     settle_in()
     with engine:
         working = Working(

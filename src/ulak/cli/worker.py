@@ -76,7 +76,7 @@ def worker(
         lease=lease,
         drain=drain,
     )
-    logs.start(found.env, child=child)
+    logs.start(found.env, logs.secrets_of(found, engine), child=child)
     settle_in()
     with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)

@@ -15,6 +15,7 @@ from ulak.core.job import NewJob
 from ulak.core.policy import Rate
 from ulak.engine.function import Call
 from ulak.engine.intake import guest_of
+from ulak.engine.outbox import DeadMessage
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.scheduling import Schedule, ScheduleTick
 from ulak.engine.steering import AuditLine, Pause, StageLimit, StageRate, Weight
@@ -290,6 +291,14 @@ class AsyncEngine:
         """Answer what operators did, the latest first."""
         act = partial(self._engine.audit, subject=subject, before=before, limit=limit)
         return await asyncio.to_thread(act)
+
+    async def dead_messages(self, *, limit: int = 100) -> list[DeadMessage]:
+        """Answer messages that gave up, the oldest first."""
+        return await asyncio.to_thread(partial(self._engine.dead_messages, limit=limit))
+
+    async def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:
+        """Let a dead message be tried again."""
+        return await asyncio.to_thread(self._engine.revive, message_id, actor=actor, note=note)
 
     async def wait(
         self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None

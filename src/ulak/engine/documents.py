@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ulak.clock import rfc3339
+from ulak.engine.outbox import DeadMessage
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
 
@@ -48,6 +49,11 @@ def event_document(event: TrailEvent) -> dict[str, Any]:
 def why_document(why: Why) -> dict[str, Any]:
     """Show why a job stands where it stands."""
     return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
+
+
+def dead_message_document(message: DeadMessage) -> dict[str, Any]:
+    """Show a message that gave up."""
+    return _with_times(asdict(message))
 
 
 def _with_times(document: dict[str, Any]) -> dict[str, Any]:

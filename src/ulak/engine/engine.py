@@ -32,6 +32,7 @@ from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
+from ulak.engine.outbox import Outbox
 from ulak.engine.ports import Publisher, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
@@ -57,7 +58,7 @@ USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
-class Engine(Acts, Scheduling, Steering):
+class Engine(Acts, Scheduling, Steering, Outbox):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for

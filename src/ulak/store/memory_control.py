@@ -318,9 +318,3 @@ class MemoryControl(MemoryReads):
                 for line in reversed(self._audit)
                 if subject in (None, line.subject) and (before is None or line.position < before)
             ][:limit]
-
-    def _note(
-        self, now: Instant, actor: str, act: str, subject: str, note: str | None, details: str
-    ) -> None:
-        position = len(self._audit) + 1
-        self._audit.append(AuditRow(position, now, actor, act, subject, note or None, details))

@@ -9,6 +9,7 @@ from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.ids import to_text
 from ulak.store.memory_tables import MemoryTables
+from ulak.store.messages import REVIVE, details_of, subject_of
 from ulak.store.protocol import (
     CountRow,
     DedupRow,
@@ -54,12 +55,13 @@ class MemoryReads(MemoryTables):
         with self._transaction():
             return [row for row in self._messages.values() if row.dead][:limit]
 
-    def revive_message(self, message: Message) -> bool:
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
         with self._transaction() as now:
             row = self._find_message(message)
             if row is None or not row.dead:
                 return False
             self._write(row._replace(dead=0, tries=0, not_before=now))
+            self._note(now, actor, REVIVE, subject_of(message), note, details_of(message))
             return True
 
     def _find_message(self, message: Message) -> OutboxRow | None:

@@ -89,6 +89,12 @@ class MemoryTables:
         for ring in rings:
             ring()
 
+    def _note(
+        self, now: Instant, actor: str, act: str, subject: str, note: str | None, details: str
+    ) -> None:
+        position = len(self._audit) + 1
+        self._audit.append(AuditRow(position, now, actor, act, subject, note or None, details))
+
     # --- jobs -------------------------------------------------------------------
 
     def _put(self, row: JobRow) -> None:

@@ -666,8 +666,11 @@ class Store(Protocol):
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         """Answer messages that gave up, the oldest first."""
 
-    def revive_message(self, message: Message) -> bool:
-        """Let a dead message be tried again; False when it is not dead."""
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
+        """Let a dead message be tried again; audited, of the subject `message/JOB/SEQ/N`.
+
+        Answers False, and writes nothing, when it is not dead.
+        """
 
     # --- reading ----------------------------------------------------------------
 

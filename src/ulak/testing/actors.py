@@ -350,7 +350,7 @@ class Relay(Actor):
                 yield
                 for dead in self.call("dead_messages", 5):
                     yield
-                    self.call("revive_message", dead.message)
+                    self.call("revive_message", dead.message, actor="olga", note="")
 
 
 class Steersman(Actor):

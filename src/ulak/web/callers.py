@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, routing
 
+from ulak.auth import asking
 from ulak.auth.principal import ANYBODY, Principal
 from ulak.errors import Forbidden, UlakError, Unauthenticated
 from ulak.web.access import KNOWN, Access
@@ -46,15 +47,8 @@ class Guard:
         Raises:
             UlakError: naming the routes.
         """
-        # Of routers that were included, newer releases list the router and not its routes.
-        each = getattr(routing, "iter_route_contexts", iter)
-        served = {
-            (method, str(getattr(route, "path", "")))
-            for route in each(app.routes)
-            for method in (getattr(route, "methods", None) or ())
-            if method != "HEAD"
-        }
-        forgotten = sorted(f"{method} {path}" for method, path in served - self._access.keys())
+        unlisted = routes_of(app) - self._access.keys()
+        forgotten = sorted(f"{method} {path}" for method, path in unlisted)
         if forgotten:
             raise UlakError(f"nobody has said who may call {', '.join(forgotten)}")
 
@@ -73,9 +67,22 @@ class Guard:
         principal = self._identity.recall(credential)
         if principal is None:
             principal = await asyncio.to_thread(self._identity.authenticate, credential)
+        asking.known_as(principal.name)
         if line.scope != KNOWN:
             principal.must(line.scope)
         return principal
+
+
+def routes_of(app: FastAPI) -> set[tuple[str, str]]:
+    """Answer method and path of every route of an application."""
+    # Of routers that were included, newer releases list the router and not its routes.
+    each = getattr(routing, "iter_route_contexts", iter)
+    return {
+        (method, str(getattr(route, "path", "")))
+        for route in each(app.routes)
+        for method in (getattr(route, "methods", None) or ())
+        if method != "HEAD"
+    }
 
 
 async def caller(request: Request) -> Principal:

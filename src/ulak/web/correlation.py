@@ -9,6 +9,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ulak.auth import asking
+
 HEADER = "X-Correlation-ID"
 
 # What a caller sends is echoed and logged, so it must be short and plain.
@@ -35,7 +37,10 @@ class Correlation:
                 MutableHeaders(scope=message)[HEADER] = identity
             await send(message)
 
+        token = asking.begin(identity)
         await self._app(scope, receive, send_with_id)
+        # Not after an error: whoever is outside of this logs it, as a line of this request.
+        asking.end(token)
 
 
 def correlation_id(request: Request) -> str:

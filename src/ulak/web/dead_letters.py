@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.clock import rfc3339, to_datetime
-from ulak.core.job import Message
 from ulak.core.lifecycle import FAILED
 from ulak.engine.bulk import RETRY, Bulk, BulkAct
-from ulak.engine.documents import job_document
+from ulak.engine.documents import dead_message_document, job_document
 from ulak.engine.engine import Engine
-from ulak.errors import NotFound
-from ulak.ids import from_text, to_text
-from ulak.store.protocol import JobFilter, OutboxRow
+from ulak.engine.outbox import DeadMessage
+from ulak.store.protocol import JobFilter
 from ulak.web.bulk import BulkCounted, BulkDone, count_or_do
 from ulak.web.callers import Caller
 from ulak.web.schemas import A_JOB, A_MOMENT, Body, Job, JobId, JobPage, Moment, Whole, problems
@@ -24,12 +20,13 @@ from ulak.web.seen import actor_of, seen
 from ulak.web.texts import Note
 
 LARGEST_PAGE = 1000
-MESSAGE_ID = re.compile(
-    r"^([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,9})/(\d{1,9})$", re.A
-)
 
 MessagePath = Annotated[
-    str, Path(pattern=MESSAGE_ID.pattern, description="The id of a message: job/seq/n.")
+    str,
+    Path(
+        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9]{1,9}/[0-9]{1,9}$",
+        description="The id of a message: job/seq/n.",
+    ),
 ]
 
 
@@ -51,6 +48,14 @@ class RedriveAsked(Body):
     note: Note = ""
 
     model_config = ConfigDict(json_schema_extra={"example": {"note": "the bank is back"}})
+
+
+class ReviveAsked(Body):
+    """Why."""
+
+    note: Note = ""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"note": "the broker is back"}})
 
 
 class RedrivesAsked(Body):
@@ -126,41 +131,17 @@ def router(engine: Engine, secret: bytes) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100,
     ) -> Whole[MessageShown]:
         """List messages that gave up, the oldest first."""
-        rows = engine.open().store.dead_messages(limit)
-        return Whole(items=[_message(row) for row in rows])
+        found = engine.dead_messages(limit=limit)
+        return Whole(items=[_message(message) for message in found])
 
     @routes.post("/outbox/dead/{id:path}/revive")
-    def revive(id: MessagePath) -> MessageShown:
+    def revive(id: MessagePath, principal: Caller, body: ReviveAsked | None = None) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
-        row = _find_dead(engine, id)
-        if row is None or not engine.store.revive_message(row.message):
-            raise NotFound(f"no dead message is {id!r}; GET /outbox/dead names them: job/seq/n")
-        return _message(row)
+        note = "" if body is None else body.note
+        return _message(engine.revive(id, actor=actor_of(principal), note=note))
 
     return routes
 
 
-def _find_dead(engine: Engine, name: str) -> OutboxRow | None:
-    parts = MESSAGE_ID.fullmatch(name)
-    if parts is None:
-        return None
-    job_id, place = from_text(parts[1]), (int(parts[2]), int(parts[3]))
-    rows = engine.open().store.scan_messages(job_id)
-    found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
-    return next(found, None)
-
-
-def _message(row: OutboxRow) -> MessageShown:
-    message = row.message
-    return MessageShown(
-        id=_name(message),
-        job_id=to_text(message.job_id),
-        topic=message.topic,
-        key=message.key,
-        tries=row.tries,
-        at=rfc3339(to_datetime(message.at)),
-    )
-
-
-def _name(message: Message) -> str:
-    return f"{to_text(message.job_id)}/{message.seq}/{message.n}"
+def _message(message: DeadMessage) -> MessageShown:
+    return MessageShown.model_validate(dead_message_document(message))

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import Message
+from ulak.store import messages
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.control import NOTE
 from ulak.store.postgres.values import (
     OUTBOX_COLUMNS,
     Blobs,
@@ -138,7 +140,7 @@ def _identities(messages: Sequence[Message]) -> tuple[Ids, Numbers, Numbers]:
     )
 
 
-def revive(t: Transaction, message: Message) -> bool:
+def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
     """Let a dead message be tried again; it goes before everything younger of its key."""
     key = _hold(t.db, [message.key])
     facts = (t.now, Id(message.job_id), message.seq, message.n)
@@ -146,6 +148,8 @@ def revive(t: Transaction, message: Message) -> bool:
         return False
     t.db.execute(DROP_HEADS, (key,))
     t.db.execute(RAISE_HEADS, (key,))
+    said = (t.now, actor, messages.REVIVE, messages.subject_of(message), note or None)
+    t.db.execute(NOTE, (*said, messages.details_of(message)))
     return True
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from psycopg.conninfo import conninfo_to_dict
+
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
@@ -197,6 +199,11 @@ class PostgresStore:
             "months": sorted(self._read(months.existing)),
             "schema": self._read(migrations.version_of),
         }
+
+    def secrets(self) -> list[str]:
+        """Answer what must not be read in a log: the password that it connects with."""
+        password = conninfo_to_dict(self._conninfo).get("password")
+        return [] if password is None else [str(password)]
 
     def ring_heard(self) -> tuple[bool | None, int]:
         """Answer whether the last test of the ring was heard, None when there is none or it was
@@ -468,8 +475,8 @@ class PostgresStore:
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         return self._read(lambda db: outbox.dead(db, limit))
 
-    def revive_message(self, message: Message) -> bool:
-        return self._db.run("revive", lambda t: outbox.revive(t, message))
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
+        return self._db.run("revive", lambda t: outbox.revive(t, message, actor, note))
 
     # --- reading ----------------------------------------------------------------
 

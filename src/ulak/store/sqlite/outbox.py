@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import Message
+from ulak.store import messages
 from ulak.store.protocol import OutboxRow
+from ulak.store.sqlite.control import NOTE
 from ulak.store.sqlite.rows import OUTBOX_COLUMNS, as_message_row
 from ulak.store.sqlite.writer import Transaction
 
@@ -72,13 +74,15 @@ def settle(
     t.db.executemany(RAISE_HEAD, [(key,) for key in done])
 
 
-def revive(t: Transaction, message: Message) -> bool:
+def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
     """Let a dead message be tried again; it goes before everything younger of its key."""
     facts = (t.now, message.job_id, message.seq, message.n)
     if t.db.execute(REVIVE, facts).rowcount == 0:
         return False
     t.db.execute(DROP_HEAD, (message.key,))
     t.db.execute(RAISE_HEAD, (message.key,))
+    said = (t.now, actor, messages.REVIVE, messages.subject_of(message), note or None)
+    t.db.execute(NOTE, (*said, messages.details_of(message)))
     return True
 
 

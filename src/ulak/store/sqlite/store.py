@@ -376,8 +376,8 @@ class SqliteStore:
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         return self._read(lambda db: outbox.dead(db, limit))
 
-    def revive_message(self, message: Message) -> bool:
-        return self._writer.run("revive", lambda t: outbox.revive(t, message))
+    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
+        return self._writer.run("revive", lambda t: outbox.revive(t, message, actor, note))
 
     # --- reading ----------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 
 from ulak.clock import SECOND
 from ulak.core.job import Message
+from ulak.ids import to_text
 from ulak.store.protocol import OutboxRow
 from ulak.testing.conformance.desk import Desk, Suite
 
@@ -85,10 +86,13 @@ class TestOutbox(Suite):
         assert [row.message for row in desk.store.dead_messages(10)] == [bad]
         assert _take(desk) == [behind]
         desk.store.settle_messages([behind], [])
-        assert not desk.store.revive_message(behind)
-        assert desk.store.revive_message(bad)
-        assert not desk.store.revive_message(bad)
+        said = {"actor": "olga", "note": "the broker is back"}
+        assert not desk.store.revive_message(behind, **said)
+        assert desk.store.revive_message(bad, **said)
+        assert not desk.store.revive_message(bad, **said)
         assert desk.store.dead_messages(10) == []
+        (line,) = desk.store.audit_trail(subject=f"message/{to_text(bad.job_id)}/{bad.seq}/{bad.n}")
+        assert (line.actor, line.act, line.note) == ("olga", "revive", "the broker is back")
         assert _take(desk) == [bad]
 
     def test_settling_is_recorded_and_settling_again_changes_nothing(self, desk: Desk) -> None:

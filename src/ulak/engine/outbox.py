@@ -1,0 +1,71 @@
+"""Messages that gave up, and another chance for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from ulak.clock import to_datetime
+from ulak.engine.reads import Reads
+from ulak.errors import BadInput, NotFound
+from ulak.ids import from_text, to_text
+from ulak.store.protocol import OutboxRow
+
+MESSAGE_ID = re.compile(
+    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9})", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message that nobody tries to send any more."""
+
+    id: str
+    """`job/seq/n`, as a publisher sees it."""
+    job_id: str
+    topic: str
+    key: str
+    tries: int
+    at: datetime
+    """When it was emitted."""
+
+
+class Outbox(Reads):
+    """The engine's verbs for messages that could not be published."""
+
+    def dead_messages(self, *, limit: int = 100) -> list[DeadMessage]:
+        """Answer messages that gave up, the oldest first."""
+        return [_dead(row) for row in self.open().store.dead_messages(limit)]
+
+    def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:
+        """Let a dead message be tried again; audited. It may come after younger ones of its key.
+
+        Raises:
+            NotFound: no dead message has this id.
+            BadInput: nobody acts.
+        """
+        if not actor:
+            raise BadInput("say who acts: actor= must not be empty")
+        row = self._dead_message(message_id)
+        if row is None or not self.store.revive_message(row.message, actor=actor, note=note):
+            raise NotFound(f"no dead message is {message_id!r}; its id is job/seq/n")
+        return _dead(row)
+
+    def _dead_message(self, message_id: str) -> OutboxRow | None:
+        parts = MESSAGE_ID.fullmatch(message_id)
+        if parts is None:
+            return None
+        place = (int(parts[2]), int(parts[3]))
+        rows = self.open().store.scan_messages(from_text(parts[1]))
+        found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
+        return next(found, None)
+
+
+def _dead(row: OutboxRow) -> DeadMessage:
+    message = row.message
+    job_id = to_text(message.job_id)
+    return DeadMessage(
+        f"{job_id}/{message.seq}/{message.n}", job_id, message.topic, message.key, row.tries,
+        to_datetime(message.at),
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Every route, asked by everybody: what each gets follows from the one table of routes."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import ulak.web
+from tests.web.asgi import Answer, call
+from tests.web.seeds import Seeds, World
+from tests.web.wanted import body_of, path_of, plain
+from ulak.auth.identity import Identity
+from ulak.auth.principal import ADMIN, GRANTS, OF_A_TENANT, OPERATOR, SERVICE, VIEWER
+from ulak.web.access import ACCESS, KNOWN, Access
+from ulak.web.callers import routes_of
+
+SECRET = "of a test, and long enough for one"  # noqa: S105 - signs nothing that anybody keeps
+WHO = ("nobody", "expired", "revoked", "viewer", "operator", "admin", "service", "foreign")
+ROLE = {"viewer": VIEWER, "operator": OPERATOR, "admin": ADMIN, "service": SERVICE}
+A_MOMENT = timedelta(seconds=1)
+
+
+@dataclass
+class House:
+    """An application with a store of its own, and a key for everybody."""
+
+    app: Any
+    world: World
+    identity: Identity
+    keys: dict[str, str]
+
+    def ask(self, line: Access, who: str, *, is_allowed: bool) -> Answer:
+        path = path_of(line, self.world, self.identity, is_taken=is_allowed)
+        headers = {"Authorization": f"Bearer {self.keys[who]}"} if who in self.keys else {}
+        body = body_of(line, self.app, self.world, self.identity)
+        return asyncio.run(call(self.app, line.method, path, headers=headers, json=body))
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
+    return Seeds(tmp_path_factory.mktemp("seeds"))
+
+
+@pytest.fixture(scope="module")
+def house(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with seeds.planted(tmp_path_factory.mktemp("house")) as world:
+        identity = Identity(world.engine.store, secret=SECRET)
+        keys = {
+            who: identity.create_key(who, roles={role}, actor="ada").text
+            for who, role in ROLE.items()
+        }
+        foreign = identity.create_key("foreign", roles={OPERATOR}, tenant="foreign", actor="ada")
+        expired = identity.create_key("expired", roles={ADMIN}, life=A_MOMENT, actor="ada")
+        revoked = identity.create_key("revoked", roles={ADMIN}, actor="ada")
+        identity.revoke_key(revoked.key.id, actor="ada")
+        world.clock.advance(2 * A_MOMENT)
+        keys |= {"foreign": foreign.text, "expired": expired.text, "revoked": revoked.text}
+        yield House(ulak.web.app(world.engine, identity=identity), world, identity, keys)
+
+
+def expected(line: Access, who: str, success: int) -> int:
+    """What a caller gets, by the table alone."""
+    if line.is_public:
+        return success
+    if who in ("nobody", "expired", "revoked"):
+        return 401
+    if line.scope == KNOWN:
+        return success
+    if who == "foreign":
+        if line.scope not in OF_A_TENANT:
+            return 403
+        return 404 if line.about == "job" else success
+    return success if line.scope in GRANTS[ROLE[who]] else 403
+
+
+def success_of(app: Any, line: Access) -> int:
+    """The status that the document promises to whoever may."""
+    operation = app.openapi()["paths"][plain(line)][line.method.lower()]
+    return min(int(status) for status in operation["responses"] if int(status) < 400)
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("line", ACCESS.values(), ids=lambda line: f"{line.method} {line.path}")
+def test_everybody_gets_what_the_table_says(house: House, line: Access, who: str) -> None:
+    success = success_of(house.app, line)
+    wanted = expected(line, who, success)
+    answer = house.ask(line, who, is_allowed=wanted == success)
+    # A bulk act answers 200 and a submit 201 or 200: whoever may, is told yes.
+    got = success if answer.status < 400 and wanted == success else answer.status
+    assert got == wanted, answer.body[:300]
+    if answer.status >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+    if answer.status == 401:
+        assert "Bearer" in answer.headers["www-authenticate"]
+
+
+def test_the_table_lists_every_route_that_is_served(house: House) -> None:
+    assert routes_of(house.app) == set(ACCESS)
