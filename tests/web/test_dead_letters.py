@@ -126,10 +126,8 @@ def test_a_dead_message_is_listed_and_revived_once(say, dead_message):
     assert "no dead message" in say("POST", f"/outbox/dead/{dead_message}/revive", 404)["detail"]
 
 
-def test_a_message_that_is_not_there_is_404(say):
-    say("POST", "/outbox/dead/0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33/1/1/revive", 404)
-
-
-@pytest.mark.parametrize("name", ["x", "7/1/1", "-" * 36 + "/1/1", "%00"])
-def test_what_cannot_be_a_message_is_422(say, name):
-    say("POST", f"/outbox/dead/{name}/revive", 422)
+@pytest.mark.parametrize(
+    "name", ["x", "7/1/1", "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33/1/1", "-" * 36 + "/1/1"]
+)
+def test_a_message_that_is_not_there_is_404(say, name):
+    say("POST", f"/outbox/dead/{name}/revive", 404)

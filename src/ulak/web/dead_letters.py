@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.core.lifecycle import FAILED
@@ -20,14 +20,6 @@ from ulak.web.seen import actor_of, seen
 from ulak.web.texts import Note
 
 LARGEST_PAGE = 1000
-
-MessagePath = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9]{1,9}/[0-9]{1,9}$",
-        description="The id of a message: job/seq/n.",
-    ),
-]
 
 
 class DeadLettersQuery(BaseModel):
@@ -135,7 +127,7 @@ def router(engine: Engine, secret: bytes) -> APIRouter:
         return Whole(items=[_message(message) for message in found])
 
     @routes.post("/outbox/dead/{id:path}/revive")
-    def revive(id: MessagePath, principal: Caller, body: ReviveAsked | None = None) -> MessageShown:
+    def revive(id: str, principal: Caller, body: ReviveAsked | None = None) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
         note = "" if body is None else body.note
         return _message(engine.revive(id, actor=actor_of(principal), note=note))
