@@ -50,6 +50,11 @@ class Settings:
     """What tokens are signed with, the same in every process; '' when nobody has said it."""
     admin_key: str = field(default="", repr=False)
     """The first admin key, stored at start if it is not; '' for none."""
+    service: str = ""
+    """The installed services that are run, with commas between them, '' for none."""
+    store: str = ""
+    """The URL of the store when services are run without an `app`, '' for a file in the data
+    folder."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """For each setting that is not the default, where its value was found."""
 
@@ -57,11 +62,26 @@ class Settings:
         """Say where a setting's value comes from."""
         return self.sources.get(name, "default")
 
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The names of the services that are run."""
+        return tuple(filter(None, self.service.split(",")))
+
+    @property
+    def program(self) -> str:
+        """What is run, for people: the app, and the services."""
+        services = ", ".join(self.services)
+        return " with ".join(filter(None, (self.app, services)))
+
     def shown(self, name: str) -> Any:
         """Answer a setting as it may be printed: of a secret, only whether it is set."""
         value = getattr(self, name)
         if name in SECRETS:
             return "set" if value else "not set"
+        if name == "store":
+            from ulak.wiring import without_password
+
+            return without_password(value)
         return str(value) if isinstance(value, Path) else value
 
     def override(self, source: str, **typed: Any) -> Settings:
@@ -194,6 +214,21 @@ def _of_ones_own(text: str) -> str:
     return text
 
 
+def read_services(value: Any) -> str:
+    """Read names of services, as a text with commas between them or as a list.
+
+    Raises:
+        ValueError: something in it is no name.
+    """
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("write names with commas between them")
+    names = [part.strip() for part in parts]
+    if not names or not all(names):
+        raise ValueError("write names with commas between them")
+    return ",".join(dict.fromkeys(names))
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "app": _text,
     "host": _text,
@@ -202,4 +237,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "data": _folder,
     "secret": _secret,
     "admin_key": _admin_key,
+    "service": read_services,
+    "store": _text,
 }

@@ -61,7 +61,7 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
         return _sqlite(url, parts.path, parts.netloc, dict(parse_qsl(parts.query)), clock)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
-    raise BadInput(f"{_without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
+    raise BadInput(f"{without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
 
 
 def identity_of(engine: Engine, settings: Settings) -> Identity:
@@ -118,7 +118,7 @@ def _postgres(url: str, clock: Clock | None) -> Store:
         from ulak.store.postgres import PostgresStore
     except ImportError as error:
         raise BadInput(
-            f"{_without_password(url)!r} needs psycopg, which is not installed ({error}); "
+            f"{without_password(url)!r} needs psycopg, which is not installed ({error}); "
             "install ulak[postgres]"
         ) from None
     conninfo, pooled = _without_pooled(url)
@@ -130,7 +130,7 @@ def _postgres(url: str, clock: Clock | None) -> Store:
             raise ProgrammingError("its port is no number")
     except ProgrammingError as error:
         # Of a URL that it cannot part, libpq quotes the pieces: the password may be one of them.
-        shown = _without_password(url)
+        shown = without_password(url)
         why = error if shown == url else "write @ : / ? # % of a password percent-encoded"
         raise BadInput(f"{shown!r} cannot be read: {why}") from None
     store: Store = PostgresStore(conninfo, pooled=pooled == "true", clock=clock)
@@ -147,7 +147,7 @@ def _without_pooled(url: str) -> tuple[str, str]:
     return head + (mark + "&".join(others) if others else ""), value
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     """Write a URL for an error: whoever reads it need not learn the password."""
     # Up to the last @, since a password that was not encoded may have one of its own.
     url = re.sub(r"(://[^:/@?]*):.*@", r"\1:***@", url)

@@ -14,10 +14,12 @@ import pytest
 
 from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
 
+PENDING = ("SigPnd", "ShdPnd")
 SOON = timedelta(seconds=PATIENCE_S)
 
 OFFICE = """
 import asyncio
+import logging
 import os
 import pathlib
 import time
@@ -34,6 +36,7 @@ def write() -> int:
 
 @engine.job(queue="browser")
 def print_page() -> int:
+    logging.getLogger("office").warning("a page is printed")
     return os.getpid()
 
 
@@ -108,6 +111,12 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def has_heard(pid: int) -> bool:
+    """Whether every signal that was sent to a process has been delivered."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return all(not int(status.partition(f"{kind}:")[2].split()[0], 16) for kind in PENDING)
+
+
 def unready(base: str) -> str | None:
     answer = httpx.get(f"{base}/health/ready")
     return answer.json()["detail"] if answer.status_code == 503 else None
@@ -130,6 +139,7 @@ def test_a_queue_apart_is_served_by_another_process_and_everything_else_by_this_
     assert "apart     browser (in 1 child)" in said
     assert "draining; 1 worker may take 30 s" in out
     assert out.count("drained") == 1
+    assert "a page is printed child=browser-1" in err
     assert not any(map(is_alive, children))
     assert office.program.engine.store.workers() == []
 
@@ -225,13 +235,16 @@ def test_whoever_stops_all_processes_at_once_does_not_hurry_the_children(office)
     with running(office, "up", "office:engine", "--port", "0", "--drain", "500") as process:
         base = address(greeting(process))
         child = office.begun()
-        for pid in (child, process.pid):
-            os.kill(pid, signal.SIGTERM)
+        for _ in range(3):
+            os.kill(child, signal.SIGTERM)
+            until(lambda: has_heard(child))
+        process.send_signal(signal.SIGTERM)
         until(lambda: unready(base) is not None)
+        assert is_alive(child)
         (office.folder / "done").touch()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert office.program.engine.get(job).state == "done"
+    assert [event.kind for event in office.program.engine.trail(job)] == ["submitted", "moved"]
 
 
 def test_a_stage_of_a_child_that_will_not_stop_is_told_of_and_ends_with_it(office):
@@ -260,6 +273,23 @@ def test_no_child_outlives_a_parent_that_is_killed(office):
         while any(map(is_alive, children)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_a_third_signal_ends_everything_at_once(office):
+    office.submit("wait_for", "never")
+    with running(office, "up", "office:engine", "--port", "0", "--drain", "500") as process:
+        base = address(greeting(process))
+        child = office.begun()
+        os.kill(child, signal.SIGSTOP)  # it hears nothing any more
+        process.send_signal(signal.SIGTERM)
+        until(lambda: unready(base) is not None)
+        process.send_signal(signal.SIGTERM)
+        while "hurrying" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        until(lambda: not is_alive(child))
+    assert process.returncode == -signal.SIGTERM
 
 
 def test_a_worker_that_is_started_by_hand_serves_what_it_is_told(office):

@@ -9,6 +9,7 @@ from ulak.cli.supervisor import Child
 from ulak.cli.worker import queues_of
 from ulak.engine.engine import Engine
 from ulak.errors import NotSupported
+from ulak.settings import Settings
 
 
 def queues_beside(engine: Engine) -> list[str]:
@@ -16,13 +17,16 @@ def queues_beside(engine: Engine) -> list[str]:
     return [queue for queue in queues_of(engine) if queue not in engine.apart_workers]
 
 
-def children_of(engine: Engine, *, workers: int, arguments: Sequence[str]) -> list[Child]:
+def children_of(
+    engine: Engine, found: Settings, *, workers: int, options: Sequence[str]
+) -> list[Child]:
     """Answer the children of a program: those of its queues apart, and `workers` for the rest.
 
     Args:
         engine: The program's.
+        found: What is in force: children run the same program and services.
         workers: How many serve the queues that are not apart; 0 leaves those to others.
-        arguments: What each is given beside its queues: the program, and how workers behave.
+        options: How workers behave, as `ulak worker` takes it.
 
     Raises:
         NotSupported: no child would see the jobs of the store.
@@ -41,8 +45,12 @@ def children_of(engine: Engine, *, workers: int, arguments: Sequence[str]) -> li
             "other process sees; connect to sqlite:///app.db, or run engine.working() in the "
             "program"
         )
+    program = [found.app] if found.app else []
+    if found.service:
+        program += ["--service", found.service]
     return [
-        Child(name, _command(name, queues, arguments)) for name, queues in served.items()
+        Child(name, _command(name, queues, [*program, *options]))
+        for name, queues in served.items()
     ]  # fmt: skip
 
 

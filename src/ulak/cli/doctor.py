@@ -286,7 +286,7 @@ def _print_before_deploy(found: Settings, troubles: list[Trouble], as_json: bool
     elif troubles:
         _print_troubles(troubles)
     else:
-        print(f"{found.app} can serve every stored job")
+        print(f"{found.program} can serve every stored job")
 
 
 def _print_troubles(troubles: list[Trouble]) -> None:

@@ -53,11 +53,11 @@ async def run_until_told(
     def hear(number: int) -> None:
         nonlocal is_told
         if number == signal.SIGINT if is_child else is_told:
+            if not is_child:
+                _hear_no_more(loop)
             tell("hurrying: what can be stopped is stopped now")
             for part in parts.values():
                 part.hurry()
-            if not is_child:
-                _hear_no_more(loop)
             return
         is_told = True
         tell(f"draining{_busy(parts, drain)}; a second signal hurries")

@@ -12,14 +12,14 @@ from ulak.cli.children import queues_beside
 from ulak.cli.worker import stored
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
-from ulak.settings import Settings
+from ulak.settings import Settings, variable
 from ulak.store.protocol import JobFilter
 
 
 def greeting(engine: Engine, found: Settings, *, address: str, workers: int) -> str:
     """Say where everything is and what to type next; reads the store, so not on a loop."""
     lines = [
-        f"ulak {ulak.__version__} serves {found.app} at {address}",
+        f"ulak {ulak.__version__} serves {found.program} at {address}",
         *_invitation(address),
         f"  jobs      {address}/jobs",
         f"  docs      {address}/docs",
@@ -61,8 +61,11 @@ def _children(number: int) -> str:
 
 def _next_commands(engine: Engine, found: Settings) -> list[str]:
     """What a newcomer would like to type: a list, and the answer to a question that is asked."""
-    typed = found.source("app") == "command line"
-    command, app = _program(), f" -a {found.app}" if typed else ""
+    command, app = _program(), ""
+    if found.source("app") == "command line":
+        app = f" -a {found.app}"
+    if found.source("service") == "command line":
+        command = f"{variable('service')}={found.service} {command}"
     lines = [f"{command} jobs list{app}"]
     for job in engine.jobs(JobFilter(role=HELD), limit=100):
         flow = engine.flows_by_version().get((job.flow, job.version))

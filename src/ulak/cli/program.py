@@ -23,9 +23,11 @@ from ulak.cli import (
     why,
     worker,
 )
+from ulak.cli.services import WithServices
 
 program = typer.Typer(
     name="ulak",
+    cls=WithServices,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -46,7 +48,7 @@ def _options(
     """Durable jobs for Python, each one a state machine that you declare.
 
     APP is module:engine. It may be left out where ULAK_APP or \\[tool.ulak] app in
-    ./pyproject.toml names it.
+    ./pyproject.toml names it, or where installed services are named instead.
     """
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -17,7 +18,11 @@ from ulak import settings
 from ulak.cli.output import note
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
-from ulak.settings import Settings
+from ulak.service import attach, get_service
+from ulak.settings import Settings, read_services
+from ulak.wiring import connect
+
+DATABASE = "ulak.db"
 
 AppOption = Annotated[
     str | None,
@@ -27,6 +32,15 @@ AppArgument = Annotated[
     str | None,
     typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
 ]
+
+
+ServiceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--service", metavar="NAMES",
+        help="Installed services, with commas between them; else ULAK_SERVICE or pyproject.",
+    ),
+]  # fmt: skip
 
 
 @contextmanager
@@ -39,28 +53,50 @@ def reading(app: str | None) -> Iterator[Engine]:
         yield engine
 
 
-def in_force(app: str | None) -> Settings:
-    """Answer the settings with the APP that was typed, if one was.
+def in_force(app: str | None, services: list[str] | None = None) -> Settings:
+    """Answer the settings with the APP and the services that were typed, if they were.
 
     Raises:
-        BadParameter: nobody has named an APP.
+        BadParameter: nobody has named an APP or a service.
     """
-    found = settings.load().override("command line", app=app)
-    if not found.app:
+    try:
+        service = read_services(",".join(services)) if services else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--service") from None
+    found = settings.load().override("command line", app=app, service=service)
+    if not found.app and not found.service:
         raise typer.BadParameter(
             "which program? Name it as module:engine, in ULAK_APP, or as [tool.ulak] app "
-            "in ./pyproject.toml.",
+            "in ./pyproject.toml; or name installed services in ULAK_SERVICE.",
             param_hint="APP",
         )
     return found
 
 
 def load(found: Settings) -> Engine:
-    """Import the module that APP names and answer its engine.
+    """Answer the engine that APP names, or one on the store of the settings, with the services.
 
     Raises:
-        BadInput: there is no such module or no engine in it, or importing it fails.
+        BadInput: there is no such engine, importing it fails, or a service cannot be used.
+        NotFound: a service is not installed.
     """
+    services = [get_service(name) for name in found.services]
+    engine = _named(found) if found.app else _made(found)
+    for service in services:
+        attach(service, engine, found)
+    return engine
+
+
+def _made(found: Settings) -> Engine:
+    """Make the engine of services that nobody has named an APP for."""
+    if found.store:
+        return connect(found.store)
+    found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
+
+
+def _named(found: Settings) -> Engine:
+    """Import the module that APP names and answer its engine."""
     app, source = found.app, found.source("app")
     module_name, colon, path = app.partition(":")
     parts = [*module_name.split("."), *path.split(".")]

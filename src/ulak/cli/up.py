@@ -16,13 +16,14 @@ from ulak.cli.greeting import greeting
 from ulak.cli.output import complain, note
 from ulak.cli.parent import GLANCE_S
 from ulak.cli.supervisor import Supervisor
-from ulak.cli.target import AppArgument, in_force, load
+from ulak.cli.target import AppArgument, ServiceOption, in_force, load
 from ulak.cli.worker import DRAIN, LEASE, USUAL, DrainOption, LeaseOption, worker_settings
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
+from ulak.service import get_service
 from ulak.settings import HIGHEST_PORT, Settings
 
 if TYPE_CHECKING:
@@ -45,19 +46,21 @@ def up(
     ] = 0,
     lease: LeaseOption = LEASE,
     drain: DrainOption = DRAIN,
+    service: ServiceOption = None,
 ) -> None:
     """Start the API and workers; SIGTERM or Ctrl-C drains, a second one hurries.
 
     Queues that the program wants apart are served by children in any case.
     """
-    found = in_force(app).override("command line", host=host, port=port)
+    found = in_force(app, service).override("command line", host=host, port=port)
     engine = load(found)
     beside = queues_beside(engine)
     settings = worker_settings(
         engine, USUAL, queues=beside if engine.apart_workers else None, lease=lease, drain=drain
     )
-    arguments = (found.app, "--lease", lease, "--drain", drain)
-    children = children_of(engine, workers=workers, arguments=arguments)
+    children = children_of(
+        engine, found, workers=workers, options=("--lease", lease, "--drain", drain)
+    )
     logs.start(found.env, logs.secrets_of(found, engine))
     settle_in()
     with engine:
@@ -112,7 +115,9 @@ def _server(engine: Engine, working: Working, found: Settings) -> Server:
             f"ulak up needs the web extra ({error.name} is missing); pip install 'ulak[web]', "
             "or run ulak worker"
         ) from error
-    return Server(application(engine, unready=working.unready), host=found.host, port=found.port)
+    services = [get_service(name) for name in found.services]
+    made = application(engine, unready=working.unready, services=services)
+    return Server(made, host=found.host, port=found.port)
 
 
 async def _serve(

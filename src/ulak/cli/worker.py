@@ -13,7 +13,7 @@ import typer
 from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.parent import Parent
-from ulak.cli.target import AppArgument, in_force, load
+from ulak.cli.target import AppArgument, ServiceOption, in_force, load
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -57,11 +57,12 @@ def worker(
             help="Show metrics on this port of 127.0.0.1, 0 for any; else they are not shown.",
         ),
     ] = None,
+    service: ServiceOption = None,
     child: ChildOption = None,
 ) -> None:  # fmt: skip
     """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
     parent = None if child is None else Parent()
-    found = in_force(app)
+    found = in_force(app, service)
     engine = load(found)
     features = engine.store.features
     if not features.shared:
@@ -83,7 +84,7 @@ def worker(
         if parent is not None:
             asyncio.run(_work_as_child(made, parent))
             return
-        say(f"worker of {found.app} serves {served(engine, settings)}")
+        say(f"worker of {found.program} serves {served(engine, settings)}")
         if address is not None:
             say(f"  metrics   {address}")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, routing
@@ -75,14 +75,19 @@ class Guard:
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     """Answer method and path of every route of an application."""
-    # Of routers that were included, newer releases list the router and not its routes.
-    each = getattr(routing, "iter_route_contexts", iter)
     return {
         (method, str(getattr(route, "path", "")))
-        for route in each(app.routes)
+        for route in each_route(app.routes)
         for method in (getattr(route, "methods", None) or ())
         if method != "HEAD"
     }
+
+
+def each_route(routes: Iterable[Any]) -> Iterator[Any]:
+    """Answer routes one by one, those of included routers too."""
+    # Of routers that were included, newer releases list the router and not its routes.
+    found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
+    return found
 
 
 async def caller(request: Request) -> Principal:

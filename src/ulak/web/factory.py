@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastapi import Depends, FastAPI
 
@@ -31,6 +31,7 @@ from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
 from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
+from ulak.web.services import Routed, merged, routes_of
 
 
 def app(
@@ -39,6 +40,7 @@ def app(
     identity: Authenticator | None = None,
     secret: bytes | None = None,
     unready: Callable[[], str | None] = lambda: None,
+    services: Sequence[Routed] = (),
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
 
@@ -50,12 +52,18 @@ def app(
         secret: Signs what confirms a bulk act; without it, one that only this process knows, so
             that processes behind one address do not take each other's.
         unready: Says what this process still lacks before it can work; None when nothing.
+        services: Whose routes are served beside the engine's own, behind the same guard.
+
+    Raises:
+        UlakError: a route of a service has no line that says who may call it, or is taken.
     """
+    brought = routes_of(services, engine)
+    access = merged(ACCESS, brought)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
     )  # fmt: skip
-    made.state.guard = guard = Guard(identity, ACCESS)
+    made.state.guard = guard = Guard(identity, access)
     signing = secret or secrets.token_bytes()
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
@@ -73,9 +81,12 @@ def app(
         made.include_router(identity_routes.router(engine, identity))
     made.state.metrics = shown = metrics.Metrics(engine)
     made.include_router(metrics.router(shown))
+    for name, routes in brought.items():
+        for router in routes.routers:
+            made.include_router(router, tags=[name])
     guard.check(made)
     # FastAPI's own way to have a document of one's own.
-    made.openapi = functools.cache(lambda: openapi.document_of(made, ACCESS))  # type: ignore[method-assign]
+    made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(Correlation)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -46,6 +46,13 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+AN_EXAMPLE = """\
+# HELP ulak_jobs Jobs that stand in a state.
+# TYPE ulak_jobs gauge
+ulak_jobs{flow="cutting",role="held",state="HOLD"} 3.0
+"""
+
+
 class Scrapes:
     """Writes the text on a thread; however many ask at once, one is being written."""
 
@@ -62,10 +69,14 @@ class Scrapes:
 
 def router(metrics: Metrics) -> APIRouter:
     """Make the route that is scraped."""
-    routes = APIRouter()
+    routes = APIRouter(tags=["health"])
     scrapes = Scrapes(metrics)
 
-    @routes.get("/metrics")
+    @routes.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": AN_EXAMPLE}}}},
+    )
     async def read_metrics() -> Response:
         """Answer every metric, in the text format of Prometheus."""
         return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

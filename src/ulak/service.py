@@ -1,0 +1,106 @@
+"""Services: flows, routes and commands that a package brings, found by name and never imported
+before somebody asks for them.
+
+A package declares one under the entry-point group `ulak.services`:
+
+    [project.entry-points."ulak.services"]
+    pdf = "acme_pdf:service"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Final
+
+from ulak.engine.engine import Engine
+from ulak.errors import BadInput, NotFound, UlakError
+from ulak.settings import Settings
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    import typer
+
+    from ulak.web.services import Routes
+
+GROUP: Final = "ulak.services"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a package brings. Every part is a function, called when it is needed and not before:
+    a worker needs no web framework, and a command line no flows."""
+
+    name: str
+    """The same as that of its entry point."""
+    _: KW_ONLY
+    attach: Callable[[Engine, Settings], object]
+    """Gives an engine the service's flows, resources, schedules and queues apart; called once
+    for each engine, before it is opened."""
+    routes: Callable[[Engine], Routes] | None = None
+    """Makes its routes, each with a line that says who may call it."""
+    commands: Callable[[], typer.Typer] | None = None
+    """Makes its commands, which stand below `ulak NAME`."""
+
+
+def installed() -> Mapping[str, list[EntryPoint]]:
+    """Answer the services of this environment by name, without importing any."""
+    # Here and not above: every command would pay for it, and few ask.
+    from importlib.metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, []).append(point)
+    return dict(sorted(found.items()))
+
+
+def get_service(name: str) -> Service:
+    """Import an installed service and answer it.
+
+    Raises:
+        NotFound: no installed package brings it.
+        BadInput: two packages bring it, or it cannot be imported or is no service.
+    """
+    known = installed()
+    if name not in known:
+        names = ", ".join(known) or "none"
+        raise NotFound(f'there is no service "{name}"; installed are {names}')
+    if len(known[name]) > 1:
+        packages = " and ".join(package_of(point) for point in known[name])
+        raise BadInput(f'{packages} both bring the service "{name}"; uninstall one of them')
+    (point,) = known[name]
+    which = f'the service "{name}" of {package_of(point)}'
+    try:
+        found = point.load()
+    except Exception as error:
+        raise BadInput(f"{which} cannot be imported: {_said(error)}") from error
+    if not isinstance(found, Service):
+        raise BadInput(f"{which} cannot be used: {point.value} is a {type(found).__name__}")
+    if found.name != name:
+        raise BadInput(f'{which} cannot be used: {point.value} calls itself "{found.name}"')
+    return found
+
+
+def attach(service: Service, engine: Engine, settings: Settings) -> None:
+    """Give an engine what a service brings.
+
+    Raises:
+        UlakError: as the service or the engine says it.
+        BadInput: the service failed in a way of its own.
+    """
+    try:
+        service.attach(engine, settings)
+    except UlakError:
+        raise
+    except Exception as error:
+        raise BadInput(f'the service "{service.name}" cannot be started: {_said(error)}') from error
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name the package that declares an entry point."""
+    return "an unknown package" if point.dist is None else f"package {point.dist.name}"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
