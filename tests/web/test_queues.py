@@ -150,7 +150,7 @@ def test_a_tenant_is_given_a_weight_and_loses_it(say):
 @pytest.mark.parametrize(
     ("method", "path", "body", "sentence"),
     [
-        ("POST", "/queues/psot/pause", {}, 'there is no queue "psot"; there are "call" or "post"'),
+        ("POST", "/queues/pots/pause", {}, 'there is no queue "pots"; there are "call" or "post"'),
         ("POST", "/queues/post/resume", {}, 'the queue "post" is not paused'),
         ("PUT", "/pauses/flow/sned", {}, 'there is no flow "sned"'),
         ("DELETE", "/pauses/flow/send", None, 'the flow "send" is not paused'),
@@ -169,7 +169,7 @@ def test_a_name_that_nobody_knows_is_404(say, method, path, body, sentence):
 @pytest.mark.parametrize(
     ("method", "path", "body", "about"),
     [
-        ("POST", "/queues/post/pause", {"untill": "x"}, "untill"),
+        ("POST", "/queues/post/pause", {"until_when": "x"}, "until_when"),
         ("POST", "/queues/post/pause", {"for_seconds": 1, "until": rfc3339(NOON)}, "not both"),
         ("POST", "/queues/post/pause", {"for_seconds": 0}, "for_seconds"),
         ("POST", "/queues/post/pause", {"for_seconds": 1e300}, "for_seconds"),
