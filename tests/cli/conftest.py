@@ -122,11 +122,11 @@ class Shop:
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start the real command in a process of its own, with these settings only."""
+        others = {k: v for k, v in os.environ.items() if not k.startswith("ULAK_")}
         return subprocess.Popen(
             [sys.executable, "-m", "ulak", *arguments],
             cwd=self.folder,
-            env={k: v for k, v in os.environ.items() if not k.startswith("ULAK_")}
-            | dict(env or {}),
+            env=others | dict(env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

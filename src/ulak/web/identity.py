@@ -273,7 +273,8 @@ def _add_keys(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/keys")
     def list_keys() -> Whole[KeyDocument]:
         """Answer every key, revoked and expired ones too."""
-        return Whole(items=[KeyDocument(**_key(key)) for key in identity.keys()])
+        listed = identity.keys()
+        return Whole(items=[KeyDocument(**_key(key)) for key in listed])
 
     @routes.post("/keys", status_code=201)
     def create_key(body: NewKey, principal: Caller, response: Response) -> IssuedKeyDocument:
