@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +20,13 @@ from ulak.store.protocol import Store
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
+    from ulak.engine.tracing import Tracing
     from ulak.settings import Settings
 
+log = logging.getLogger("ulak.wiring")
+
+EXPORTERS = ("otlp", "console")
+OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SCHEMES = (
     "sqlite:///file.db",
     "sqlite:////absolute/file.db",
@@ -43,7 +51,51 @@ def connect(
     Raises:
         BadInput: the URL names no store that ulak knows.
     """
-    return Engine(store_of(url), flows=flows, submit_timeout=submit_timeout)
+    engine = Engine(store_of(url), flows=flows, submit_timeout=submit_timeout)
+    engine.tracing = _tracing_of_program()
+    return engine
+
+
+def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
+    """Have the engine of a process traced if the `OTEL_*` variables say where spans go.
+
+    A program that has set a TracerProvider of its own is traced by that one. For a process that
+    is ulak's own, as `ulak up` and `ulak worker` start it: it sets the provider for all of it.
+
+    Raises:
+        BadInput: the variables ask for an exporter that is not there.
+    """
+    environ = os.environ if environ is None else environ
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    if not exporter and any(environ.get(name) for name in OTLP_ENDPOINTS):
+        exporter = "otlp"
+    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if engine.tracing is not None or exporter in ("", "none") or is_disabled:
+        return
+    if exporter not in EXPORTERS:
+        raise BadInput(
+            f"OTEL_TRACES_EXPORTER is {exporter!r}; ulak exports by {', '.join(EXPORTERS)}, or none"
+        )
+    try:
+        from ulak import tracing_otel
+    except ModuleNotFoundError as error:
+        log.warning("nothing is traced: install ulak[otel]", extra={"missing": error.name})
+        return
+    provider = tracing_otel.provider_of_program()
+    if provider is None:
+        provider = tracing_otel.provider_of_environment(exporter)
+    engine.tracing = tracing_otel.OtelTracing(provider)
+
+
+def _tracing_of_program() -> Tracing | None:
+    """Answer the tracing of a program that has set a TracerProvider before it connects."""
+    # Whoever has set one has loaded this; nobody else should pay for it.
+    if "opentelemetry.sdk.trace" not in sys.modules:
+        return None
+    from ulak import tracing_otel
+
+    provider = tracing_otel.provider_of_program()
+    return None if provider is None else tracing_otel.OtelTracing(provider)
 
 
 def store_of(url: str, *, clock: Clock | None = None) -> Store:
@@ -65,7 +117,7 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def identity_of(engine: Engine, settings: Settings) -> Identity:
-    """Make the identity of an engine, which is opened, and store the first admin key if one is set.
+    """Make the identity of an engine; nothing is opened.
 
     In dev, a secret that nobody has set is made once and kept in the data folder.
 
@@ -73,15 +125,12 @@ def identity_of(engine: Engine, settings: Settings) -> Identity:
         BadInput: a secret is needed and there is none, or the one that is kept cannot be used.
     """
     from ulak.auth.identity import Identity
-    from ulak.auth.principal import ADMIN
-    from ulak.settings import variable
 
-    identity = Identity(engine.open().store, secret=settings.secret or _kept_secret(settings))
-    if settings.admin_key:
-        identity.adopt_key(
-            settings.admin_key, name="admin", roles=[ADMIN], actor=variable("admin_key")
-        )
-    return identity
+    return Identity(
+        engine.store,
+        secret=settings.secret or _kept_secret(settings),
+        first_key=settings.admin_key,
+    )
 
 
 def _kept_secret(settings: Settings) -> str:

@@ -308,7 +308,7 @@ def test_a_request_that_fails_is_still_known_to_whoever_logs_it(
         raise RuntimeError(f"with {KEY}")
 
     monkeypatch.setattr(engine, "jobs", fail)
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
 
     async def ask_and_log(logger: logging.Logger) -> None:
         async with httpx.AsyncClient(

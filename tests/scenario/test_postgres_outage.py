@@ -106,7 +106,7 @@ class Readiness:
     """Asks `/health/ready` as an orchestrator does, on a loop that goes on between questions."""
 
     def __init__(self, engine: Engine) -> None:
-        self._app = ulak.web.app(engine)
+        self._app = ulak.web.app(engine, identity=None)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 

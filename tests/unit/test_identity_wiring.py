@@ -147,18 +147,26 @@ def test_in_production_a_secret_must_be_set(tmp_path, engine):
 
 
 @pytest.mark.parametrize("key", [ADMIN_KEY, secrets.new_secret()], ids=["own", "ulak"])
-def test_the_first_admin_key_is_stored_at_start_once(tmp_path, engine, key):
+@pytest.mark.parametrize("at_start", [True, False])
+def test_the_first_admin_key_is_stored_once_at_start_or_when_it_is_used(
+    tmp_path, engine, key, at_start
+):
     found = load(tmp_path, SECRET=SECRET, ADMIN_KEY=key)
-    assert is_known(identity_of(engine, found), key)
     identity = identity_of(engine, found)
+    if at_start:
+        identity.adopt_first_key()
+        assert len(identity.keys()) == 1
+    assert is_known(identity, key)
+    assert is_known(identity_of(engine, found), key)
     (stored,) = identity.keys()
-    assert (stored.roles, stored.created_by) == (("admin",), "ULAK_ADMIN_KEY")
+    assert (stored.name, stored.roles) == ("admin", ("admin",))
     (line,) = engine.audit()
-    assert (line.actor, line.act) == ("ULAK_ADMIN_KEY", "created")
+    assert (line.actor, line.act) == ("admin", "created")
 
 
 def test_an_admin_key_that_was_revoked_stays_revoked(tmp_path, engine):
     found = load(tmp_path, SECRET=SECRET, ADMIN_KEY=ADMIN_KEY)
     identity = identity_of(engine, found)
+    identity.adopt_first_key()
     identity.revoke_key(secrets.id_of(ADMIN_KEY), actor="ada")
     assert not is_known(identity_of(engine, found), ADMIN_KEY)

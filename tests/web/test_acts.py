@@ -93,7 +93,7 @@ def test_where_nobody_is_asked_who_they_are_no_role_is_asked_for(ask):
     engine = ulak.connect("memory://", flows=[review()])
     job = engine.submit(engine.flows[0], "")
     asyncio.run(engine.worker().run(until_idle=True))
-    answer = ask(ulak.web.app(engine), f"/jobs/{job.id}/approve", method="POST")
+    answer = ask(ulak.web.app(engine, identity=None), f"/jobs/{job.id}/approve", method="POST")
     assert answer.json()["state"] == "agreed"
     assert engine.trail(job.id)[-1].actor == "anonymous"
     engine.close()

@@ -8,6 +8,7 @@ import pytest
 
 import ulak.web
 from tests.web.people import Known, as_
+from ulak.auth.identity import Identity
 
 
 @pytest.fixture
@@ -97,15 +98,17 @@ def test_what_makes_no_sense_is_422(engine, bulk, body):
 
 
 def test_processes_with_the_same_secret_take_each_others_tokens(engine, ask, app):
-    apps = [ulak.web.app(engine, identity=Known(), secret=secret) for secret in (b"a", b"a", b"b")]
+    identities = [Identity(engine.open().store, secret=letter * 32) for letter in "aab"]
+    apps = [ulak.web.app(engine, identity=identity) for identity in identities]
+    key = identities[0].create_key("olga", roles=["operator"], actor="ada").text
     body = {"action": "retry", "where": {"flow": "fail"}}
 
     def send(to: Any, **more: Any) -> httpx.Response:
-        return ask(to, "/jobs/bulk", method="POST", json={**body, **more}, headers=as_("operator"))
+        return ask(to, "/jobs/bulk", method="POST", json={**body, **more}, headers=as_(key))
 
     token = send(apps[0]).json()["token"]
     assert send(apps[2], token=token).status_code == 422
-    assert send(app, token=token).status_code == 422
+    assert send(app, token=token).status_code == 401, "it knows nobody of these"
     assert send(apps[1], token=token).json()["done"] == 3
 
 

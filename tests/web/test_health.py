@@ -10,14 +10,14 @@ from ulak.web import health
 
 
 def test_a_process_that_answers_is_live(engine, ask):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     assert ask(app, "/health/live").json() == {"status": "live"}
     assert ask(app, "/health/live", method="HEAD").status_code == 200
 
 
 def test_live_does_not_ask_the_store(engine, ask, monkeypatch):
     monkeypatch.setattr(engine.store, "open", lambda: pytest.fail("the store was opened"))
-    assert ask(ulak.web.app(engine), "/health/live").status_code == 200
+    assert ask(ulak.web.app(engine, identity=None), "/health/live").status_code == 200
 
 
 def is_unready(answer, about: str) -> bool:
@@ -33,7 +33,7 @@ def is_unready(answer, about: str) -> bool:
 
 @pytest.mark.shows("E-58")
 def test_ready_follows_the_store_down_and_up_again(engine, ask, monkeypatch):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     assert ask(app, "/health/ready").json() == {"status": "ready"}
 
     def fail() -> None:
@@ -54,7 +54,7 @@ def test_a_store_that_hangs_is_not_ready_and_is_asked_once(engine, ask, monkeypa
 
     monkeypatch.setattr(engine.store, "workers", hang)
     monkeypatch.setattr(health, "PATIENCE_S", 0.05)
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
 
     import asyncio
 
@@ -74,7 +74,7 @@ def test_a_store_that_hangs_is_not_ready_and_is_asked_once(engine, ask, monkeypa
 
 def test_ready_waits_for_what_the_process_still_lacks(engine, ask):
     lacking = ["the worker is not registered"]
-    app = ulak.web.app(engine, unready=lambda: lacking[0] if lacking else None)
+    app = ulak.web.app(engine, identity=None, unready=lambda: lacking[0] if lacking else None)
     assert is_unready(ask(app, "/health/ready"), "not registered")
     lacking.clear()
     assert ask(app, "/health/ready").status_code == 200

@@ -15,7 +15,7 @@ import ulak.web
 @pytest.mark.shows("E-16")
 def test_an_engine_lives_and_works_inside_another_application(engine):
     app = FastAPI(lifespan=engine.lifespan(workers=True))
-    app.mount("/ulak", ulak.web.app(engine))
+    app.mount("/ulak", ulak.web.app(engine, identity=None))
 
     @app.post("/greetings")
     async def greet(name: str) -> dict[str, str]:

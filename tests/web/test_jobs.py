@@ -12,7 +12,7 @@ PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "correlatio
 
 @pytest.fixture
 def app(engine):
-    return ulak.web.app(engine)
+    return ulak.web.app(engine, identity=None)
 
 
 def test_jobs_are_listed_newest_first_with_times_in_utc(engine, ask, app):

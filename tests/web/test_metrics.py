@@ -42,7 +42,7 @@ def scrape(metrics: Metrics) -> Series:
 
 
 def test_a_scrape_says_what_an_engine_did_and_how_its_store_stands(engine, ask):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     engine.submit(engine.greet, "ada", dedup_key="k")
     engine.submit(engine.greet, "ada", dedup_key="k")
     with engine.working():
@@ -120,7 +120,7 @@ def test_the_test_of_the_ring_is_a_metric(databases) -> None:
 
 
 def test_what_nobody_declared_makes_no_series_of_its_own(engine, ask, monkeypatch):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     ask(app, "/jobs/x")
     ask(app, "/nothing")
     ask(app, "/jobs", method="BREW")
@@ -158,7 +158,7 @@ def _added(engine: ulak.Engine, job_id: str) -> Any:
 
 
 def test_requests_are_counted_by_the_template_of_their_route(engine, ask, monkeypatch):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     ask(app, "/jobs?limit=3")
     ask(app, "/jobs?limit=none")
     ask(app, "/health/live", method="HEAD")
@@ -204,7 +204,7 @@ def test_a_store_that_hangs_holds_up_no_scrape_and_no_loop(engine, monkeypatch):
         return []
 
     monkeypatch.setattr(gauges, "PATIENCE_S", 0.2)
-    app = ulak.web.app(engine.open())
+    app = ulak.web.app(engine.open(), identity=None)
     monkeypatch.setattr(engine.store, "counts", hang)
 
     async def scrape_and_ask() -> tuple[list[httpx.Response], httpx.Response]:
@@ -224,7 +224,10 @@ def test_a_store_that_hangs_holds_up_no_scrape_and_no_loop(engine, monkeypatch):
 
 
 def test_two_applications_do_not_notice_each_other(engine, ask):
-    one, other = ulak.web.app(engine), ulak.web.app(ulak.connect("memory://"))
+    one, other = (
+        ulak.web.app(engine, identity=None),
+        ulak.web.app(ulak.connect("memory://"), identity=None),
+    )
     engine.submit(engine.greet, "ada")
     ask(one, "/jobs")
     said = series(ask(other, "/metrics").text)

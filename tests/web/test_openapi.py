@@ -156,4 +156,4 @@ def test_a_route_that_nobody_has_thought_about_is_not_served(engine, monkeypatch
     forgotten.get("/secrets")(lambda: None)
     monkeypatch.setattr(factory.jobs, "router", lambda engine: forgotten)
     with pytest.raises(UlakError, match="nobody has said who may call GET /secrets"):
-        ulak.web.app(engine)
+        ulak.web.app(engine, identity=None)

@@ -31,7 +31,7 @@ def test_each_error_of_ulak_has_its_status(engine, ask, monkeypatch, error, stat
         raise error
 
     monkeypatch.setattr(engine, "jobs", fail)
-    answer = ask(ulak.web.app(engine), "/jobs")
+    answer = ask(ulak.web.app(engine, identity=None), "/jobs")
     document = answer.json()
     assert answer.status_code == document["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -45,7 +45,7 @@ def test_each_error_of_ulak_has_its_status(engine, ask, monkeypatch, error, stat
     [("GET", "/nothing", 404, "not-found"), ("PUT", "/jobs", 405, "method-not-allowed")],
 )
 def test_what_is_not_there_is_a_problem_too(engine, ask, method, path, status, code):
-    answer = ask(ulak.web.app(engine), path, method=method)
+    answer = ask(ulak.web.app(engine, identity=None), path, method=method)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json().keys() >= PROBLEM
@@ -57,7 +57,9 @@ def test_what_nobody_foresaw_tells_nothing_of_the_inside(engine, ask, monkeypatc
         raise RuntimeError("password=hunter2")
 
     monkeypatch.setattr(engine, "jobs", fail)
-    answer = ask(ulak.web.app(engine), "/jobs", headers={"X-Correlation-ID": "abc-1"})
+    answer = ask(
+        ulak.web.app(engine, identity=None), "/jobs", headers={"X-Correlation-ID": "abc-1"}
+    )
     assert answer.status_code == 500
     assert answer.json()["code"] == "internal-error"
     assert "hunter2" not in answer.text
@@ -65,7 +67,7 @@ def test_what_nobody_foresaw_tells_nothing_of_the_inside(engine, ask, monkeypatc
 
 
 def test_a_request_keeps_its_id_unless_it_is_strange(engine, ask):
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     kept = ask(app, "/nothing", headers={"X-Correlation-ID": "req-42"})
     assert kept.json()["correlation_id"] == kept.headers["x-correlation-id"] == "req-42"
     made = ask(app, "/nothing", headers={"X-Correlation-ID": "x" * 65})

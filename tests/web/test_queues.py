@@ -231,5 +231,5 @@ def test_a_store_without_flow_control_is_501(engine, say):
 
 
 def test_where_nobody_is_asked_the_actor_is_anonymous(engine, ask):
-    answer = ask(ulak.web.app(engine), "/pauses/flow/send", method="PUT", json={})
+    answer = ask(ulak.web.app(engine, identity=None), "/pauses/flow/send", method="PUT", json={})
     assert answer.json()["actor"] == "anonymous"

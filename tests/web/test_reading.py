@@ -19,7 +19,7 @@ NOWHERE = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
 
 @pytest.fixture
 def app(engine):
-    return ulak.web.app(engine)
+    return ulak.web.app(engine, identity=None)
 
 
 def work(engine) -> None:
@@ -71,7 +71,7 @@ def test_waiting_ends_with_the_state_that_was_asked_for(engine, ask):
     flow.stage("new")(lambda run: None)
     flow.gate("asked", choices={"yes": "done"})
     engine.add(flow)
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     job = engine.submit(flow, None)
 
     async def work_meanwhile(client: httpx.AsyncClient) -> None:
@@ -122,7 +122,7 @@ def test_secrets_of_a_payload_stay_hidden(engine, ask):
     flow.stage("new")(lambda run: None)
     engine.add(flow)
     job = engine.submit(flow, {"card": "4111", "order": 7})
-    answer = ask(ulak.web.app(engine), f"/jobs/{job.id}/payload")
+    answer = ask(ulak.web.app(engine, identity=None), f"/jobs/{job.id}/payload")
     assert answer.json() == {"payload": {"card": "***", "order": 7}}
 
 

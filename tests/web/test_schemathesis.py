@@ -9,11 +9,15 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, CheckFunction, GenerationMode, checks
+from schemathesis.core.failures import FailureGroup
 
 import ulak.web
-from tests.web.people import Known, as_
 from tests.web.seeds import Seeds, World
+from tests.web.wanted import body_of, path_of, plain
+from ulak.auth.identity import Identity
+from ulak.web.access import ACCESS
 
+SECRET = "of a test, and long enough for one"  # noqa: S105 - signs nothing that anybody keeps
 CALLERS = ("nobody", "viewer", "service", "operator", "admin")
 # They answer for as long as somebody listens, and have tests of their own.
 ENDLESS = {"/events", "/jobs/{id}/events"}
@@ -27,33 +31,28 @@ CHECKS: list[CheckFunction] = [
 ]
 TRIES = {GenerationMode.POSITIVE: 4, GenerationMode.NEGATIVE: 3}
 
-JOBS = {
-    ("GET", "/jobs/{id}/result"): "done",
-    ("POST", "/jobs/{id}/approve"): "gate",
-    ("POST", "/jobs/{id}/decide"): "gate",
-    ("POST", "/jobs/{id}/release"): "held",
-    ("POST", "/jobs/{id}/retry"): "failed",
-    ("POST", "/jobs/{id}/cancel"): "waiting",
-    ("POST", "/jobs/{id}/signal"): "waiting",
-    ("POST", "/dead-letters/{id}/redrive"): "failed",
-}
-"""How the job must stand for the answer to be yes; any job will do for the others."""
 
-BODIES = {
-    ("POST", "/jobs"): {"flow": "line", "payload": {"then": "done"}},
-    ("POST", "/jobs/bulk"): {"action": "retry", "where": {"flow": "line"}},
-}
-"""Where the example of the document cannot be known to this store."""
+class House:
+    """An application on a store of its own, a key for everybody, and what there is to ask."""
 
-NAMES = {
-    "flow": "line", "state": "new", "tenant": "acme", "kind": "queue",
-    "/flows/{name}": "line", "/flows/{name}/diagram": "line",
-    "/queues/{name}/pause": "line", "/queues/{name}/resume": "line",
-    "/pauses/{kind}/{name}": "line",
-    "/schedules/{name}/ticks": "yearly", "/schedules/{name}/pause": "yearly",
-    "/schedules/{name}/resume": "yearly",
-}  # fmt: skip
-"""What a parameter of this name, or the one of this path, is called here."""
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.identity = Identity(world.engine.store, secret=SECRET)
+        self.app = ulak.web.app(world.engine, identity=self.identity)
+        self._keys = {
+            who: self.identity.create_key(who, roles={who}, actor="ada").text
+            for who in CALLERS
+            if who != "nobody"
+        }
+        schema = schemathesis.openapi.from_dict(self.app.openapi())
+        schema.app = self.app
+        # Who asks is what the test says.
+        schema.config.generation.update(with_security_parameters=False)
+        found = [result.ok() for result in schema.get_all_operations()]
+        self.operations = [o for o in found if o.path not in ENDLESS]
+
+    def headers(self, who: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._keys[who]}"} if who in self._keys else {}
 
 
 @pytest.fixture(scope="module")
@@ -62,24 +61,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
 
 
 @pytest.fixture
-def seeded(seeds: Seeds, tmp_path: Path) -> Iterator[World]:
+def house(seeds: Seeds, tmp_path: Path) -> Iterator[House]:
     with seeds.planted(tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-def operations(seeded: World) -> list[Any]:
-    app = ulak.web.app(seeded.engine, identity=Known())
-    schema = schemathesis.openapi.from_dict(app.openapi())
-    schema.app = app
-    # Who asks is what the test says.
-    schema.config.generation.update(with_security_parameters=False)
-    found = [result.ok() for result in schema.get_all_operations()]
-    return [operation for operation in found if operation.path not in ENDLESS]
-
-
-def headers_of(who: str) -> dict[str, str]:
-    return {} if who == "nobody" else as_(who)
+        yield House(world)
 
 
 def real(case: Case, jobs: list[str]) -> Case:
@@ -94,10 +78,8 @@ def real(case: Case, jobs: list[str]) -> Case:
 
 
 @pytest.mark.parametrize("who", CALLERS)
-def test_every_answer_is_as_the_document_describes_it(
-    seeded: World, operations: list[Any], who: str
-) -> None:
-    jobs = seeded.all_jobs
+def test_every_answer_is_as_the_document_describes_it(house: House, who: str) -> None:
+    jobs = house.world.all_jobs
     asked: dict[int, int] = defaultdict(int)
 
     def explore(operation: Any, mode: GenerationMode) -> None:
@@ -108,57 +90,44 @@ def test_every_answer_is_as_the_document_describes_it(
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Case) -> None:
             case = real(case, jobs)
-            response = case.call(headers=headers_of(who))
-            asked[response.status_code] += 1
+            response = case.call(headers=house.headers(who))
+            if case.operation.definition.raw["security"]:
+                asked[response.status_code] += 1
             case.validate_response(response, checks=CHECKS)
 
         ask()
 
-    for operation in operations:
-        explore(operation, GenerationMode.POSITIVE)
+    wrong = []
+    for operation in house.operations:
+        modes = [GenerationMode.POSITIVE]
         if operation.definition.raw.get("parameters") or operation.body:
-            explore(operation, GenerationMode.NEGATIVE)
-    assert max(asked) < 500
+            modes.append(GenerationMode.NEGATIVE)
+        for mode in modes:
+            try:
+                explore(operation, mode)
+            except FailureGroup as failures:
+                wrong.append(f"{operation.label}: {failures}")
+    assert wrong == []
     if who == "nobody":
-        assert asked.keys() <= {200, 400, 401, 422}
+        assert min(asked) >= 400
     else:
         assert 401 not in asked
 
 
-def test_every_operation_can_be_done_by_somebody(seeded: World, operations: list[Any]) -> None:
+def test_every_operation_can_be_done_by_somebody(house: House, ask: Any) -> None:
+    lines = {(line.method, plain(line)): line for line in ACCESS.values()}
     refused = {}
-    for operation in operations:
+    for operation in house.operations:
+        line = lines[operation.method.upper(), operation.path]
+        path = path_of(line, house.world, house.identity, is_taken=True)
+        body = body_of(line, house.app, house.world, house.identity)
         for who in reversed(CALLERS):
-            case = wanted(operation, seeded)
-            response = case.call(headers=headers_of(who))
-            case.validate_response(response, checks=CHECKS)
-            if response.status_code < 300:
+            response = ask(
+                house.app, path, method=line.method, json=body, headers=house.headers(who)
+            )
+            operation.Case().validate_response(response, checks=CHECKS)
+            if response.status_code < 400:
                 break
         else:
             refused[operation.label] = (response.status_code, response.text[:200])
     assert refused == {}
-
-
-def wanted(operation: Any, seeded: World) -> Case:
-    """What this store can say yes to."""
-    method, path = operation.method.upper(), operation.path
-    raw = operation.definition.raw
-    parameters = {
-        p["name"]: value_of(method, path, p["name"], seeded)
-        for p in raw.get("parameters", [])
-        if p["in"] == "path"
-    }
-    options: dict[str, Any] = {"path_parameters": parameters}
-    for media_type, content in raw.get("requestBody", {}).get("content", {}).items():
-        body = BODIES.get((method, path), content["example"])
-        options |= {"body": body, "media_type": media_type}
-    return operation.Case(**options)
-
-
-def value_of(method: str, path: str, name: str, seeded: World) -> str:
-    if path == "/outbox/dead/{id}/revive":
-        return seeded.dead_messages[0]
-    if name == "id":
-        role = JOBS.get((method, path))
-        return seeded.all_jobs[0] if role is None else seeded.take(role)
-    return NAMES.get(name) or NAMES[path]

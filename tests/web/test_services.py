@@ -48,11 +48,11 @@ def test_routes_of_a_service_are_served_and_guarded(engine, ask, router):
     assert ask(app, "/letters/papers").status_code == 401
     refused = ask(app, "/letters", method="POST", headers=ada)
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-    assert ask(ulak.web.app(engine), "/letters/papers").status_code == 404
+    assert ask(ulak.web.app(engine, identity=None), "/letters/papers").status_code == 404
 
 
 def test_the_documents_have_the_routes_of_services(engine, ask, router):
-    app = ulak.web.app(engine, services=[service(router, access=[READ, WRITE])])
+    app = ulak.web.app(engine, identity=None, services=[service(router, access=[READ, WRITE])])
     document = ask(app, "/openapi.json").json()
     assert document["paths"]["/letters/papers"]["get"]["tags"] == ["letters"]
     assert {"name": "letters"} in document["tags"]
@@ -61,17 +61,17 @@ def test_the_documents_have_the_routes_of_services(engine, ask, router):
 
 def test_a_route_that_nobody_has_thought_about_is_refused(engine, router):
     with pytest.raises(UlakError, match="nobody has said who may call POST /letters"):
-        ulak.web.app(engine, services=[service(router, access=[READ])])
+        ulak.web.app(engine, identity=None, services=[service(router, access=[READ])])
 
 
 def test_a_service_takes_no_route_from_others(engine, router):
     line = Access("GET", "/jobs", JOBS_READ, "jobs")
     with pytest.raises(UlakError, match='"letters" cannot serve GET /jobs'):
-        ulak.web.app(engine, services=[service(APIRouter(), access=[line])])
+        ulak.web.app(engine, identity=None, services=[service(APIRouter(), access=[line])])
     first = service(router, access=[READ, WRITE])
     second = service(router, access=[READ, WRITE], name="other")
     with pytest.raises(UlakError, match='"other" cannot serve GET /letters/papers'):
-        ulak.web.app(engine, services=[first, second])
+        ulak.web.app(engine, identity=None, services=[first, second])
 
 
 def test_what_the_guard_would_not_see_is_refused(engine, router):
@@ -79,7 +79,7 @@ def test_what_the_guard_would_not_see_is_refused(engine, router):
     async def live(socket: WebSocket) -> None: ...
 
     with pytest.raises(UlakError, match=r"nobody would guard /letters/live;"):
-        ulak.web.app(engine, services=[service(router, access=[READ, WRITE])])
+        ulak.web.app(engine, identity=None, services=[service(router, access=[READ, WRITE])])
 
 
 def test_a_route_that_the_guard_would_take_for_another_is_refused(engine):
@@ -91,9 +91,9 @@ def test_a_route_that_the_guard_would_take_for_another_is_refused(engine):
     outer.include_router(inner)
     line = Access("GET", "/letters/health/live", JOBS_READ)
     with pytest.raises(UlakError, match="nobody would guard /letters/health/live"):
-        ulak.web.app(engine, services=[service(outer, access=[line])])
+        ulak.web.app(engine, identity=None, services=[service(outer, access=[line])])
 
 
 def test_a_service_without_routes_brings_none(engine, ask):
-    app = ulak.web.app(engine, services=[Service("quiet", attach=lambda *_: None)])
+    app = ulak.web.app(engine, identity=None, services=[Service("quiet", attach=lambda *_: None)])
     assert ask(app, "/health/live").status_code == 200

@@ -31,9 +31,9 @@ def engine(tmp_path):
 
 
 @contextmanager
-def serving(engine: ulak.Engine, **options):
+def serving(engine: ulak.Engine, identity=None):
     """Serve an engine on a port of its own; answers the server and the hub of its streams."""
-    app = ulak.web.app(engine, **options)
+    app = ulak.web.app(engine, identity=identity)
     server = Server(app, host="127.0.0.1", port=0)
     # The buffers of the system take megabytes: a reader that is slow would be found out late.
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)

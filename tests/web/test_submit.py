@@ -40,7 +40,7 @@ def shop(version: int = 1) -> Flow[Any]:
 def app(engine):
     for version in (1, 2):
         engine.add(shop(version))
-    return ulak.web.app(engine)
+    return ulak.web.app(engine, identity=None)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_key_function_that_cannot_read_a_payload_is_the_callers_mistake(engine
     flow.stage("new")(lambda run: None)
     engine.add(flow)
     body = {"flow": "loose", "payload": {"card": "4111"}}
-    answer = ask(ulak.web.app(engine), "/jobs", method="POST", json=body)
+    answer = ask(ulak.web.app(engine, identity=None), "/jobs", method="POST", json=body)
     assert answer.status_code == 422
     assert "no key can be made of this payload (KeyError)" in answer.json()["detail"]
     assert "4111" not in answer.text

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hmac import compare_digest
 from typing import Final
 
 from ulak.auth import passwords, secrets
@@ -16,7 +17,7 @@ from ulak.auth.grants import is_name
 from ulak.auth.keys import Keys
 from ulak.auth.links import Links
 from ulak.auth.people import People
-from ulak.auth.principal import Principal
+from ulak.auth.principal import ADMIN, Principal
 from ulak.auth.remembered import Remembered
 from ulak.auth.tokens import Claims, Tokens, is_token
 from ulak.clock import SECOND, Instant, micros, to_datetime
@@ -27,6 +28,8 @@ from ulak.store.protocol import CredentialRow, Store
 log = logging.getLogger("ulak.auth")
 
 SPENT: Final = "spent"
+FIRST: Final = "admin"
+"""The name of the first key, and who is said to have made it."""
 
 LOGIN_LIFE: Final = timedelta(hours=24)
 """How long a login is good."""
@@ -56,18 +59,36 @@ class Identity(Keys, People, Links):
     Args:
         store: Where credentials are; open.
         secret: What tokens are signed with, the same in every process.
+        first_key: A key that is an administrator's from its first use on, unless it was revoked.
         login_life: How long a login is good.
 
     Raises:
         BadInput: the secret has less than 32 characters.
     """
 
-    def __init__(self, store: Store, *, secret: str, login_life: timedelta = LOGIN_LIFE) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        secret: str,
+        first_key: str = "",
+        login_life: timedelta = LOGIN_LIFE,
+    ) -> None:
         super().__init__(store)
         self._tokens = Tokens(secret)
+        self._first_key = first_key
         self._login_us = micros(login_life)
         self._remembered = Remembered(store.clock)
         self._verifying = threading.BoundedSemaphore(MOST_VERIFICATIONS)
+
+    def derive(self, purpose: str) -> bytes:
+        """Answer a secret for one purpose: the same in every process that has the same secret."""
+        return self._tokens.derive(purpose)
+
+    def adopt_first_key(self) -> None:
+        """Store the first key now, so that it is listed before anybody has used it."""
+        if self._first_key:
+            self.adopt_key(self._first_key, name=FIRST, roles=[ADMIN], actor=FIRST)
 
     # --- who a credential is ----------------------------------------------------
 
@@ -90,6 +111,9 @@ class Identity(Keys, People, Links):
 
     def _by_key(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
         row = self._shown(KEY, text)
+        if row is None and self._first_key and compare_digest(text, self._first_key):
+            self.adopt_first_key()
+            row = self._shown(KEY, text)
         if row is None:
             raise Unauthenticated("nobody has this key", reason="unknown")
         must_be_active(row, now)

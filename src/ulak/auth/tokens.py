@@ -6,6 +6,7 @@ with what is stored, so a token ends with its credential.
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,10 @@ class Tokens:
                 "are needed"
             )
         self._secret = secret.encode("utf-8", "surrogatepass")
+
+    def derive(self, purpose: str) -> bytes:
+        """Answer a secret for another purpose, from which nobody learns this one."""
+        return hmac.digest(self._secret, f"ulak {purpose}".encode(), "sha256")
 
     def make(self, claims: Claims) -> str:
         """Write and sign a token; times are cut to whole seconds."""

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ulak
+from ulak.auth.identity import Identity
+from ulak.auth.principal import ADMIN, Principal
 from ulak.cli.children import queues_beside
+from ulak.cli.person import user_name
 from ulak.cli.worker import stored
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
@@ -16,11 +19,13 @@ from ulak.settings import Settings, variable
 from ulak.store.protocol import JobFilter
 
 
-def greeting(engine: Engine, found: Settings, *, address: str, workers: int) -> str:
-    """Say where everything is and what to type next; reads the store, so not on a loop."""
+def greeting(
+    engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int
+) -> str:
+    """Say where everything is and what to type next; asks the store, so not on a loop."""
     lines = [
         f"ulak {ulak.__version__} serves {found.program} at {address}",
-        *_invitation(address),
+        *_invitation(identity, found, address),
         f"  jobs      {address}/jobs",
         f"  docs      {address}/docs",
         f"  health    {address}/health/ready",
@@ -36,9 +41,15 @@ def greeting(engine: Engine, found: Settings, *, address: str, workers: int) -> 
     return "\n".join(lines)
 
 
-def _invitation(address: str) -> Sequence[str]:
-    """Answer lines by which whoever starts the program gets in; none while nobody is asked."""
-    return ()
+def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[str]:
+    """Answer lines by which whoever starts the program gets in, once.
+
+    In production only a terminal is told: what goes anywhere else is kept in a log.
+    """
+    if found.env != "dev" and not sys.stdout.isatty():
+        return ()
+    you = Principal(user_name(), tenant=None, roles=frozenset({ADMIN}))
+    return [f"  log in    {address}/auth/link?code={identity.make_link(you)}  (once)"]
 
 
 def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:

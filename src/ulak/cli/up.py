@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ulak import wiring
+from ulak.auth.identity import Identity
 from ulak.cli import logs
 from ulak.cli.children import children_of, queues_beside
 from ulak.cli.draining import Part, leave_behind, run_until_told, say
@@ -62,6 +64,7 @@ def up(
         engine, found, workers=workers, options=("--lease", lease, "--drain", drain)
     )
     logs.start(found.env, logs.secrets_of(found, engine))
+    wiring.trace(engine)
     settle_in()
     with engine:
         working = Working(
@@ -70,9 +73,11 @@ def up(
             supervisor=Supervisor(children, drain=settings.drain) if children else None,
             settings=settings,
         )
-        server = _server(engine, working, found)
+        identity = wiring.identity_of(engine, found)
+        identity.adopt_first_key()
+        server = _server(engine, identity, working, found)
         try:
-            asyncio.run(_serve(engine, working, server, found, workers))
+            asyncio.run(_serve(engine, identity, working, server, found, workers))
         finally:
             server.stop()
     say("drained")
@@ -106,7 +111,7 @@ class Working:
         return self.worker is None or self.worker.is_registered
 
 
-def _server(engine: Engine, working: Working, found: Settings) -> Server:
+def _server(engine: Engine, identity: Identity, working: Working, found: Settings) -> Server:
     try:
         from ulak.web import app as application
         from ulak.web.server import Server
@@ -116,18 +121,23 @@ def _server(engine: Engine, working: Working, found: Settings) -> Server:
             "or run ulak worker"
         ) from error
     services = [get_service(name) for name in found.services]
-    made = application(engine, unready=working.unready, services=services)
+    made = application(engine, identity=identity, unready=working.unready, services=services)
     return Server(made, host=found.host, port=found.port)
 
 
 async def _serve(
-    engine: Engine, working: Working, server: Server, found: Settings, workers: int
+    engine: Engine,
+    identity: Identity,
+    working: Working,
+    server: Server,
+    found: Settings,
+    workers: int,
 ) -> None:
     parts = working.parts()
     running = asyncio.create_task(run_until_told(parts, drain=working.settings.drain))
     # Without its API the process is only half of what was asked for; when one part ends, all do.
     server.start(on_failure=next(iter(parts.values())).stop)
-    greeted = asyncio.create_task(_greet(engine, working, server, found, workers))
+    greeted = asyncio.create_task(_greet(engine, identity, working, server, found, workers))
     try:
         await running
     finally:
@@ -147,15 +157,23 @@ async def _serve(
 
 
 async def _greet(
-    engine: Engine, working: Working, server: Server, found: Settings, workers: int
+    engine: Engine,
+    identity: Identity,
+    working: Working,
+    server: Server,
+    found: Settings,
+    workers: int,
 ) -> None:
     """Once this process works, say so. Children may still be starting: /health/ready tells."""
     while not working.is_begun():
         await asyncio.sleep(GLANCE_S)
     if not server.is_local:
-        note("the API asks nobody who they are, and other machines can reach this address")
+        note(
+            "other machines can reach this address, and what they send is not encrypted; put a "
+            "server that speaks TLS before it"
+        )
     say(
         await asyncio.to_thread(
-            greeting, engine, found, address=server.address, workers=workers
+            greeting, engine, identity, found, address=server.address, workers=workers
         )
     )  # fmt: skip

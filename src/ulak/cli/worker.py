@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ulak import wiring
 from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.parent import Parent
@@ -78,6 +79,7 @@ def worker(
         drain=drain,
     )
     logs.start(found.env, logs.secrets_of(found, engine), child=child)
+    wiring.trace(engine)
     settle_in()
     with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)

@@ -125,6 +125,8 @@ class Payload(NamedTuple):
 
     data: bytes
     schema: int
+    trace: str | None = None
+    """The W3C traceparent of the submit, if it was traced."""
 
 
 class Result(NamedTuple):

@@ -19,6 +19,7 @@ from ulak.engine.outbox import DeadMessage
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.scheduling import Schedule, ScheduleTick
 from ulak.engine.steering import AuditLine, Pause, StageLimit, StageRate, Weight
+from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
@@ -73,11 +74,13 @@ class AsyncEngine:
             priority=priority, after=after, expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
         await self._ready()
-        if connection is not None:
-            added = await caller.add_async(guest_of(self._engine.store), connection, make)
-            self._engine.telemetry.accepted((added,), None)
-        else:
-            added = (await self._offer([make()]))[0]
+        with submitting(self._engine.tracing) as span:
+            if connection is not None:
+                added = await caller.add_async(guest_of(self._engine.store), connection, make)
+                self._engine.telemetry.accepted((added,), None)
+            else:
+                added = (await self._offer([make()]))[0]
+            describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
     async def submit_many(
@@ -85,9 +88,11 @@ class AsyncEngine:
     ) -> list[Job]:
         """Accept many jobs of one flow, in few transactions."""
         await self._ready()
-        new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
-        parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
-        added = [a for part in parts for a in await self._offer(part)]
+        with submitting(self._engine.tracing) as span:
+            span.note(FLOW, flow.name)
+            new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
+            parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
+            added = [a for part in parts for a in await self._offer(part)]
         return [Job(a.row, created=a.created) for a in added]
 
     async def _ready(self) -> None:

@@ -37,6 +37,7 @@ from ulak.engine.ports import Publisher, Resource, ResourceFactory, WorkerSettin
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
 from ulak.engine.telemetry import Listeners
+from ulak.engine.tracing import FLOW, Tracing, describe_submit, submitting
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
 from ulak.engine.why import Why, why
@@ -74,6 +75,7 @@ class Engine(Acts, Scheduling, Steering, Outbox):
     ) -> None:
         self.store = store
         self.telemetry = Listeners()
+        self.tracing: Tracing | None = None
         self.new_commit_id = CommitIds()
         self.publisher: Publisher | None = None
         self.resources: dict[type, Resource] = {}
@@ -331,15 +333,17 @@ class Engine(Acts, Scheduling, Steering, Outbox):
                 expires=expires, dedup_key=dedup_key,
             )  # fmt: skip
 
-        if connection is not None:
-            added = caller.add(guest_of(self.store), connection, make)
-            self.telemetry.accepted((added,), None)
-            return Job(added.row, created=added.created)
-        new = make()
-        try:
-            added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
-        except TimeoutError:
-            raise self.unknown_outcome(new) from None
+        with submitting(self.tracing) as span:
+            if connection is not None:
+                added = caller.add(guest_of(self.store), connection, make)
+                self.telemetry.accepted((added,), None)
+            else:
+                new = make()
+                try:
+                    added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
+                except TimeoutError:
+                    raise self.unknown_outcome(new) from None
+            describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
     def submit_many(
@@ -347,14 +351,16 @@ class Engine(Acts, Scheduling, Steering, Outbox):
     ) -> list[Job]:
         """Accept many jobs of one flow, in few transactions; `options` as for `submit`."""
         self._refuse_on_a_loop("submit_many")
-        jobs = [self.prepare(flow, payload, **options) for payload in payloads]
-        added: list[Added] = []
-        for start in range(0, len(jobs), 500):
-            part = jobs[start : start + 500]
-            try:
-                added += self.intake.offer_and_wait(part, self.submit_timeout_s)
-            except TimeoutError:
-                raise self.unknown_outcome(part[0]) from None
+        with submitting(self.tracing) as span:
+            span.note(FLOW, flow.name)
+            jobs = [self.prepare(flow, payload, **options) for payload in payloads]
+            added: list[Added] = []
+            for start in range(0, len(jobs), 500):
+                part = jobs[start : start + 500]
+                try:
+                    added += self.intake.offer_and_wait(part, self.submit_timeout_s)
+                except TimeoutError:
+                    raise self.unknown_outcome(part[0]) from None
         return [Job(a.row, created=a.created) for a in added]
 
     def prepare(
@@ -388,8 +394,9 @@ class Engine(Acts, Scheduling, Steering, Outbox):
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
             dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for, keys=keys,
         )  # fmt: skip
+        trace = None if self.tracing is None else self.tracing.current()
         return begin(
-            flow, Payload(codec.encode(payload), flow.schema), submission, now,
+            flow, Payload(codec.encode(payload), flow.schema, trace), submission, now,
             job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
             commit_id=self.new_commit_id(),
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ulak.core import event as kinds
@@ -19,6 +20,7 @@ from ulak.engine.isolation import run_in_child
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.runner import read_error, read_return, timed_out
 from ulak.engine.threads import Threads
+from ulak.engine.tracing import Tracing, traced, traced_child
 from ulak.errors import UlakError
 
 Function = Callable[[Run[Any]], Any]
@@ -29,8 +31,11 @@ Settled = Callable[[ActiveRun, Change, Receipt | Outcome], None]
 class Stages:
     """Starts and stops runs; `ended` is called once for each, on the loop this was made on."""
 
-    def __init__(self, settings: WorkerSettings, ended: Ended) -> None:
+    def __init__(
+        self, settings: WorkerSettings, ended: Ended, *, tracing: Tracing | None = None
+    ) -> None:
         self._ended = ended
+        self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(settings.threads, "stage")
         self._children = Threads(settings.processes, "child")
@@ -48,6 +53,8 @@ class Stages:
             why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
             self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
             return
+        if self._tracing is not None and run.pool in ("loop", "thread"):
+            function = traced(self._tracing, run, function)
         if run.pool == "loop":
             run.task = self._loop.create_task(self._run_on_loop(run, function))
         elif run.pool == "thread":
@@ -119,7 +126,8 @@ class Stages:
 
     def _run_in_process(self, run: ActiveRun, function: Function) -> None:
         try:
-            outcome = run_in_child(run, function)
+            work = partial(run_in_child, run, function)
+            outcome = work() if self._tracing is None else traced_child(self._tracing, run, work)
         except BaseException as error:  # noqa: BLE001 - the runner: a child that cannot be had is an outcome
             outcome = read_error(run.flow, error)
         if isinstance(outcome, Raised):

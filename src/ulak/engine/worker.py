@@ -173,7 +173,7 @@ class Worker:
         """Work until stopped, or until nothing is left that could be done now."""
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
-        self._stages = Stages(self.settings, self._ended)
+        self._stages = Stages(self.settings, self._ended, tracing=self.engine.tracing)
         self._heart = Heart(self, self._stages, self._aside)
         self._settled_one = asyncio.Event()
         self._has_begun.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, routing
@@ -36,8 +36,13 @@ class Guard:
     """Stands before every route of one application."""
 
     def __init__(
-        self, identity: Authenticator | None, access: Mapping[tuple[str, str], Access]
+        self,
+        identity: Authenticator | None,
+        access: Mapping[tuple[str, str], Access],
+        *,
+        open: Callable[[], object],
     ) -> None:
+        self._open = open
         self._identity = identity
         self._access = access
 
@@ -66,11 +71,15 @@ class Guard:
         credential = _credential(request)
         principal = self._identity.recall(credential)
         if principal is None:
-            principal = await asyncio.to_thread(self._identity.authenticate, credential)
+            principal = await asyncio.to_thread(self._authenticate, self._identity, credential)
         asking.known_as(principal.name)
         if line.scope != KNOWN:
             principal.must(line.scope)
         return principal
+
+    def _authenticate(self, identity: Authenticator, credential: str) -> Principal:
+        self._open()  # the first request may be the first that anybody asks of the store
+        return identity.authenticate(credential)
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from fastapi import Depends, FastAPI
 
+from ulak import settings, wiring
 from ulak.auth.identity import Identity
 from ulak.engine.engine import Engine
 from ulak.web import (
@@ -32,13 +34,13 @@ from ulak.web.correlation import Correlation
 from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
 from ulak.web.services import Routed, merged, routes_of
+from ulak.web.traces import TraceRequests
 
 
 def app(
     engine: Engine,
     *,
-    identity: Authenticator | None = None,
-    secret: bytes | None = None,
+    identity: Authenticator | Literal["settings"] | None = "settings",
     unready: Callable[[], str | None] = lambda: None,
     services: Sequence[Routed] = (),
 ) -> FastAPI:
@@ -46,25 +48,28 @@ def app(
 
     Args:
         engine: Whose jobs it shows. It is opened by the first request that needs it.
-        identity: Tells who a caller is. Without it nobody is asked: serve it where only those
-            who may see every job can reach it. An `ulak.auth.identity.Identity` brings the
-            routes of keys, users, logins and the audit.
-        secret: Signs what confirms a bulk act; without it, one that only this process knows, so
-            that processes behind one address do not take each other's.
+        identity: Tells who a caller is; by default as the settings say (ULAK_SECRET,
+            ULAK_ADMIN_KEY) and the store knows. With None nobody is asked: serve it where only
+            those who may see every job can reach it. An `ulak.auth.identity.Identity` brings
+            the routes of keys, users, logins and the audit.
         unready: Says what this process still lacks before it can work; None when nothing.
         services: Whose routes are served beside the engine's own, behind the same guard.
 
     Raises:
+        BadInput: a setting cannot be used, or ULAK_SECRET is needed and not set.
         UlakError: a route of a service has no line that says who may call it, or is taken.
     """
+    if identity == "settings":
+        identity = wiring.identity_of(engine, settings.load())
     brought = routes_of(services, engine)
     access = merged(ACCESS, brought)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
     )  # fmt: skip
-    made.state.guard = guard = Guard(identity, access)
-    signing = secret or secrets.token_bytes()
+    made.state.guard = guard = Guard(identity, access, open=engine.open)
+    # What confirms a bulk act is signed, so that every process behind one address can check it.
+    signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
     made.include_router(health.router(engine, unready))
     made.include_router(jobs.router(engine))
     made.include_router(acts.router(engine))
@@ -89,5 +94,6 @@ def app(
     made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(CountRequests, requests=shown.requests)
+    made.add_middleware(TraceRequests, engine=engine)
     made.add_middleware(Correlation)
     return made

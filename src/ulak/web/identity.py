@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -18,6 +18,7 @@ from ulak.auth.principal import ROLES, SCOPES, Principal
 from ulak.clock import rfc3339
 from ulak.engine.engine import Engine
 from ulak.web.callers import SESSION, Caller
+from ulak.web.schemas import Page, Whole, problems
 
 LONGEST_SPAN_S = 3650 * 24 * 3600
 LARGEST_PAGE = 1000
@@ -163,25 +164,15 @@ class IssuedKeyDocument(KeyDocument):
     key: str = Field(description="The key itself. It is shown this once.")
 
 
-class KeysDocument(BaseModel):
-    """Every key, by id."""
-
-    keys: list[KeyDocument]
-
-
-class UsersDocument(BaseModel):
-    """Every user, by name."""
-
-    users: list[CredentialDocument]
-
-
 class AuditQuery(BaseModel):
     """Which lines of the audit."""
 
     model_config = ConfigDict(extra="forbid")
 
     subject: str | None = Field(None, max_length=512, examples=["credential/key/ab23cd45"])
-    before: int | None = Field(None, ge=0, le=LAST_POSITION)
+    after: int | None = Field(
+        None, ge=0, le=LAST_POSITION, description="The `next` of the page before."
+    )
     limit: int = Field(100, ge=1, le=LARGEST_PAGE)
 
 
@@ -197,16 +188,18 @@ class AuditDocument(BaseModel):
     details: Any
 
 
-class AuditPage(BaseModel):
-    """Acts, the latest first; `next` is the `before` of the next page."""
-
-    audit: list[AuditDocument]
-    next: int | None
+class AuditPage(Page[AuditDocument, int]):
+    """Acts, the latest first."""
 
 
 def router(engine: Engine, identity: Identity) -> APIRouter:
     """Make the routes of an identity."""
-    routes = APIRouter()
+
+    # Not async: the first of these requests may be the first that anybody asks of the store.
+    def be_open() -> None:
+        engine.open()
+
+    routes = APIRouter(tags=["identity"], dependencies=[Depends(be_open)])
     _add_logins(routes, identity)
     _add_keys(routes, identity)
     _add_users(routes, identity)
@@ -215,10 +208,10 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
     def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
         """Answer what operators did, the latest first."""
         # One more than asked tells whether there is another page.
-        found = engine.audit(subject=query.subject, before=query.before, limit=query.limit + 1)
+        found = engine.audit(subject=query.subject, before=query.after, limit=query.limit + 1)
         page = [AuditDocument.model_validate(line, from_attributes=True) for line in found]
         page = page[: query.limit]
-        return AuditPage(audit=page, next=page[-1].position if len(found) > len(page) else None)
+        return AuditPage(items=page, next=page[-1].position if len(found) > len(page) else None)
 
     return routes
 
@@ -228,14 +221,16 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
 
 def _add_logins(routes: APIRouter, identity: Identity) -> None:
     # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
-    @routes.post("/auth/login")
+    @routes.post("/auth/login", responses=problems(401, 429))
     def login(body: LoginRequest, response: Response) -> LoginDocument:
         """Answer a token for a name and a password; good for a day."""
         made = identity.login(body.name, body.password)
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 
-    @routes.get("/auth/link", status_code=303, response_class=RedirectResponse)
+    @routes.get(
+        "/auth/link", status_code=303, response_class=RedirectResponse, responses=problems(401)
+    )
     def spend_link(
         request: Request,
         code: Annotated[str, Query(max_length=secrets.LONGEST, description="Of the link.")],
@@ -276,10 +271,10 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
 
 def _add_keys(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/keys")
-    def list_keys() -> KeysDocument:
+    def list_keys() -> Whole[KeyDocument]:
         """Answer every key, revoked and expired ones too."""
         listed = identity.keys()
-        return KeysDocument(keys=[KeyDocument(**_key(key)) for key in listed])
+        return Whole(items=[KeyDocument(**_key(key)) for key in listed])
 
     @routes.post("/keys", status_code=201)
     def create_key(body: NewKey, principal: Caller, response: Response) -> IssuedKeyDocument:
@@ -325,9 +320,9 @@ def _key(key: Credential) -> dict[str, Any]:
 
 def _add_users(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/users")
-    def list_users() -> UsersDocument:
+    def list_users() -> Whole[CredentialDocument]:
         """Answer every user, disabled ones too."""
-        return UsersDocument(users=[_user(user) for user in identity.users()])
+        return Whole(items=[_user(user) for user in identity.users()])
 
     @routes.post("/users", status_code=201)
     def create_user(body: NewUser, principal: Caller) -> CredentialDocument:

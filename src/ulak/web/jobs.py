@@ -34,6 +34,8 @@ LONGEST_SPAN_S: Final = 100 * 365 * 24 * 3600
 # There is no index by tenant: so many jobs of one are read within a tenth of a second.
 MOST_COUNTED: Final = 10_000
 
+LOCATED: Final = {"headers": {"Location": {"$ref": "#/components/headers/Location"}}}
+
 JobPath = Annotated[schemas.JobId, Path(description="The id of a job.")]
 
 
@@ -113,7 +115,8 @@ def router(engine: Engine) -> APIRouter:
         status_code=201,
         response_model=schemas.Submitted,
         responses={
-            200: {"model": schemas.Submitted, "description": "It exists"},
+            200: {"model": schemas.Submitted, "description": "It was there before.", **LOCATED},
+            201: LOCATED,
             **problems(429, 504),
         },
     )

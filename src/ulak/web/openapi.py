@@ -71,9 +71,7 @@ HEADERS: Final = {
     "Retry-After": {"description": "After how many seconds.", "schema": {"type": "integer"}},
     "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"type": "string"}},
 }
-_OF_STATUS: Final = {
-    "401": "WWW-Authenticate", "429": "Retry-After", "201": "Location",
-}  # fmt: skip
+_OF_STATUS: Final = {"401": "WWW-Authenticate", "429": "Retry-After"}
 
 # Answered from memory; whatever else there is may find that the store does not answer.
 _WITHOUT_STORE: Final = {"/health/live", "/openapi.json", "/docs"}

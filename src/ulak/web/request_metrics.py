@@ -85,14 +85,14 @@ class CountRequests:
             raise
         finally:
             seconds = time.monotonic() - began
-            method, route = _asked(scope)
+            method, route = asked(scope)
             self._requests.ended(method, route, status, seconds)
             if log.isEnabledFor(logging.DEBUG):
                 facts = {"method": method, "route": route, "status": status, "seconds": seconds}
                 log.debug("a request was answered", extra=facts)
 
 
-def _asked(scope: Scope) -> tuple[str, str]:
+def asked(scope: Scope) -> tuple[str, str]:
     """Answer the method and the template of the route, both of them known."""
     route = getattr(scope.get("route"), "path", None)
     if route is None:

@@ -45,7 +45,7 @@ _EVENT_SHARED = {name: _EVENT[name] for name in _EVENT if name not in _EVENT_OWN
 
 NEW = Sheet(
     "n",
-    {name: JOB_TYPES[name] for name in _OWN} | _EVENT_OWN | {"data": "bytea"},
+    {name: JOB_TYPES[name] for name in _OWN} | _EVENT_OWN | {"data": "bytea", "trace": "text"},
     {name: JOB_TYPES[name] for name in _SHARED}
     | _EVENT_SHARED
     | {"schema": "bigint", "month": "bigint"},
@@ -57,8 +57,8 @@ INSERT = f"""
         SELECT {NEW.columns(JobRow._fields)}, {NEW["month"]} FROM n
     ),
     new_payloads AS (
-        INSERT INTO ulak.payloads (month, job_id, data, schema)
-        SELECT {NEW.columns(("month", "id", "data", "schema"))} FROM n
+        INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
+        SELECT {NEW.columns(("month", "id", "data", "schema", "trace"))} FROM n
     ),
     new_counts AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
@@ -69,7 +69,7 @@ INSERT = f"""
     SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
 """
 # A lone job, with plain values: arrays of one would cost more than the rows.
-_ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint"}
+_ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
 _PLACES = {name: f"${n}::{kind}" for n, (name, kind) in enumerate(_ONE.items(), 1)}
 _PLACES["event_job_id"] = _PLACES["id"]
@@ -85,8 +85,8 @@ INSERT_ONE = f"""
         VALUES ({_places(*JobRow._fields, "month")})
     ),
     new_payload AS (
-        INSERT INTO ulak.payloads (month, job_id, data, schema)
-        VALUES ({_places("month", "id", "data", "schema")})
+        INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
+        VALUES ({_places("month", "id", "data", "schema", "trace")})
     ),
     new_count AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
@@ -172,7 +172,7 @@ def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
     """Answer the parameters of `INSERT`."""
     groups = Groups()
     for row, event, payload, _, _ in jobs:
-        own = (*_own_of(row), *trail.own_of(event), payload.data)
+        own = (*_own_of(row), *trail.own_of(event), payload.data, payload.trace)
         shared = (
             *_shared_of(row), *trail.shared_of(event), payload.schema, month_of(row.created_at),
         )  # fmt: skip

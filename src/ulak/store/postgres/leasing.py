@@ -75,7 +75,7 @@ def lease(chosen: str, now: str = NOW) -> str:
      AND e.state = chosen.state AND chosen.role = '{READY}'
     WHERE j.id = chosen.id
     RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}, j.month,
-              CASE WHEN e.busy IS NOT NULL THEN chosen.state END, p.data, p.schema
+              CASE WHEN e.busy IS NOT NULL THEN chosen.state END, p.data, p.schema, p.trace
     """
 
 

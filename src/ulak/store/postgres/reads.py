@@ -38,7 +38,7 @@ from ulak.store.protocol import (
 )
 
 _OF_JOB = "job_id = %(id)s::uuid AND month = (SELECT month FROM ulak.jobs WHERE id = %(id)s::uuid)"
-PAYLOAD = f"SELECT data, schema FROM ulak.payloads WHERE {_OF_JOB}"
+PAYLOAD = f"SELECT data, schema, trace FROM ulak.payloads WHERE {_OF_JOB}"
 RESULTS = f"SELECT {RESULT_COLUMNS} FROM ulak.results WHERE {_OF_JOB} ORDER BY round, stage, name"
 TRAIL = f"""
     SELECT {EVENT_COLUMNS} FROM ulak.events WHERE {_OF_JOB} AND seq > %(after)s::bigint

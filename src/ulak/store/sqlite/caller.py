@@ -61,7 +61,7 @@ def _insert(table: str, columns: str) -> str:
     return f"INSERT INTO main.{table} ({columns}) VALUES ({places})"
 
 
-INSERT_PAYLOAD = _insert("payloads", "job_id, data, schema")
+INSERT_PAYLOAD = _insert("payloads", "job_id, data, schema, trace")
 INSERT_EVENT = _insert("events", ", ".join(Event._fields))
 APPEND_DELTA = _insert("count_deltas", "flow, flow_version, state, role, jobs")
 INSERT_JOB = _insert("jobs", JOB_COLUMNS)
@@ -83,7 +83,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant) -> Steps[Added]:
             if first:
                 return Added(_read_job(first[0]), False)
     try:
-        yield INSERT_PAYLOAD, (row.id, job.payload.data, job.payload.schema)
+        yield INSERT_PAYLOAD, (row.id, *job.payload)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise BadInput(NOT_A_WRITE) from error

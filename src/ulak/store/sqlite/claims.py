@@ -85,7 +85,7 @@ ENTER = f"""
 LONGEST_PACKED = 4096
 LEASED = f"""
     SELECT json_group_array(json_array(
-        hex(id), {", ".join(JobRow._fields[1:])}, schema,
+        hex(id), {", ".join(JobRow._fields[1:])}, schema, trace,
         CASE WHEN length(data) <= {LONGEST_PACKED} THEN hex(data) END
     ))
     FROM jobs JOIN payloads ON payloads.job_id = jobs.id WHERE jobs.id IN {PACKED_IDS}
@@ -348,11 +348,11 @@ def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> li
     t.db.execute(LEASE, (ids, request.worker, t.now))
     found: dict[bytes, Claim] = {}
     for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
-        digits, schema = facts.pop(), facts.pop()
+        digits, trace, schema = facts.pop(), facts.pop(), facts.pop()
         job_id = facts[0] = bytes.fromhex(facts[0])
         row = as_job(facts)
         data = _long_payload(t, job_id) if digits is None else bytes.fromhex(digits)
-        found[job_id] = Claim(row, Payload(data, schema), ())
+        found[job_id] = Claim(row, Payload(data, schema, trace), ())
     _load_results(t, found)
     if request.entries:
         _enter(t, found, request)

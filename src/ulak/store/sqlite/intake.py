@@ -44,7 +44,10 @@ _SHARED = tuple(name for name in JobRow._fields if name not in _OWN)
 _shared = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
 
 INSERT_JOBS = Spread(_SHARED, inserting("jobs", _OWN))
-INSERT_PAYLOADS = Batch("INSERT OR FAIL INTO payloads (job_id, data, schema) VALUES", "(?, ?, ?)")
+INSERT_PAYLOADS = Batch(
+    "INSERT OR FAIL INTO payloads (job_id, data, schema, trace) VALUES",
+    f"(?, ?, ?, {NULLABLE_TEXT})",
+)
 TAKE_FREE_KEYS = Batch(
     "INSERT INTO dedup (tenant, flow, key, job_id, expires_at) VALUES",
     f"(?, ?, ?, ?, {NULLABLE_NUMBER})",
@@ -52,7 +55,7 @@ TAKE_FREE_KEYS = Batch(
 )
 # One job, each value bound: what a batch saves by sharing values it spends on sorting them out.
 INSERT_JOB = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({', '.join('?' * len(JobRow._fields))})"
-INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema) VALUES (?, ?, ?)"
+INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema, trace) VALUES (?, ?, ?, ?)"
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
@@ -111,7 +114,10 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     INSERT_JOBS.write(t.db, groups)
     INSERT_PAYLOADS.write(
         t.db,
-        [(bytearray(j.row.id), bytearray(j.payload.data), j.payload.schema) for j in jobs],
+        [
+            (bytearray(row.id), bytearray(data), schema, ABSENT_TEXT if trace is None else trace)
+            for row, _, (data, schema, trace), _, _ in jobs
+        ],
     )
     trail.append(t.db, [job.event for job in jobs])
     for job in jobs:
@@ -122,7 +128,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 def _insert_one(t: Transaction, job: NewJob) -> None:
     row, event, payload, _, proof = job
     t.db.execute(INSERT_JOB, tuple(row))
-    t.db.execute(INSERT_PAYLOAD, (row.id, payload.data, payload.schema))
+    t.db.execute(INSERT_PAYLOAD, (row.id, *payload))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
     if row.lane:

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from ulak.errors import StoreError
 
-NEWEST = 3
+NEWEST = 4
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 

@@ -31,7 +31,7 @@ from ulak.store.sqlite.rows import (
     as_result,
 )
 
-PAYLOAD = "SELECT data, schema FROM payloads WHERE job_id = ?"
+PAYLOAD = "SELECT data, schema, trace FROM payloads WHERE job_id = ?"
 RESULTS = "SELECT * FROM results WHERE job_id = ? ORDER BY round, stage, name"
 KEY = """
     SELECT job_id FROM dedup

@@ -17,6 +17,7 @@ from ulak.store.protocol import Added, DedupRow
 from ulak.testing.conformance.desk import LEASE, Desk, Suite, snapshot
 from ulak.testing.conformance.flows import DATED, LINE
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PERMANENT = Raised("boom", "it broke", permanent=True)
 
 
@@ -35,6 +36,16 @@ class TestIntake(Suite):
         assert desk.store.find_key("acme", "line", "k") == job.row.id
         assert list(desk.store.scan_keys()) == [DedupRow("acme", "line", "k", job.row.id, None)]
         assert desk.store.scan_orphans() == []
+
+    @pytest.mark.parametrize("given", [[TRACE], [None], [TRACE, None, TRACE[:-1] + "0"]])
+    def test_a_trace_is_stored_and_claimed_with_the_payload(
+        self, desk: Desk, given: list[str | None]
+    ) -> None:
+        jobs = [desk.new()._replace(payload=Payload(b"1", 1, trace)) for trace in given]
+        desk.store.add(jobs)
+        assert [desk.store.find_payload(job.row.id) for job in jobs] == [j.payload for j in jobs]
+        desk.hire("w")
+        assert [c.payload.trace for c in desk.claim("w", len(given))] == given
 
     @pytest.mark.shows("E-30")
     def test_a_duplicate_gets_the_first_job_back_and_stores_nothing(self, desk: Desk) -> None:
