@@ -6,7 +6,7 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.known import Known, by, person
+from tests.web.people import Known, as_, person
 from ulak import Flow, Lifecycle
 
 
@@ -32,7 +32,7 @@ def say(engine, ask):
     )
 
     def send(method, path, status=200, who="ada", **options):
-        answer = ask(app, path, method=method, headers=by(who), **options)
+        answer = ask(app, path, method=method, headers=as_(who), **options)
         assert answer.status_code == status, answer.text
         return answer.json()
 
