@@ -17,6 +17,7 @@ from bench import (
     crowd,
     drain,
     growth,
+    http,
     pickup,
     postgres_claims,
     postgres_submit,
@@ -53,6 +54,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "restarts": restarts.restarts_figure,
     "postgres-soak": storms.postgres_soak_figures,
     "reasons": reasons.reasons_figures,
+    "http": http.http_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

@@ -36,6 +36,7 @@ OF_NO_STORE = 0.6
 AT_ONCE = 200
 SECRET = "for a measurement, not for a server"  # noqa: S105 - signs nothing that anybody keeps
 
+FLOW = speed.flow_of("http")
 COMMAND = "python -m bench.figures http"
 
 
@@ -56,7 +57,7 @@ class Forgetful:
 
 def serve(url: str, *, with_store: bool) -> None:
     """Serve until standard input ends; first say where, and with which key."""
-    engine = ulak.connect(url, flows=[speed.flow_of("http")])
+    engine = ulak.connect(url, flows=[FLOW])
     if not with_store:
         engine.intake = Forgetful()  # type: ignore[assignment] # no more of an intake is used here
     commits = 0
@@ -71,7 +72,7 @@ def serve(url: str, *, with_store: bool) -> None:
     settle_in()
     with engine:
         identity = Identity(engine.store, secret=SECRET)
-        _, key = identity.create_key("bench", roles={SERVICE}, actor="bench")
+        key = identity.create_key("bench", roles={SERVICE}, actor="bench").text
         server = Server(ulak.web.app(engine, identity=identity), host="127.0.0.1", port=0)
         server.start(on_failure=lambda: None)
         print(json.dumps({"address": server.address, "key": key}), flush=True)
@@ -89,7 +90,7 @@ class Served:
         said = json.loads(process.stdout.readline())
         self.host, _, port = said["address"].removeprefix("http://").rpartition(":")
         self.port = int(port)
-        body = json.dumps({"flow": "http", "payload": speed.PAYLOAD}).encode()
+        body = json.dumps({"flow": FLOW.name, "payload": speed.PAYLOAD}).encode()
         head = (
             f"POST /jobs HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {said['key']}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -153,7 +154,8 @@ class Client(asyncio.Protocol):
         if len(body) < length:
             return
         if not head.startswith(b"HTTP/1.1 201"):
-            self._done.set_exception(RuntimeError(self._heard.decode()))
+            if not self._done.done():
+                self._done.set_exception(RuntimeError(self._heard.decode()))
             return
         self._heard = body[length:]
         self._left -= 1

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,13 @@ class Shop:
         with shop.engine as engine:
             asyncio.run(engine.worker().run(until_idle=True))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start the real command in a process of its own."""
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start the real command in a process of its own, with these settings only."""
+        others = {k: v for k, v in os.environ.items() if not k.startswith("ULAK_")}
         return subprocess.Popen(
             [sys.executable, "-m", "ulak", *arguments],
             cwd=self.folder,
-            env={k: v for k, v in os.environ.items() if not k.startswith("ULAK_")},
+            env=others | dict(env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

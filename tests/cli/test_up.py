@@ -19,8 +19,8 @@ PATIENCE_S = 30
 
 
 @contextmanager
-def running(shop, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = shop.start(*arguments)
+def running(shop, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
+    process = shop.start(*arguments, **options)
     try:
         yield process
     finally:
@@ -63,7 +63,11 @@ def test_up_serves_works_and_drains(shop):
         ready = httpx.get(f"{base}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
         until(lambda: state(shop, job) == "done")
-        listed = httpx.get(f"{base}/jobs", params={"flow": "greet"}).json()["items"]
+        assert httpx.get(f"{base}/jobs").status_code == 401
+        key = shop.ulak("keys", "create", "ci", "--role", "viewer").out.strip()
+        listed = httpx.get(
+            f"{base}/jobs", params={"flow": "greet"}, headers={"Authorization": f"Bearer {key}"}
+        ).json()["items"]
         assert [(j["id"], j["state"]) for j in listed] == [(job, "done")]
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -71,6 +75,28 @@ def test_up_serves_works_and_drains(shop):
     assert "drained" in out
     assert "Traceback" not in err
     assert shop.ulak("doctor", "--json").document["workers"] == []
+
+
+def test_up_prints_a_link_that_logs_in_once(shop):
+    with running(shop, "up", "shop:engine", "--port", "0") as process:
+        link = re.search(r"http://\S+/auth/link\?code=\S+", greeting(process))[0]
+        with httpx.Client() as browser:
+            landed = browser.get(link, follow_redirects=True)
+            assert (landed.status_code, landed.url.path) == (200, "/docs")
+            me = browser.get(landed.url.join("/auth/me")).json()
+            assert me["roles"] == ["admin"]
+        assert httpx.get(link).status_code == 401
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_in_production_no_link_goes_where_a_log_is_kept(shop):
+    secrets = {"ULAK_ENV": "production", "ULAK_SECRET": "s" * 40}
+    with running(shop, "up", "shop:engine", "--port", "0", env=secrets) as process:
+        assert "/auth/link" not in greeting(process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.shows("E-54")

@@ -97,7 +97,7 @@ def test_what_makes_no_sense_is_422(engine, bulk, body):
     assert roles(engine) == ["failed"] * 3
 
 
-def test_processes_with_the_same_secret_take_each_others_tokens(engine, ask):
+def test_processes_with_the_same_secret_take_each_others_tokens(engine, ask, app):
     identities = [Identity(engine.open().store, secret=letter * 32) for letter in "aab"]
     apps = [ulak.web.app(engine, identity=identity) for identity in identities]
     key = identities[0].create_key("olga", roles=["operator"], actor="ada").text
@@ -108,6 +108,7 @@ def test_processes_with_the_same_secret_take_each_others_tokens(engine, ask):
 
     token = send(apps[0]).json()["token"]
     assert send(apps[2], token=token).status_code == 422
+    assert send(app, token=token).status_code == 401, "it knows nobody of these"
     assert send(apps[1], token=token).json()["done"] == 3
 
 

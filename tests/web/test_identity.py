@@ -190,7 +190,7 @@ def test_another_site_cannot_act_with_a_browsers_login_and_a_logout_forgets_it(s
     code = site.identity.make_link(Principal("root", tenant=None, roles=frozenset({"admin"})))
     token = site.ask("GET", f"/auth/link?code={code}", None).cookies["ulak_session"]
     browser = {"Cookie": f"ulak_session={token}"}
-    id = site.ask("GET", "/keys").json()["keys"][0]["id"]
+    id = site.ask("GET", "/keys").json()["items"][0]["id"]
     for headers, status in [
         ({}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -234,7 +234,7 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(site):
     site.turn(seconds=5)
     assert is_problem(site.ask("GET", "/auth/me", new), 401, "unauthenticated")
     listed = site.ask("GET", "/keys")
-    states = {found["id"]: found["state"] for found in listed.json()["keys"]}
+    states = {found["id"]: found["state"] for found in listed.json()["items"]}
     assert states[id] == "expired"
     assert states[rotated.json()["id"]] == "revoked"
     for secret in (key, new, *site.keys.values()):
@@ -291,7 +291,7 @@ def test_a_user_is_made_given_another_password_and_disabled(site):
     assert disabled.json()["state"] == "revoked"
     site.turn(seconds=5)
     assert is_problem(site.ask("GET", "/auth/me", token), 401, "unauthenticated")
-    (ada,) = site.ask("GET", "/users").json()["users"]
+    (ada,) = site.ask("GET", "/users").json()["items"]
     assert (ada["name"], ada["principal"], ada["state"]) == ("ada", "ada", "revoked")
     again = {"name": "ada", "password": PASSWORD, "roles": ["viewer"]}
     assert is_problem(site.ask("POST", "/users", json=again), 422, "bad-input")
@@ -305,18 +305,18 @@ def test_the_audit_names_who_did_what_and_pages(site):
     site.ask("POST", "/users/ada/disable", json={"note": "she left"})
     lines = site.ask("GET", "/audit?subject=credential/user/ada", "operator").json()
     assert lines["next"] is None
-    assert [(line["actor"], line["act"], line["note"]) for line in lines["audit"]] == [
+    assert [(line["actor"], line["act"], line["note"]) for line in lines["items"]] == [
         ("key:admin", "disabled", "she left"), ("key:admin", "created", "she is new"),
     ]  # fmt: skip
-    assert lines["audit"][0]["details"]["before"]["revoked_at"] is None
+    assert lines["items"][0]["details"]["before"]["revoked_at"] is None
     seen, after = [], ""
     while after is not None:
         page = site.ask("GET", f"/audit?limit=2{after}").json()
-        seen += [line["position"] for line in page["audit"]]
-        after = None if page["next"] is None else f"&before={page['next']}"
+        seen += [line["position"] for line in page["items"]]
+        after = None if page["next"] is None else f"&after={page['next']}"
     assert seen == list(range(len(ROLES) + 2, 0, -1))
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "before=-1", "before=x", "colour=red"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "after=-1", "after=x", "colour=red"])
 def test_an_audit_query_that_cannot_be_used_is_422(site, query):
     assert is_problem(site.ask("GET", f"/audit?{query}"), 422, "bad-input")

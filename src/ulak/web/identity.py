@@ -18,7 +18,7 @@ from ulak.auth.principal import ROLES, SCOPES, Principal
 from ulak.clock import rfc3339
 from ulak.engine.engine import Engine
 from ulak.web.callers import SESSION, Caller
-from ulak.web.schemas import problems
+from ulak.web.schemas import Page, Whole, problems
 
 LONGEST_SPAN_S = 3650 * 24 * 3600
 LARGEST_PAGE = 1000
@@ -164,25 +164,15 @@ class IssuedKeyDocument(KeyDocument):
     key: str = Field(description="The key itself. It is shown this once.")
 
 
-class KeysDocument(BaseModel):
-    """Every key, by id."""
-
-    keys: list[KeyDocument]
-
-
-class UsersDocument(BaseModel):
-    """Every user, by name."""
-
-    users: list[CredentialDocument]
-
-
 class AuditQuery(BaseModel):
     """Which lines of the audit."""
 
     model_config = ConfigDict(extra="forbid")
 
     subject: str | None = Field(None, max_length=512, examples=["credential/key/ab23cd45"])
-    before: int | None = Field(None, ge=0, le=LAST_POSITION)
+    after: int | None = Field(
+        None, ge=0, le=LAST_POSITION, description="The `next` of the page before."
+    )
     limit: int = Field(100, ge=1, le=LARGEST_PAGE)
 
 
@@ -198,11 +188,8 @@ class AuditDocument(BaseModel):
     details: Any
 
 
-class AuditPage(BaseModel):
-    """Acts, the latest first; `next` is the `before` of the next page."""
-
-    audit: list[AuditDocument]
-    next: int | None
+class AuditPage(Page[AuditDocument, int]):
+    """Acts, the latest first."""
 
 
 def router(engine: Engine, identity: Identity) -> APIRouter:
@@ -221,10 +208,10 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
     def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
         """Answer what operators did, the latest first."""
         # One more than asked tells whether there is another page.
-        found = engine.audit(subject=query.subject, before=query.before, limit=query.limit + 1)
+        found = engine.audit(subject=query.subject, before=query.after, limit=query.limit + 1)
         page = [AuditDocument.model_validate(line, from_attributes=True) for line in found]
         page = page[: query.limit]
-        return AuditPage(audit=page, next=page[-1].position if len(found) > len(page) else None)
+        return AuditPage(items=page, next=page[-1].position if len(found) > len(page) else None)
 
     return routes
 
@@ -284,10 +271,10 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
 
 def _add_keys(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/keys")
-    def list_keys() -> KeysDocument:
+    def list_keys() -> Whole[KeyDocument]:
         """Answer every key, revoked and expired ones too."""
         listed = identity.keys()
-        return KeysDocument(keys=[KeyDocument(**_key(key)) for key in listed])
+        return Whole(items=[KeyDocument(**_key(key)) for key in listed])
 
     @routes.post("/keys", status_code=201)
     def create_key(body: NewKey, principal: Caller, response: Response) -> IssuedKeyDocument:
@@ -333,9 +320,9 @@ def _key(key: Credential) -> dict[str, Any]:
 
 def _add_users(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/users")
-    def list_users() -> UsersDocument:
+    def list_users() -> Whole[CredentialDocument]:
         """Answer every user, disabled ones too."""
-        return UsersDocument(users=[_user(user) for user in identity.users()])
+        return Whole(items=[_user(user) for user in identity.users()])
 
     @routes.post("/users", status_code=201)
     def create_user(body: NewUser, principal: Caller) -> CredentialDocument:
