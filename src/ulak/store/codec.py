@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from ulak.errors import BadInput
@@ -50,7 +53,7 @@ def decode(data: bytes, kind: Any = Any) -> Any:
     try:
         if _is_pydantic(kind):
             return kind.model_validate_json(data)
-        return msgspec.json.decode(data, type=kind)
+        return _whole(msgspec.json.decode(data, type=kind), kind)
     except (ValueError, TypeError) as error:  # msgspec's and pydantic's errors are ValueErrors
         raise BadInput(f"stored data is not a {_name(kind)}: {_why(error)}") from None
 
@@ -66,7 +69,7 @@ def convert(plain: object, kind: Any) -> Any:
     try:
         if _is_pydantic(kind):
             return kind.model_validate(plain)
-        return msgspec.convert(plain, kind)
+        return _whole(msgspec.convert(plain, kind), kind)
     except (ValueError, TypeError) as error:
         raise BadInput(f"this is not a {_name(kind)}: {_why(error)}") from None
 
@@ -88,6 +91,83 @@ def canonical(value: object) -> str:
 def is_instance(value: object, kind: Any) -> bool:
     """Tell whether a value is already of a payload type."""
     return isinstance(kind, type) and isinstance(value, kind)
+
+
+# --- defaults -------------------------------------------------------------------
+#
+# msgspec leaves a default of a plain dataclass to the class and writes what the object itself has:
+# a value read from JSON would be written without it, and have another key than the same one made
+# by a program.
+
+
+def _whole(value: Any, kind: Any) -> Any:
+    """Have every object say its defaults itself; only where the type can have any."""
+    try:
+        if kind is not Any and _can_be_silent(kind):
+            _say_defaults(value)
+    except TypeError:  # a kind that cannot be hashed or looked into has been read all the same
+        _say_defaults(value)
+    return value
+
+
+@cache
+def _can_be_silent(kind: Any) -> bool:
+    """Whether a value of this type may hold a dataclass that leaves defaults to its class."""
+    import msgspec
+
+    return any(_leaves_defaults(found) for found in _types_in(msgspec.inspect.type_info(kind)))
+
+
+def _leaves_defaults(info: Any) -> bool:
+    import msgspec
+
+    return (
+        isinstance(info, msgspec.inspect.DataclassType)
+        and "__slots__" not in vars(info.cls)
+        and any(f.default is not msgspec.NODEFAULT for f in info.fields)
+    )
+
+
+def _types_in(info: Any) -> Iterator[Any]:
+    """Answer a type and every type that it is made of, each once."""
+    waiting, seen = [info], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        for part in _parts_of(found):
+            waiting += part if isinstance(part, tuple) else [part]
+
+
+def _parts_of(info: Any) -> Iterator[Any]:
+    """Answer what a description of msgspec refers to."""
+    import msgspec
+
+    if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):
+        for name in info.__struct_fields__:
+            yield getattr(info, name)
+
+
+def _say_defaults(value: Any) -> None:
+    """Write into each plain dataclass, however deep, what it has left to its class."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _say_defaults(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _say_defaults(item)
+    elif is_dataclass(value):
+        own = getattr(value, "__dict__", None)
+        if own is not None:
+            said = {f.name: getattr(value, f.name) for f in fields(value)}
+            own.update(said | own)
+        for f in fields(value):
+            _say_defaults(getattr(value, f.name))
+    else:
+        for name in getattr(value, "__struct_fields__", ()):
+            _say_defaults(getattr(value, name))
 
 
 def _unknown(value: object) -> object:

@@ -19,8 +19,9 @@ STYLE: Final = """
   :root { --line: #3a3a3a; --soft: #1e1e1e; --faint: #9a9a9a;
           --get: #6fcf9f; --post: #8ab4f8; --put: #e5b567; --delete: #f28b82 } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 58rem; margin: 2rem auto; padding: 0 1rem }
-h1 { margin-bottom: .2rem } h2 { margin: 2.5rem 0 .5rem; text-transform: capitalize }
-nav a { margin-right: 1rem; text-transform: capitalize }
+h1 { margin-bottom: .2rem } h2 { margin: 2.5rem 0 .5rem }
+nav a { margin-right: 1rem; display: inline-block }
+h2::first-letter, nav a::first-letter { text-transform: uppercase }
 code, pre { font: .875rem/1.45 ui-monospace, monospace }
 pre { background: var(--soft); padding: .75rem 1rem; overflow-x: auto; border-radius: .4rem }
 details { border-top: 1px solid var(--line) }

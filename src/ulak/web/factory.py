@@ -29,6 +29,7 @@ from ulak.web import (
 )
 from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
+from ulak.web.bodies import BodyLimit
 from ulak.web.callers import Authenticator, Guard, caller
 from ulak.web.correlation import Correlation
 from ulak.web.hub import Hub
@@ -93,6 +94,7 @@ def app(
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)
+    made.add_middleware(BodyLimit)
     made.add_middleware(CountRequests, requests=shown.requests)
     made.add_middleware(TraceRequests, engine=engine)
     made.add_middleware(Correlation)

@@ -213,7 +213,7 @@ def _errors(operation: Operation, line: Access, path: str) -> Document:
     if "{" in path:
         found.append(404)
     if "requestBody" in operation:
-        found.append(400)
+        found += [400, 413]
     if "requestBody" in operation or operation.get("parameters"):
         found.append(422)
     if path not in _WITHOUT_STORE:
