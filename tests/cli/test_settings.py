@@ -22,6 +22,11 @@ def test_the_environment_wins_over_the_project_and_the_project_over_the_default(
     assert found.source("env") == "default"
 
 
+def test_only_this_machine_is_served_unless_told_otherwise(tmp_path: Path):
+    assert settings.load({}, tmp_path).host == "127.0.0.1"
+    assert settings.load({"ULAK_HOST": "192.0.2.1"}, tmp_path).host == "192.0.2.1"
+
+
 def test_what_was_typed_wins_over_everything(tmp_path: Path):
     found = settings.load({"ULAK_PORT": "9001"}, tmp_path)
     typed = found.override("command line", port=0, host=None)

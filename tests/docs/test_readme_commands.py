@@ -2,12 +2,14 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.docs.pages import BLOCK, ROOT, diagrams_of
@@ -66,6 +68,53 @@ def test_the_picture_is_what_the_command_draws(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(f"import ulak\n{declared}\n", encoding="utf-8")
     ((name, drawn),) = diagrams_of(README)
     assert ulak(tmp_path, "flows", "--mermaid", name, "-a", "shop:engine") == drawn
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_api_is_used_as_the_page_says(page: str, tmp_path: Path) -> None:
+    blocks = BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
+    said = next(b[2] for b in blocks if b[1] == "sh" and "keys create" in b[2])
+    lines = [shlex.split(line, comments=True) for line in said.replace("\\\n", "").splitlines()]
+    (making,) = (line for line in lines if line[:3] == ["ulak", "keys", "create"])
+    assert making[-2:] == [">", "me.key"]
+    smallest = "\n".join(python_blocks()[0].splitlines()[:-4])
+    (tmp_path / "app.py").write_text(smallest, encoding="utf-8")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "ulak", "up", "app:engine", "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        greeting = iter(server.stdout.readline, "")
+        link = next(line.split()[2] for line in greeting if line.startswith("  log in "))
+        base = link.partition("/auth/link")[0]
+        opened = httpx.get(link, timeout=PATIENCE_S)
+        assert (opened.status_code, opened.headers["location"]) == (303, "/docs")
+        key = ulak(tmp_path, *making[1:-2]).strip()
+        for line in (line for line in lines if line[0] == "curl"):
+            sent = curl(line, base, key)
+            assert sent.request.url.path == "/jobs"
+            assert sent.status_code == (201 if sent.request.method == "POST" else 200), sent.text
+        assert httpx.get(f"{base}/jobs").status_code == 401
+    finally:
+        server.terminate()
+        server.communicate(timeout=PATIENCE_S)
+    assert "send_welcome" in ulak(tmp_path, "jobs", "list", "-a", "app:engine")
+
+
+def curl(line: list[str], base: str, key: str) -> httpx.Response:
+    """Do what a line of curl would, at this server with this key."""
+    options = list(zip(line[1::2], line[2::2], strict=False))
+    headers = [value.replace("$(cat me.key)", key) for name, value in options if name == "-H"]
+    body = next((value for name, value in options if name == "-d"), None)
+    return httpx.request(
+        "GET" if body is None else "POST",
+        line[-1].replace("http://127.0.0.1:8000", base),
+        headers=dict(header.split(": ", 1) for header in headers),
+        content=body,
+        timeout=PATIENCE_S,
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/quickstart.md"])

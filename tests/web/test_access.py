@@ -21,6 +21,13 @@ SECRET = "of a test, and long enough for one"  # noqa: S105 - signs nothing that
 WHO = ("nobody", "expired", "revoked", "viewer", "operator", "admin", "service", "foreign")
 ROLE = {"viewer": VIEWER, "operator": OPERATOR, "admin": ADMIN, "service": SERVICE}
 A_MOMENT = timedelta(seconds=1)
+# Of these the first request only counts; what the second does has tests of its own.
+COUNTED_FIRST = {"/jobs/bulk", "/dead-letters/redrive"}
+ACTS = [
+    line
+    for line in ACCESS.values()
+    if line.method != "GET" and not line.is_public and line.path not in COUNTED_FIRST
+]
 
 
 @dataclass
@@ -99,3 +106,18 @@ def test_everybody_gets_what_the_table_says(house: House, line: Access, who: str
 
 def test_the_table_lists_every_route_that_is_served(house: House) -> None:
     assert routes_of(house.app) == set(ACCESS)
+
+
+@pytest.mark.parametrize("line", ACTS, ids=lambda line: f"{line.method} {line.path}")
+def test_whoever_acts_is_in_the_trail_or_the_audit(house: House, line: Access) -> None:
+    before = acts_of("key:admin", house.world.engine)
+    answer = house.ask(line, "admin", is_allowed=True)
+    assert answer.status < 400, answer.body[:300]
+    assert acts_of("key:admin", house.world.engine) > before
+
+
+def acts_of(actor: str, engine: ulak.Engine) -> int:
+    """How many lines of all trails and of the audit have this name."""
+    trails = (engine.trail(job.id) for job in engine.jobs(limit=1000))
+    written = [event.actor for trail in trails for event in trail]
+    return [*written, *(line.actor for line in engine.audit(limit=1000))].count(actor)

@@ -6,7 +6,7 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.known import Known, by, person
+from tests.web.people import Known, as_, person
 from ulak import Flow, Lifecycle
 
 
@@ -32,7 +32,7 @@ def say(engine, ask):
     )
 
     def send(method, path, status=200, who="ada", **options):
-        answer = ask(app, path, method=method, headers=by(who), **options)
+        answer = ask(app, path, method=method, headers=as_(who), **options)
         assert answer.status_code == status, answer.text
         return answer.json()
 
@@ -97,6 +97,7 @@ def test_a_crowd_of_dead_letters_is_counted_first_and_run_again_with_a_token(eng
     say("POST", "/dead-letters/redrive", 422, json=other)
     did = say("POST", "/dead-letters/redrive", json={**asked, "token": counted["token"]})
     assert (did["done"], did["refused_count"], did["left"]) == (3, 0, 0)
+    assert {engine.trail(job)[-1].actor for job in jobs} == {"ada"}
     work(engine)
     assert {engine.get(job).state for job in jobs} == {"done"}
 

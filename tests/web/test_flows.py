@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 import ulak.web
-from tests.web.known import Known, by, person
+from tests.web.people import Known, as_, person
 from ulak import SUBMITTER, Flow, Lifecycle, Limit, Rate
 
 
@@ -60,7 +60,7 @@ def app(engine):
 def test_flows_are_listed_with_the_jobs_of_each_state(engine, ask, app):
     engine.submit(engine.greet, "a", tenant="a")
     engine.submit(engine.greet, "b")
-    greet, lent = ask(app, "/flows", headers=by("ada")).json()["items"]
+    greet, lent = ask(app, "/flows", headers=as_("ada")).json()["items"]
     assert (greet["name"], lent["name"]) == ("greet", "loans")
     assert greet["versions"] == [{"version": 1, "is_declared": True, "jobs": 2}]
     assert greet["states"][0] == {"state": "queued", "role": "ready", "jobs": 2}
@@ -70,7 +70,7 @@ def test_flows_are_listed_with_the_jobs_of_each_state(engine, ask, app):
 
 def test_whoever_sees_one_tenant_learns_nothing_of_the_others_counts(engine, ask, app):
     engine.submit(engine.greet, "b", tenant="b")
-    greet, _ = ask(app, "/flows", headers=by("ann")).json()["items"]
+    greet, _ = ask(app, "/flows", headers=as_("ann")).json()["items"]
     assert greet["versions"][0]["jobs"] is None
     assert {state["jobs"] for state in greet["states"]} == {None}
 
@@ -82,14 +82,14 @@ def test_a_flow_that_only_its_jobs_remember_is_listed(engine, ask, app):
     def forgotten() -> None: ...
 
     other.submit(forgotten)
-    listed = ask(app, "/flows", headers=by("ada")).json()["items"]
+    listed = ask(app, "/flows", headers=as_("ada")).json()["items"]
     (found,) = [flow for flow in listed if flow["name"] == "forgotten"]
     assert found["versions"] == [{"version": 1, "is_declared": False, "jobs": 1}]
     assert found["states"] == [{"state": "queued", "role": "ready", "jobs": 1}]
 
 
 def test_a_flow_is_shown_whole(ask, app):
-    flow = ask(app, "/flows/loans", headers=by("ada")).json()
+    flow = ask(app, "/flows/loans", headers=as_("ada")).json()
     assert (flow["version"], flow["versions"], flow["initial"]) == (2, [1, 2], "asked")
     assert flow["states"]["in_review"] == "held"
     assert flow["moves"]["signing"] == ["paid", "abandoned"]
@@ -114,11 +114,11 @@ def test_a_flow_is_shown_whole(ask, app):
     (wait,) = flow["waits"]
     assert (wait["signal"], wait["to"], wait["on_expiry"]) == ("signed", "paid", "abandoned")
     assert flow["mermaid"].startswith("stateDiagram-v2")
-    assert ask(app, "/flows/loans?version=1", headers=by("ada")).json()["version"] == 1
+    assert ask(app, "/flows/loans?version=1", headers=as_("ada")).json()["version"] == 1
 
 
 def test_a_flow_is_drawn_as_plain_text(ask, app):
-    answer = ask(app, "/flows/loans/diagram", headers=by("ada"))
+    answer = ask(app, "/flows/loans/diagram", headers=as_("ada"))
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.text.startswith("stateDiagram-v2")
     assert "approve" in answer.text
@@ -133,6 +133,6 @@ def test_a_flow_is_drawn_as_plain_text(ask, app):
     ],
 )
 def test_a_flow_that_is_not_there_is_404_and_the_others_are_named(ask, app, path, sentence):
-    answer = ask(app, path, headers=by("ada"))
+    answer = ask(app, path, headers=as_("ada"))
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
     assert sentence in answer.json()["detail"]

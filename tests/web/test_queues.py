@@ -8,7 +8,7 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.known import Known, by, person
+from tests.web.people import Known, as_, person
 from ulak import Limit, Rate
 from ulak.clock import ManualClock, rfc3339
 from ulak.store.memory import MemoryStore
@@ -41,7 +41,7 @@ def say(ask, app):
     """Send a request as ada and answer the document."""
 
     def send(method, path, status=200, **options):
-        answer = ask(app, path, method=method, headers=by("ada"), **options)
+        answer = ask(app, path, method=method, headers=as_("ada"), **options)
         assert answer.status_code == status, answer.text
         return answer.json()
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_used_is_422_and_changes_nothing(engine, say, method, pat
 
 def test_half_a_character_in_a_note_is_422(engine, ask, app):
     body = b'{"note": "\\ud800"}'
-    headers = {**by("ada"), "Content-Type": "application/json"}
+    headers = {**as_("ada"), "Content-Type": "application/json"}
     answer = ask(app, "/queues/post/pause", method="POST", content=body, headers=headers)
     assert answer.status_code == 422
     assert engine.audit() == []
@@ -208,14 +208,14 @@ def test_half_a_character_in_a_note_is_422(engine, ask, app):
 
 def test_a_viewer_reads_and_changes_nothing(engine, ask, app):
     for path in ("/queues", "/pauses", "/limits", "/rates", "/weights", "/workers"):
-        assert ask(app, path, headers=by("vic")).status_code == 200
+        assert ask(app, path, headers=as_("vic")).status_code == 200
     for method, path, body in [
         ("POST", "/queues/post/pause", {}),
         ("PUT", "/pauses/flow/send", {}),
         ("PUT", "/limits/send/queued", {"n": 1}),
         ("PUT", "/weights/acme", {"weight": 2}),
     ]:
-        answer = ask(app, path, method=method, json=body, headers=by("vic"))
+        answer = ask(app, path, method=method, json=body, headers=as_("vic"))
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert engine.audit() == []
 

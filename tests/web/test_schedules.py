@@ -7,7 +7,7 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.known import Known, by, person
+from tests.web.people import Known, as_, person
 from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
 
@@ -34,7 +34,7 @@ def say(engine, ask):
     app = ulak.web.app(engine, identity=Known(person("ada", "operator")))
 
     def send(method, path, status=200, **options):
-        answer = ask(app, path, method=method, headers=by("ada"), **options)
+        answer = ask(app, path, method=method, headers=as_("ada"), **options)
         assert answer.status_code == status, answer.text
         return answer.json()
 

@@ -16,8 +16,8 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.known import Known, person
 from tests.web.moving import FLOW, end, move, new_job
+from tests.web.people import Known, person
 from tests.web.sse import Listener
 from ulak.web import hub as hubs
 from ulak.web import looks, streams, watchers
