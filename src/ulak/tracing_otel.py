@@ -9,7 +9,6 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-import ulak
 from ulak.engine.tracing import Kind, Span
 
 _KINDS = {
@@ -41,7 +40,7 @@ class OtelTracing:
     """Sends an engine's spans to a provider: an `ulak.engine.tracing.Tracing`."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
-        self._tracer = provider.get_tracer("ulak", ulak.__version__)
+        self._tracer = provider.get_tracer("ulak")
 
     @contextmanager
     def span(self, name: str, kind: Kind, *, parent: str | None = None) -> Iterator[Span]:

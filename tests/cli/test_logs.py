@@ -34,7 +34,7 @@ def logging_to(env: str, secrets: Any = ()) -> Iterator[tuple[logging.Logger, io
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATTERS[env]())
-    handler.addFilter(logs.Discreet(Hiding(secrets)))
+    handler.addFilter(logs.Hidden(Hiding(secrets)))
     logger = logging.Logger("tests.logs")
     logger.addHandler(handler)
     yield logger, stream
@@ -42,7 +42,7 @@ def logging_to(env: str, secrets: Any = ()) -> Iterator[tuple[logging.Logger, io
 
 def _unguard() -> None:
     for handler in logs._handlers():
-        for found in [f for f in handler.filters if isinstance(f, logs.Discreet)]:
+        for found in [f for f in handler.filters if isinstance(f, logs.Hidden)]:
             handler.removeFilter(found)
 
 
@@ -115,9 +115,9 @@ def test_every_handler_of_a_process_is_guarded(monkeypatch: pytest.MonkeyPatch) 
     try:
         logs.start("production", ["a-literal-secret"])
         logs.start("production", ["a-literal-secret"])
-        assert [type(f) for f in handler.filters] == [logs.Discreet]
+        assert [type(f) for f in handler.filters] == [logs.Hidden]
         assert all(
-            any(isinstance(f, logs.Discreet) for f in h.filters)
+            any(isinstance(f, logs.Hidden) for f in h.filters)
             for h in logging.getLogger().handlers
         )
         logger.warning("said a-literal-secret")

@@ -90,7 +90,7 @@ def test_the_api_is_used_as_the_page_says(page: str, tmp_path: Path) -> None:
         link = next(line.split()[2] for line in greeting if line.startswith("  log in "))
         base = link.partition("/auth/link")[0]
         opened = httpx.get(link, timeout=PATIENCE_S)
-        assert (opened.status_code, opened.headers["location"]) == (303, "/docs")
+        assert (opened.status_code, 'href="/docs"' in opened.text) == (200, True)
         key = ulak(tmp_path, *making[1:-2]).strip()
         for line in (line for line in lines if line[0] == "curl"):
             sent = curl(line, base, key)

@@ -17,7 +17,7 @@ from ulak.testing import Harness
 
 A_YEAR = timedelta(days=365)
 # Enough that whoever acts at random leaves some of each.
-OF_EACH = 6
+OF_EACH = 8
 HOLDER = "a worker that holds its job"
 
 

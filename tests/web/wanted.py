@@ -23,7 +23,7 @@ JOBS = {
     ("POST", "/dead-letters/{id}/redrive"): "failed",
 }
 """How the job must stand for the answer to be yes; any job will do for the others."""
-ACTS = {"approve", "decide", "release", "retry", "cancel", "redrive"}
+ACTS = {"approve", "decide", "release", "retry", "cancel", "signal", "redrive"}
 """What is done to a job once."""
 
 NAMES = {

@@ -38,7 +38,7 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # uvicorn tells of every start and stop; `ulak up` does so itself.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    guard(Discreet(Hiding(secrets)))
+    guard(Hidden(Hiding(secrets)))
 
 
 def secrets_of(found: Settings, engine: Engine) -> list[str]:
@@ -48,15 +48,15 @@ def secrets_of(found: Settings, engine: Engine) -> list[str]:
     return [secret for secret in (*of_store, *of_settings) if secret]
 
 
-def guard(discreet: Discreet) -> None:
+def guard(hidden: Hidden) -> None:
     """Let no handler that there is write a line before it was looked through.
 
     Handlers, not loggers: a filter of a logger does not see the lines of those below it.
     """
     for handler in _handlers():
-        for filter in [f for f in handler.filters if isinstance(f, Discreet)]:
+        for filter in [f for f in handler.filters if isinstance(f, Hidden)]:
             handler.removeFilter(filter)
-        handler.addFilter(discreet)
+        handler.addFilter(hidden)
 
 
 def _handlers() -> Iterator[logging.Handler]:
@@ -66,7 +66,7 @@ def _handlers() -> Iterator[logging.Handler]:
             yield from logger.handlers
 
 
-class Discreet(logging.Filter):
+class Hidden(logging.Filter):
     """Adds to each line which request it belongs to, and takes from it what is secret."""
 
     def __init__(self, hiding: Hiding) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from ulak.auth import passwords, secrets
@@ -192,6 +193,17 @@ class AuditPage(Page[AuditDocument, int]):
     """Acts, the latest first."""
 
 
+# A page of our own that goes on, no redirect: whoever comes from another site by a redirect gets no
+# strict cookie sent along. The code of the link stays here.
+GO_ON = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>ulak</title>
+<meta http-equiv="refresh" content="0; url={where}"></head>
+<body><p>You are logged in. <a href="{where}">Go on</a></p></body></html>
+"""
+UNSEEN = {**NO_STORE, "Referrer-Policy": "no-referrer"}
+
+
 def router(engine: Engine, identity: Identity) -> APIRouter:
     """Make the routes of an identity."""
 
@@ -228,17 +240,15 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 
-    @routes.get(
-        "/auth/link", status_code=303, response_class=RedirectResponse, responses=problems(401)
-    )
+    @routes.get("/auth/link", response_class=HTMLResponse, responses=problems(401))
     def spend_link(
         request: Request,
         code: Annotated[str, Query(max_length=secrets.LONGEST, description="Of the link.")],
-    ) -> RedirectResponse:
+    ) -> HTMLResponse:
         """Log a browser in with a link, once, and show it the documents."""
         made = identity.spend_link(code)
         home = request.scope.get("root_path", "")
-        answer = RedirectResponse(f"{home}/docs", status_code=303, headers=NO_STORE)
+        answer = HTMLResponse(GO_ON.format(where=html.escape(f"{home}/docs")), headers=UNSEEN)
         answer.set_cookie(
             # A span, not a date: the clock of a browser may be wrong.
             SESSION, made.token, max_age=int(made.lasts.total_seconds()), path=home or "/",

@@ -47,10 +47,21 @@ REREAD: Final = frame("reread", {"why": "what happened while you were away is no
 AWAY: Final = frame("stopping", {"why": "the store does not answer; come back and resume"})
 REFUSED: Final = frame("refused", {"why": "the credential is not good any more"})
 
+AN_EVENT: Final = {
+    "description": "One event of the stream.",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "What a client resumes after."},
+        "event": {"type": "string", "description": "What kind of event it is."},
+        "data": {"type": "string", "description": "A JSON document."},
+    },
+    "required": ["event", "data"],
+    "example": {"id": "3", "event": "moved", "data": '{"seq": 3, "kind": "moved"}'},
+}
 STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Events until the client leaves, or `end`.",
-        "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+        "content": {MEDIA_TYPE: {"schema": AN_EVENT}},
     },
     **problems(429),
 }
