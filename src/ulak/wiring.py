@@ -128,21 +128,28 @@ def identity_of(engine: Engine, settings: Settings) -> Identity:
 
     return Identity(
         engine.store,
-        secret=settings.secret or _kept_secret(settings),
+        secret=with_secret(settings).secret,
         first_key=settings.admin_key,
     )
 
 
-def _kept_secret(settings: Settings) -> str:
+def with_secret(settings: Settings) -> Settings:
+    """Answer settings that have a secret: the one that is set, in dev else the one that is kept.
+
+    Raises:
+        BadInput: there is none, or the one that is kept cannot be used.
+    """
     from ulak.auth.kept import kept_secret
     from ulak.settings import MAKE_ONE, variable
 
+    if settings.secret:
+        return settings
     if settings.env != "dev":
         raise BadInput(
             f"{variable('secret')} is not set: in {settings.env} it must be, the same for every "
             f"process; {MAKE_ONE}"
         )
-    return kept_secret(settings.data)
+    return settings.override("the data folder", secret=kept_secret(settings.data))
 
 
 def _sqlite(url: str, path: str, host: str, options: dict[str, str], clock: Clock | None) -> Store:

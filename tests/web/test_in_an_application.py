@@ -63,3 +63,21 @@ def test_a_worker_that_ends_early_is_heard_of(engine, caplog, monkeypatch):
     with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError):
         asyncio.run(use())
     assert "the worker has ended" in caplog.text
+
+
+def test_unless_told_otherwise_it_asks_who_calls_and_opens_nothing_before(
+    engine, ask, monkeypatch, tmp_path
+):
+    key = "a key of an administrator's own making"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ULAK_SECRET", "s" * 40)
+    monkeypatch.setenv("ULAK_ADMIN_KEY", key.replace(" ", "-"))
+    app = ulak.web.app(engine)
+    assert not engine.is_open
+    assert ask(app, "/jobs").status_code == 401
+    known = {"Authorization": f"Token {key.replace(' ', '-')}"}
+    assert ask(app, "/jobs", headers=known).status_code == 200
+    assert ask(app, "/auth/me", headers=known).json()["name"] == "key:admin"
+    monkeypatch.setenv("ULAK_SECRET", "short")
+    with pytest.raises(ulak.BadInput, match="ULAK_SECRET"):
+        ulak.web.app(engine)

@@ -83,7 +83,7 @@ def test_one_trace_leads_from_a_request_to_a_stage_in_another_process(
         return f"hello {name}"
 
     async def submit() -> httpx.Response:
-        transport = httpx.ASGITransport(ulak.web.app(engine))
+        transport = httpx.ASGITransport(ulak.web.app(engine, identity=None))
         async with httpx.AsyncClient(transport=transport, base_url="http://ulak") as client:
             body = {"flow": "greet", "payload": {"name": "ada"}}
             return await client.post("/jobs", json=body, headers={"traceparent": TRACEPARENT})
@@ -165,7 +165,7 @@ def test_a_traceparent_that_cannot_be_read_begins_a_trace_of_its_own(
     engine, ask, kept: InMemorySpanExporter, tracing: OtelTracing
 ) -> None:
     engine.tracing = tracing
-    app = ulak.web.app(engine)
+    app = ulak.web.app(engine, identity=None)
     assert ask(app, "/health/live", headers={"traceparent": "rubbish"}).status_code == 200
     assert ask(app, "/nothing").status_code == 404
     live, other = kept.get_finished_spans()

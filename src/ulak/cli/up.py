@@ -55,6 +55,7 @@ def up(
     Queues that the program wants apart are served by children in any case.
     """
     found = in_force(app, service).override("command line", host=host, port=port)
+    found = wiring.with_secret(found)  # so that no line of the log can show it
     engine = load(found)
     beside = queues_beside(engine)
     settings = worker_settings(
