@@ -14,7 +14,9 @@ def test_up_shows_what_its_worker_does(shop):
     shop.submit("greet", "ada")
     with running(shop, "up", "shop:engine", "--port", "0") as process:
         base = address(greeting(process))
-        until(lambda: DONE in httpx.get(f"{base}/metrics").text)
+        key = shop.ulak("keys", "create", "prometheus", "--role", "viewer").out.strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        until(lambda: DONE in httpx.get(f"{base}/metrics", headers=headers).text)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
