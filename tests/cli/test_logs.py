@@ -117,8 +117,7 @@ def test_every_handler_of_a_process_is_guarded(monkeypatch: pytest.MonkeyPatch) 
         logs.start("production", ["a-literal-secret"])
         assert [type(f) for f in handler.filters] == [logs.Hidden]
         assert all(
-            any(isinstance(f, logs.Hidden) for f in h.filters)
-            for h in logging.getLogger().handlers
+            any(isinstance(f, logs.Hidden) for f in h.filters) for h in logging.getLogger().handlers
         )
         logger.warning("said a-literal-secret")
     finally:
