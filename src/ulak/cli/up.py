@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,8 +79,9 @@ def up(
         identity = wiring.identity_of(engine, found)
         identity.adopt_first_key()
         server = _server(engine, identity, working, found)
+        hello = partial(greeting, engine, identity, found, address=server.address, workers=workers)
         try:
-            asyncio.run(_serve(engine, identity, working, server, found, workers))
+            asyncio.run(_serve(working, server, hello))
         finally:
             server.stop()
     say("drained")
@@ -126,19 +129,12 @@ def _server(engine: Engine, identity: Identity, working: Working, found: Setting
     return Server(made, host=found.host, port=found.port)
 
 
-async def _serve(
-    engine: Engine,
-    identity: Identity,
-    working: Working,
-    server: Server,
-    found: Settings,
-    workers: int,
-) -> None:
+async def _serve(working: Working, server: Server, hello: Callable[[], str]) -> None:
     parts = working.parts()
     running = asyncio.create_task(run_until_told(parts, drain=working.settings.drain))
     # Without its API the process is only half of what was asked for; when one part ends, all do.
     server.start(on_failure=next(iter(parts.values())).stop)
-    greeted = asyncio.create_task(_greet(engine, identity, working, server, found, workers))
+    greeted = asyncio.create_task(_greet(working, server, hello))
     try:
         await running
     finally:
@@ -157,14 +153,7 @@ async def _serve(
         raise typer.Exit(1)
 
 
-async def _greet(
-    engine: Engine,
-    identity: Identity,
-    working: Working,
-    server: Server,
-    found: Settings,
-    workers: int,
-) -> None:
+async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> None:
     """Once this process works, say so. Children may still be starting: /health/ready tells."""
     while not working.is_begun():
         await asyncio.sleep(GLANCE_S)
@@ -173,8 +162,4 @@ async def _greet(
             "other machines can reach this address, and what they send is not encrypted; put a "
             "server that speaks TLS before it"
         )
-    say(
-        await asyncio.to_thread(
-            greeting, engine, identity, found, address=server.address, workers=workers
-        )
-    )  # fmt: skip
+    say(await asyncio.to_thread(hello))
