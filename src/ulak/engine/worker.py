@@ -272,10 +272,11 @@ class Worker:
 
     def _took(self, wants: tuple[Want, ...], claimed: Claimed) -> None:
         self.time.hear(claimed.now)
-        self.engine.telemetry.claimed(claimed, self._loop.time() - self._looked_at)
+        took_s = self._loop.time() - self._looked_at
         self._paused = claimed.paused
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
+        self.engine.telemetry.claimed(claimed, took_s)
 
     async def _has_registered(self) -> bool:
         try:
