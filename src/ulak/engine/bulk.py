@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -250,8 +251,10 @@ class _Doing:
     def _commit(self, changes: list[tuple[JobRow, Change]]) -> None:
         if not changes:
             return
+        batch, began = [change for _, change in changes], time.monotonic()
         try:
-            receipts = self._store.commit([change for _, change in changes])
+            receipts = self._store.commit(batch)
+            self._engine.telemetry.committed(batch, receipts, time.monotonic() - began)
         except Contended as error:
             if len(changes) == 1:
                 self._refuse(changes[0][0], error)
