@@ -73,6 +73,7 @@ def test_placeholders_are_refused(tmp_path, name, value):
     "value",
     ["short", f"{secrets.new_secret()}x", "with a space in the middle of it all", "ş" * 40,
      "eyJ0123456789.0123456789.0123456789"],
+    ids=["short", "mistyped", "spaces", "no ascii", "a token"],
 )  # fmt: skip
 def test_what_cannot_be_an_admin_key_is_refused(tmp_path, value):
     with pytest.raises(BadInput, match="ULAK_ADMIN_KEY"):
