@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from tests.cli.test_up import PATIENCE_S, address, greeting, until
-from tests.web.discreet import must_be_discreet
+from tests.web.discretion import must_be_discreet
 from ulak.auth import secrets
 from ulak.auth.identity import Identity
 from ulak.auth.kept import FILE

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.web.discreet import must_be_discreet
+from tests.web.discretion import must_be_discreet
 
 
 @dataclass

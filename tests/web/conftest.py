@@ -9,7 +9,7 @@ import pytest
 
 import ulak
 import ulak.web
-from tests.web.discreet import must_be_discreet
+from tests.web.discretion import must_be_discreet
 
 
 @pytest.fixture
