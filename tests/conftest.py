@@ -1,3 +1,6 @@
-"""What every test may use: the requirements that it shows, and the servers that it asks for."""
+"""What every test may use: the requirements that it shows, and the servers that it asks for.
 
-pytest_plugins = ["tests.shows", "tests.servers"]
+And what every test must keep: secrets.
+"""
+
+pytest_plugins = ["tests.shows", "tests.secrets_watch", "tests.servers"]

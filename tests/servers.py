@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.databases import Databases
+from tests.secrets_watch import WATCH
 from ulak.testing.servers import Pooler, Postgres
 
 
@@ -31,7 +32,7 @@ def pooler_server(postgres_server: Postgres) -> Iterator[Pooler]:
 @pytest.fixture(scope="session")
 def databases(postgres_server: Postgres) -> Iterator[Databases]:
     """Lends databases, with tables in them if you say how they are made."""
-    lender = Databases(postgres_server)
+    lender = Databases(postgres_server, before_return=WATCH.look_at_postgres)
     yield lender
     lender.close()
 

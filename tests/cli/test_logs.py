@@ -96,6 +96,7 @@ def test_a_line_that_cannot_be_printed_is_still_a_line(env: str) -> None:
     assert "(Unprintable cannot be printed)" in stream.getvalue()
 
 
+@pytest.mark.plants_secrets
 def test_formatters_that_read_the_arguments_still_find_them() -> None:
     from uvicorn.logging import AccessFormatter
 
@@ -219,6 +220,7 @@ def test_a_secret_that_is_known_never_comes_out(
     assert quote(secret) not in found
 
 
+@pytest.mark.plants_secrets
 @settings(max_examples=50)
 @pytest.mark.parametrize("env", FORMATTERS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -231,6 +233,7 @@ def test_what_has_the_form_of_a_key_or_a_token_never_comes_out(
     assert secret[20:] not in found
 
 
+@pytest.mark.plants_secrets
 @pytest.mark.parametrize("env", FORMATTERS)
 @given(secret=tokens, header=st.sampled_from(["Authorization", "X-Admin-Key", "x-hos-api-key"]))
 def test_what_a_caller_shows_never_comes_out(env: str, header: str, secret: str) -> None:
@@ -296,6 +299,7 @@ def test_each_line_of_a_request_has_its_id_and_who_asks(monkeypatch: pytest.Monk
     assert asking.now() is None
 
 
+@pytest.mark.plants_secrets
 def test_a_request_that_fails_is_still_known_to_whoever_logs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

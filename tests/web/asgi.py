@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.web.discretion import must_be_discreet
+
 
 @dataclass
 class Answer:
@@ -18,7 +20,10 @@ class Answer:
 async def call(
     app: Any, method: str, url: str, *, headers: dict[str, str], json: Any = None
 ) -> Answer:
-    """Ask, and hang up when the answer is there or begins to be endless."""
+    """Ask, and hang up when the answer is there or begins to be endless.
+
+    An answer that tells a secret is no answer.
+    """
     import asyncio
 
     parts = urlsplit(url)
@@ -56,4 +61,8 @@ async def call(
 
     async with asyncio.timeout(20):
         await app(scope, receive, send)
+    must_be_discreet(
+        method, url, sent=(headers, json), status=answer.status,
+        answer=(answer.headers.items(), answer.body),
+    )  # fmt: skip
     return answer

@@ -9,6 +9,7 @@ import pytest
 
 import ulak
 import ulak.web
+from tests.web.discretion import must_be_discreet
 
 
 @pytest.fixture
@@ -26,14 +27,19 @@ def engine() -> Iterator[ulak.Engine]:
 
 @pytest.fixture
 def ask() -> Callable[..., httpx.Response]:
-    """Send one request to an application, without a network between."""
+    """Send one request to an application, without a network between; no answer tells a secret."""
 
     def send(app: Any, path: str, *, method: str = "GET", **options: Any) -> httpx.Response:
         async def one() -> httpx.Response:
             # What an application raises must come back as an answer, as over a network.
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://ulak") as client:
-                return await client.request(method, path, **options)
+                answer = await client.request(method, path, **options)
+            must_be_discreet(
+                method, path, sent=(options.get("headers") or {}, options.get("json")),
+                status=answer.status_code, answer=(answer.headers.multi_items(), answer.content),
+            )  # fmt: skip
+            return answer
 
         return asyncio.run(one())
 
