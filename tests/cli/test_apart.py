@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
+from tests.cli.test_up import PATIENCE_S, address, greeting, logged_in, running, until
 
 PENDING = ("SigPnd", "ShdPnd")
 SOON = timedelta(seconds=PATIENCE_S)
@@ -184,12 +184,14 @@ def test_a_child_that_cannot_start_is_tried_again_and_readiness_names_it(office)
         program.write('import sys\nif "--child" in sys.argv: raise RuntimeError("no display")\n')
     job = office.submit("write")
     with running(office, "up", "office:engine", "--port", "0") as process:
-        base = address(greeting(process))
+        said = greeting(process)
+        base = address(said)
         assert "browser-1 has not registered yet" in unready(base)
         office.result(job)
         until(lambda: "browser-1 keeps ending: 3 times" in unready(base))
         assert "exit code 1" in unready(base)
-        assert httpx.get(f"{base}/jobs").status_code == 200
+        with logged_in(said) as browser:
+            assert browser.get("/jobs").status_code == 200
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

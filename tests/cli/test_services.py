@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.cli.test_apart import children_of, unready
-from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
+from tests.cli.test_up import PATIENCE_S, address, greeting, logged_in, running, until
 
 GOOD = """
 import os
@@ -126,10 +126,12 @@ def test_up_mounts_a_service_by_name_on_a_store_of_its_own(letters, shop, tmp_pa
         base = address(said)
         assert "serves letters at" in said
         assert "ULAK_SERVICE=letters" in said
-        assert httpx.get(f"{base}/letters/papers").json() == ["A4"]
-        until(lambda: unready(base) is None)
-        job = httpx.post(f"{base}/letters").json()["job"]
-        until(lambda: httpx.get(f"{base}/jobs/{job}").json()["state"] == "printed")
+        assert httpx.get(f"{base}/letters/papers").status_code == 401
+        with logged_in(said) as browser:
+            assert browser.get("/letters/papers").json() == ["A4"]
+            until(lambda: unready(base) is None)
+            job = browser.post("/letters").json()["job"]
+            until(lambda: browser.get(f"/jobs/{job}").json()["state"] == "printed")
         children = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)

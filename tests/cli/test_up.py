@@ -51,6 +51,15 @@ def address(said: str) -> str:
     return re.search(r"http://\S+", said)[0]
 
 
+def logged_in(said: str) -> httpx.Client:
+    """A browser that has followed the link of the greeting, on a page of the same site."""
+    base = address(said)
+    browser = httpx.Client(base_url=base, headers={"Origin": base})
+    link = re.search(r"http://\S+/auth/link\?code=\S+", said)[0]
+    assert browser.get(link).status_code == 200
+    return browser
+
+
 def state(shop, job: str) -> str:
     return shop.ulak("jobs", "show", job, "--json").document["state"]
 
