@@ -51,13 +51,14 @@ def address(said: str) -> str:
     return re.search(r"http://\S+", said)[0]
 
 
-def logged_in(said: str) -> httpx.Client:
+@contextmanager
+def logged_in(said: str) -> Iterator[httpx.Client]:
     """A browser that has followed the link of the greeting, on a page of the same site."""
     base = address(said)
-    browser = httpx.Client(base_url=base, headers={"Origin": base})
-    link = re.search(r"http://\S+/auth/link\?code=\S+", said)[0]
-    assert browser.get(link).status_code == 200
-    return browser
+    with httpx.Client(base_url=base, headers={"Origin": base}) as browser:
+        link = re.search(r"http://\S+/auth/link\?code=\S+", said)[0]
+        assert browser.get(link).status_code == 200
+        yield browser
 
 
 def state(shop, job: str) -> str:
