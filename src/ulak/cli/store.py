@@ -9,6 +9,7 @@ import typer
 
 from ulak.cli import spans
 from ulak.cli.output import JsonOption, print_json, some, when
+from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.target import AppOption, in_force, load, reading
 from ulak.clock import micros, rfc3339, to_datetime
 
@@ -31,6 +32,8 @@ def prune(
     older_than: Annotated[
         str, typer.Option(metavar="SPAN", help="Jobs that ended longer ago, such as 30d.")
     ],
+    actor: ActorOption,
+    note: NoteOption = "",
     app: AppOption = None,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs per transaction.")] = 500,
     as_json: JsonOption = False,
@@ -39,7 +42,7 @@ def prune(
     span, pruned = spans.read_span(older_than, "--older-than"), 0
     with reading(app) as engine:
         before = engine.store.clock.now() - micros(span)
-        while gone := engine.store.prune(before=before, limit=batch):
+        while gone := engine.store.prune(before=before, limit=batch, actor=actor, note=note):
             pruned += gone
             time.sleep(PAUSE_S)
     moment = to_datetime(before)

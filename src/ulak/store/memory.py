@@ -30,6 +30,7 @@ from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
+from ulak.store import pruning
 from ulak.store.batches import must_be_a_batch, refusal_of
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
 from ulak.store.lines import SUSPECT_LAPSES, own_event
@@ -386,7 +387,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials):
     def fold_counts(self) -> None:
         """Nothing to do: the sums themselves are kept."""
 
-    def prune(self, *, before: Instant, limit: int) -> int:
+    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
         with self._transaction() as now:
             kept = {k.job_id for k in self._keys.values() if (k.expires_at or 0) > now}
             kept |= {m[0] for m, r in self._messages.items() if r.sent_at is None and not r.dead}
@@ -396,4 +397,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials):
                 if row.role in FINAL and row.changed_at < before and row.id not in kept
             ][:limit]
             self._forget(set(ended))
+            if ended and actor:
+                details = pruning.details_of(len(ended), before)
+                self._note(now, actor, pruning.PRUNE, pruning.SUBJECT, note, details)
             return len(ended)

@@ -556,9 +556,9 @@ class Store(Protocol):
     def fold_counts(self) -> None:
         """Sum up the deltas that commits appended; the sums stay the same."""
 
-    def prune(self, *, before: Instant, limit: int) -> int:
+    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
         """Remove up to `limit` jobs that ended before then, with everything of theirs except
-        proofs; answer how many.
+        proofs; answer how many. If somebody acts, audited, of the subject `jobs`.
 
         Unfinished jobs stay. So does a job that is still needed: one whose dedup key expires at
         a date that has not come, since a duplicate is answered with it, and one with a message

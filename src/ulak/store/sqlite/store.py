@@ -307,8 +307,8 @@ class SqliteStore:
     def fold_counts(self) -> None:
         self._writer.run("fold", upkeep.fold_counts)
 
-    def prune(self, *, before: Instant, limit: int) -> int:
-        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit))
+    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
+        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note))
 
     # --- schedules --------------------------------------------------------------
 

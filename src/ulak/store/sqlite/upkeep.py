@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
+from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE
 from ulak.store.protocol import Progress
 from ulak.store.sqlite import keys
 from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
+from ulak.store.sqlite.control import NOTE
 from ulak.store.sqlite.intake import find_job
 from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, pack
 from ulak.store.sqlite.tokens import Buckets
@@ -150,7 +152,7 @@ def fold_counts(t: Transaction) -> None:
     t.db.execute("DELETE FROM count_deltas")
 
 
-def prune(t: Transaction, before: Instant, limit: int) -> int:
+def prune(t: Transaction, before: Instant, limit: int, actor: str, note: str) -> int:
     """Remove ended jobs with everything of their own; proofs stay."""
     ended = t.db.execute(ENDED, (before, t.now, limit)).fetchall()
     for row in ended:
@@ -160,4 +162,7 @@ def prune(t: Transaction, before: Instant, limit: int) -> int:
         t.db.execute(statement, (ids,))
     held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
     t.db.executemany(FORGET_KEY, held)
+    if ended and actor:
+        said = (t.now, actor, pruning.PRUNE, pruning.SUBJECT, note or None)
+        t.db.execute(NOTE, (*said, pruning.details_of(len(ended), before)))
     return len(ended)

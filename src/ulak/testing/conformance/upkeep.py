@@ -69,7 +69,11 @@ class TestUpkeep(Suite):
         desk.store.report([Progress(row.id, 1.0, None, desk.now)])
         desk.turn(days=1)
         young = _ended(desk)
-        assert desk.store.prune(before=young.changed_at, limit=1) == 1
+        said = {"actor": "olga", "note": "spring"}
+        assert desk.store.prune(before=young.changed_at, limit=1, **said) == 1
+        (line,) = desk.store.audit_trail(subject="jobs")
+        assert (line.actor, line.act, line.note) == ("olga", "prune", "spring")
+        assert '"jobs":1' in line.details
         gone = row if desk.store.find_job(row.id) is None else other
         assert desk.store.prune(before=young.changed_at, limit=9) == 1
         assert desk.store.prune(before=young.changed_at, limit=9) == 0
