@@ -41,6 +41,7 @@ def parrot() -> FastAPI:
         ("POST", "/keys", 422, {}, KEY),
         ("POST", "/keys/abcdefgh/revoke", 200, {}, KEY),
     ],
+    ids=lambda value: value if isinstance(value, str) and "ulak_" not in value else "",
 )
 def test_an_answer_that_tells_a_secret_is_refused(parrot, ask, method, path, status, sent, said):
     headers = {**sent, "X-Status": str(status), "X-Say": said}
