@@ -207,6 +207,7 @@ def written(env: str, place: Callable[[logging.Logger, str], None], secret: str,
     return line + (str(json.loads(line)) if env == "json" else "")
 
 
+@pytest.mark.plants_secrets
 @settings(max_examples=50)
 @pytest.mark.parametrize("env", FORMATTERS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)

@@ -45,7 +45,7 @@ WRITES = {
 }  # fmt: skip
 READS = {
     "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
-    "find_key", "find_commits", "find_progress", "trail", "list_jobs", "counts", "workers",
+    "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts", "workers",
     "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
     "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
@@ -127,7 +127,9 @@ def work(url: str) -> None:
     store.tick([Tick(nightly, (), SECOND)])
     store.pause_schedule("nightly", actor="ada", note="")
     store.resume_schedule("nightly", next_at=SECOND, actor="ada", note="")
-    ada = CredentialRow("user", "ada", "ada", None, "admin", "", "-", 0, "ada", 0, None, None, 1)
+    ada = CredentialRow(
+        "user", "ada", "ada", None, "admin", "", "0" * 64, 0, "ada", 0, None, None, 1
+    )
     store.add_credential(ada, act="created", actor="ada", note="")
     store.change_credential(ada, act="disabled", actor="ada", note="")
     store.note_use("user", "ada", 1)
