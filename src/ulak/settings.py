@@ -17,6 +17,7 @@ from typing import Any, Final
 from ulak.auth import secrets
 from ulak.auth.tokens import SHORTEST_SECRET, is_token
 from ulak.errors import BadInput, Unauthenticated
+from ulak.store.urls import without_password
 
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
@@ -79,8 +80,6 @@ class Settings:
         if name in SECRETS:
             return "set" if value else "not set"
         if name == "store":
-            from ulak.wiring import without_password
-
             return without_password(value)
         return str(value) if isinstance(value, Path) else value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -17,6 +16,7 @@ from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
 from ulak.store.protocol import Store
+from ulak.store.urls import without_password
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
@@ -201,10 +201,3 @@ def _without_pooled(url: str) -> tuple[str, str]:
     others = [option for option in options if option not in ours]
     value = ours[-1].partition("=")[2] if ours else "false"
     return head + (mark + "&".join(others) if others else ""), value
-
-
-def without_password(url: str) -> str:
-    """Write a URL for an error: whoever reads it need not learn the password."""
-    # Up to the last @, since a password that was not encoded may have one of its own.
-    url = re.sub(r"(://[^:/@?]*):.*@", r"\1:***@", url)
-    return re.sub(r"\bpassword=[^&\s]*", "password=***", url)

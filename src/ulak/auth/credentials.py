@@ -7,10 +7,12 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from ulak.auth.grants import Grant
-from ulak.auth.principal import Principal
+from ulak.auth import secrets
+from ulak.auth.grants import Grant, must_cover
+from ulak.auth.principal import ANYBODY, Principal
 from ulak.clock import Instant, micros, to_datetime
-from ulak.errors import BadInput, Contended, NotFound, Unauthenticated
+from ulak.core.acts import must_act
+from ulak.errors import BadInput, Contended, NotFound, StoreError, Unauthenticated
 from ulak.store.credentials import KEY
 from ulak.store.protocol import CredentialRow, Store
 
@@ -22,6 +24,7 @@ State = Literal["active", "expired", "revoked"]
 LONGEST_LIFE: Final = timedelta(days=36_500)
 
 # A guess: whoever changes a credential is a person, so another one hardly comes in between twice.
+# As often a new id is drawn.
 _TRIES = 5
 
 
@@ -87,6 +90,44 @@ class Credentials:
                 return find()
         raise Contended(f"others keep changing {row.kind}/{row.id}; try again")
 
+    def _issue(
+        self,
+        kind: str,
+        grant: Grant,
+        expires_at: Instant | None,
+        *,
+        by: str,
+        actor: str,
+        note: str = "",
+        giver: Principal = ANYBODY,
+    ) -> tuple[CredentialRow, str]:
+        """Store a credential with a new secret; answers both.
+
+        Raises:
+            Forbidden: the giver would give more than it has.
+        """
+        for _ in range(_TRIES):  # an id that is taken is as likely as one in a billion
+            text = secrets.new_secret()
+            row = self._new(
+                kind, secrets.id_of(text), grant, hash=secrets.hash_of(text),
+                expires_at=expires_at, by=by,
+            )  # fmt: skip
+            must_cover(giver, principal_of(row))
+            if self._store.add_credential(row, act=CREATED, actor=actor, note=note):
+                return row, text
+        raise StoreError(f"every new {kind} had an id that is taken; try again")
+
+    def _revoke(
+        self, find: Callable[[], CredentialRow], *, act: str, actor: str, note: str
+    ) -> Credential:
+        """End a credential; one that is over stays as it is."""
+        revoked = self._change(
+            find,
+            lambda row: None if row.revoked_at else row._replace(revoked_at=self._now()),
+            act=act, actor=must_act(actor), note=note,
+        )  # fmt: skip
+        return view(revoked, self._now())
+
     def _end_of(self, life: timedelta | None) -> Instant | None:
         """Answer when what begins now expires."""
         if life is None:
@@ -144,17 +185,6 @@ def must_be_active(row: CredentialRow, now: Instant) -> None:
     if state != "active":
         what = f"{KEY}:{row.name}" if row.kind == KEY else row.name
         raise Unauthenticated(f"the credential of {what} is {state}", reason=state)
-
-
-def must_act(actor: str) -> str:
-    """Refuse an act of nobody.
-
-    Raises:
-        BadInput: nobody is named.
-    """
-    if not actor:
-        raise BadInput("say who acts: actor= must not be empty")
-    return actor
 
 
 def unknown(what: str, shown: str) -> NotFound:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from ulak.auth.principal import GRANTS, OF_A_TENANT, ROLES, SCOPES, Principal
+from ulak.auth.principal import ANONYMOUS, GRANTS, OF_A_TENANT, ROLES, SCOPES, Principal
 from ulak.core.event import ENGINE
 from ulak.core.keys import storable_key
 from ulak.errors import BadInput, Forbidden
 
 # Trails would not tell these from what the engine does, or from callers that nobody asked.
-RESERVED: Final = frozenset({ENGINE, "anonymous"})
+RESERVED: Final = frozenset({ENGINE, ANONYMOUS})
 
 NAME: Final = "[a-z0-9][a-z0-9._@+-]{0,63}"
 """How the name of a key or a person looks."""

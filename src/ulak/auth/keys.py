@@ -13,16 +13,15 @@ from ulak.auth.credentials import (
     REVOKED,
     Credential,
     Credentials,
-    must_act,
-    principal_of,
     state_of,
     unknown,
     view,
 )
-from ulak.auth.grants import Grant, checked, must_cover
+from ulak.auth.grants import Grant, checked
 from ulak.auth.principal import ANYBODY, Principal
 from ulak.clock import Instant, micros
-from ulak.errors import BadInput, StoreError, Unauthenticated
+from ulak.core.acts import must_act
+from ulak.errors import BadInput, Unauthenticated
 from ulak.store.credentials import KEY
 from ulak.store.protocol import CredentialRow
 
@@ -72,9 +71,7 @@ class Keys(Credentials):
             Forbidden: the giver would give more than it has.
         """
         grant = checked(name, roles=roles, tenant=tenant, scopes=scopes)
-        return self._issue(
-            grant, self._end_of(life), act=CREATED, actor=must_act(actor), note=note, giver=giver
-        )
+        return self._issue_key(grant, self._end_of(life), actor=actor, note=note, giver=giver)
 
     def rotate_key(
         self,
@@ -104,10 +101,9 @@ class Keys(Credentials):
             old.name, tenant=old.tenant, roles=tuple(old.roles.split()),
             scopes=tuple(old.scopes.split()),
         )  # fmt: skip
-        issued = self._issue(
-            grant, expires_at, act=CREATED, actor=must_act(actor),
-            note=note or f"rotates {old.id}", giver=giver,
-        )  # fmt: skip
+        issued = self._issue_key(
+            grant, expires_at, actor=actor, note=note or f"rotates {old.id}", giver=giver
+        )
         ends_at = self._now() + micros(overlap)
 
         def shorten(row: CredentialRow) -> CredentialRow | None:
@@ -128,12 +124,7 @@ class Keys(Credentials):
         Raises:
             NotFound: there is no such key.
         """
-        revoked = self._change(
-            lambda: self._find_key(id),
-            lambda row: None if row.revoked_at else row._replace(revoked_at=self._now()),
-            act=REVOKED, actor=must_act(actor), note=note,
-        )  # fmt: skip
-        return view(revoked, self._now())
+        return self._revoke(lambda: self._find_key(id), act=REVOKED, actor=actor, note=note)
 
     def keys(self) -> list[Credential]:
         """Answer every key, by id, revoked and expired ones too."""
@@ -158,26 +149,13 @@ class Keys(Credentials):
             raise BadInput(f"another key has the id {id}; choose another key")
         return False
 
-    def _issue(
-        self,
-        grant: Grant,
-        expires_at: Instant | None,
-        *,
-        act: str,
-        actor: str,
-        note: str,
-        giver: Principal,
+    def _issue_key(
+        self, grant: Grant, expires_at: Instant | None, *, actor: str, note: str, giver: Principal
     ) -> IssuedKey:
-        for _ in range(3):  # an id that is taken is as likely as one in a billion
-            text = secrets.new_secret()
-            row = self._new(
-                KEY, secrets.id_of(text), grant, hash=secrets.hash_of(text),
-                expires_at=expires_at, by=actor,
-            )  # fmt: skip
-            must_cover(giver, principal_of(row))
-            if self._store.add_credential(row, act=act, actor=actor, note=note):
-                return IssuedKey(view(row, self._now()), text)
-        raise StoreError("three new keys had an id that is taken; try again")
+        row, text = self._issue(
+            KEY, grant, expires_at, by=must_act(actor), actor=actor, note=note, giver=giver
+        )
+        return IssuedKey(view(row, self._now()), text)
 
     def _find_key(self, id: str) -> CredentialRow:
         # Whoever pastes the whole key, or what lists show of it, means it; it is not repeated.

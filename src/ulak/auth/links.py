@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from ulak.auth import secrets
-from ulak.auth.credentials import CREATED, Credentials
+from ulak.auth.credentials import Credentials
 from ulak.auth.grants import Grant
 from ulak.auth.principal import Principal
-from ulak.errors import BadInput, StoreError
+from ulak.errors import BadInput
 from ulak.store.credentials import LINK
 
 LINK_LIFE: Final = timedelta(minutes=10)
@@ -36,12 +35,6 @@ class Links(Credentials):
             principal.name, tenant=principal.tenant, roles=tuple(sorted(principal.roles)),
             scopes=tuple(sorted(principal.scopes)),
         )  # fmt: skip
-        for _ in range(3):  # an id that is taken is as likely as one in a billion
-            text = secrets.new_secret()
-            row = self._new(
-                LINK, secrets.id_of(text), grant, hash=secrets.hash_of(text),
-                expires_at=expires_at, by=principal.credential or principal.name,
-            )  # fmt: skip
-            if self._store.add_credential(row, act=CREATED, actor=principal.name, note=""):
-                return text
-        raise StoreError("three new links had an id that is taken; try again")
+        by = principal.credential or principal.name
+        _, text = self._issue(LINK, grant, expires_at, by=by, actor=principal.name)
+        return text

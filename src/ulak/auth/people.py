@@ -10,13 +10,13 @@ from ulak.auth.credentials import (
     CREATED,
     Credential,
     Credentials,
-    must_act,
     principal_of,
     unknown,
     view,
 )
 from ulak.auth.grants import checked, is_name, must_cover
 from ulak.auth.principal import ANYBODY, Principal
+from ulak.core.acts import must_act
 from ulak.errors import BadInput
 from ulak.store.credentials import USER
 from ulak.store.protocol import CredentialRow
@@ -78,8 +78,9 @@ class People(Credentials):
             BadInput: the password cannot be used, or the user is disabled.
             Forbidden: the user may do more than the giver.
         """
-        self._must_be_enabled(self._find_user(name))
-        must_cover(giver, principal_of(self._find_user(name)))
+        user = self._find_user(name)
+        self._must_be_enabled(user)
+        must_cover(giver, principal_of(user))
         hash = passwords.hash_of(password)
 
         def renew(row: CredentialRow) -> CredentialRow:
@@ -97,12 +98,7 @@ class People(Credentials):
         Raises:
             NotFound: there is no such user.
         """
-        disabled = self._change(
-            lambda: self._find_user(name),
-            lambda row: None if row.revoked_at else row._replace(revoked_at=self._now()),
-            act=DISABLED, actor=must_act(actor), note=note,
-        )  # fmt: skip
-        return view(disabled, self._now())
+        return self._revoke(lambda: self._find_user(name), act=DISABLED, actor=actor, note=note)
 
     def users(self) -> list[Credential]:
         """Answer every user, by name, disabled ones too."""

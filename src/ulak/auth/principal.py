@@ -96,5 +96,7 @@ class Principal:
         return self.tenant is None or self.tenant == tenant
 
 
+ANONYMOUS: Final = "anonymous"
+"""How trails and the audit name a caller who was not asked."""
 ANYBODY: Final = Principal("", tenant=None, roles=frozenset({ADMIN}))
 """Who asks where nobody is asked who they are: in the process itself, on the command line."""

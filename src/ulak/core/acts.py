@@ -21,10 +21,21 @@ from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
 from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry, Signal
 from ulak.core.policy import SUBMITTER
-from ulak.errors import TransitionNotAllowed
+from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 
 APPROVE: Final = "approve"
+
+
+def must_act(actor: str) -> str:
+    """Refuse an act of nobody: trails and the audit say who did what.
+
+    Raises:
+        BadInput: nobody is named.
+    """
+    if not actor:
+        raise BadInput("say who acts: actor= must not be empty")
+    return actor
 
 
 def answer(

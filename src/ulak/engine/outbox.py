@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ulak.clock import to_datetime
+from ulak.core.acts import must_act
 from ulak.engine.reads import Reads
-from ulak.errors import BadInput, NotFound
+from ulak.errors import NotFound
 from ulak.ids import from_text, to_text
 from ulak.store.protocol import OutboxRow
 
@@ -45,8 +46,7 @@ class Outbox(Reads):
             NotFound: no dead message has this id.
             BadInput: nobody acts.
         """
-        if not actor:
-            raise BadInput("say who acts: actor= must not be empty")
+        must_act(actor)
         row = self._dead_message(message_id)
         if row is None or not self.store.revive_message(row.message, actor=actor, note=note):
             raise NotFound(f"no dead message is {message_id!r}; its id is job/seq/n")

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.clock import Instant, micros, to_datetime, to_instant
+from ulak.core.acts import must_act
 from ulak.core.checks import STORABLE_NAME
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, Submission, check_submission
@@ -270,7 +271,7 @@ class Scheduling(Reads):
             UnknownName: there is no such schedule.
         """
         row = self._find_schedule(schedule)
-        self.store.pause_schedule(row.name, actor=actor, note=note)
+        self.store.pause_schedule(row.name, actor=must_act(actor), note=note)
         return self.get_schedule(schedule)
 
     def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
@@ -281,7 +282,7 @@ class Scheduling(Reads):
         """
         row = self._find_schedule(schedule)
         following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
-        self.store.resume_schedule(row.name, next_at=following, actor=actor, note=note)
+        self.store.resume_schedule(row.name, next_at=following, actor=must_act(actor), note=note)
         return self.get_schedule(schedule)
 
     def run_schedule(self, schedule: str, *, actor: str = "") -> Job:

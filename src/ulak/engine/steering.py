@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ulak.clock import Instant, micros, rfc3339, to_datetime, to_instant
+from ulak.core.acts import must_act
 from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
@@ -116,7 +117,7 @@ class Steering(Reads):
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
         store = self._steered()
-        row = store.change_limit(name, n, actor=_actor(actor), note=note)
+        row = store.change_limit(name, n, actor=must_act(actor), note=note)
         if row is None:
             raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
         return _limit(row)
@@ -147,7 +148,7 @@ class Steering(Reads):
                 raise BadInput(wrong)
             terms = rate.terms()
         store = self._steered()
-        row = store.change_rate(name, terms, actor=_actor(actor), note=note)
+        row = store.change_rate(name, terms, actor=must_act(actor), note=note)
         if row is None:
             raise UnknownName(f'there is no rate "{name}"; there are {_list(store.rates())}')
         return _rate(row)
@@ -187,7 +188,7 @@ class Steering(Reads):
             BadInput: the end has passed.
         """
         kind, name = self._pausable(queue, flow, key)
-        store, who = self._steered(), _actor(actor)
+        store, who = self._steered(), must_act(actor)
         now = store.clock.now()
         ends = None if until is None else _instant(until, now)
         if ends is not None and ends <= now:
@@ -213,7 +214,7 @@ class Steering(Reads):
         """
         kind, name = self._pausable(queue, flow, key)
         store = self._steered()
-        ended = store.resume(kind, name, actor=_actor(actor), note=note)
+        ended = store.resume(kind, name, actor=must_act(actor), note=note)
         if ended is None:
             known = names([f"{row.kind} {row.name}" for row in store.pauses()])
             raise UnknownName(f'the {kind} "{name}" is not paused; what is paused: {known}')
@@ -259,7 +260,7 @@ class Steering(Reads):
         """
         if weight is not None and not 1 <= weight <= HEAVIEST:
             raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")
-        store, who = self._steered(), _actor(actor)
+        store, who = self._steered(), must_act(actor)
         store.weigh(tenant, weight, actor=who, note=note)
         if weight is None:
             return None
@@ -298,12 +299,6 @@ def _cannot(features: Features, what: str) -> NotSupported:
     return NotSupported(
         f"{what} is not to be had from the {features.name} store; connect to SQLite or PostgreSQL"
     )
-
-
-def _actor(actor: str) -> str:
-    if not actor:
-        raise BadInput("say who acts: actor= must not be empty")
-    return actor
 
 
 def _instant(until: datetime | timedelta, now: Instant) -> Instant:

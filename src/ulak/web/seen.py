@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from ulak.auth.principal import Principal
+from ulak.auth.principal import ANONYMOUS, Principal
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound
-
-ANONYMOUS: Final = "anonymous"
 
 
 def seen(engine: Engine, job_id: str, principal: Principal) -> Job:

@@ -1,4 +1,4 @@
-"""Flow control: limits, rates, pauses, weights, and the lines of audit that go with them."""
+"""Flow control: limits, rates, pauses, weights; each act writes its line of audit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from ulak.clock import Instant
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE
-from ulak.store.postgres import slots
+from ulak.store.postgres import audit, slots
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.protocol import (
-    AuditRow,
     BucketRow,
     LimitRow,
     PauseRow,
@@ -80,21 +79,6 @@ WEIGHTS = f"SELECT {_columns(WeightRow)} FROM ulak.weights ORDER BY tenant"
 WEIGHT = "SELECT weight FROM ulak.weights WHERE tenant = %s::text FOR UPDATE"
 PUT_WEIGHT = _put("weights", WeightRow, "tenant")
 FORGET_WEIGHT = "DELETE FROM ulak.weights WHERE tenant = %s::text"
-
-NOTE = """
-    INSERT INTO ulak.audit (at, actor, act, subject, note, details)
-    VALUES (%s::bigint, %s::text, %s::text, %s::text, %s::text, %s::text)
-"""
-AUDIT = f"""
-    SELECT {_columns(AuditRow)} FROM ulak.audit WHERE position < %s::bigint
-    ORDER BY position DESC LIMIT %s::bigint
-"""
-AUDIT_OF = f"""
-    SELECT {_columns(AuditRow)} FROM ulak.audit
-    WHERE subject = %s::text AND position < %s::bigint
-    ORDER BY position DESC LIMIT %s::bigint
-"""
-LAST_POSITION = 2**62
 
 IDLE_KEYS = """
     SELECT limit_name FROM ulak.slots AS s
@@ -165,7 +149,7 @@ def change_limit(
         return None
     new = control.changed_limit(known, n, actor, t.now)
     _put_limit(t, new)
-    _note(t, actor, control.LIMIT_CHANGED, name, note, control.limit_details(known, new))
+    audit.note(t, actor, control.LIMIT_CHANGED, name, note, control.limit_details(known, new))
     return new
 
 
@@ -203,7 +187,7 @@ def change_rate(
         return None
     new = control.changed_rate(known, terms, actor, t.now)
     _put_rate(t, known, new)
-    _note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
+    audit.note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
     return new
 
 
@@ -231,7 +215,7 @@ def pause(t: Transaction, new: PauseRow) -> PauseRow | None:
     before = _pause(t, new.kind, new.name)
     t.db.execute(PUT_PAUSE, tuple(new))
     details = control.pause_details(new.until_at, before)
-    _note(t, new.actor, control.PAUSED, f"{new.kind}/{new.name}", new.note, details)
+    audit.note(t, new.actor, control.PAUSED, f"{new.kind}/{new.name}", new.note, details)
     return before
 
 
@@ -253,7 +237,7 @@ def resume(t: Transaction, kind: str, name: str, *, actor: str, note: str) -> Pa
         return None
     t.db.execute(PUT_PAUSE, tuple(known._replace(until_at=t.now)))
     details = control.pause_details(t.now, known)
-    _note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
+    audit.note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
     end_pauses(t)
     t.made_due = True
     return known
@@ -288,7 +272,7 @@ def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
     return None if found is None or control.is_over(found, t.now) else found
 
 
-# --- weights, audit, upkeep -----------------------------------------------------
+# --- weights, upkeep -----------------------------------------------------
 
 
 def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
@@ -299,14 +283,8 @@ def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: 
         t.db.execute(FORGET_WEIGHT, (tenant,))
     else:
         t.db.execute(PUT_WEIGHT, (tenant, weight, actor, t.now))
-    _note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
+    audit.note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
     return before
-
-
-def _note(
-    t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
-) -> None:
-    t.db.execute(NOTE, (t.now, actor, act, subject, note or None, details))
 
 
 def sweep(t: Transaction, limit: int) -> int:
@@ -344,12 +322,3 @@ def pauses(db: Session, now: Instant) -> list[PauseRow]:
 
 def weights(db: Session) -> list[WeightRow]:
     return [WeightRow(*row) for row in db.rows(WEIGHTS)]
-
-
-def audit_trail(db: Session, subject: str | None, before: int | None, limit: int) -> list[AuditRow]:
-    below = LAST_POSITION if before is None else before
-    if subject is None:
-        found = db.rows(AUDIT, (below, limit))
-    else:
-        found = db.rows(AUDIT_OF, (subject, below, limit))
-    return [AuditRow(*row) for row in found]

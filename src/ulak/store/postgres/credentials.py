@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ulak.clock import Instant
 from ulak.store.credentials import changed, details_of, subject_of
+from ulak.store.postgres import audit
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.control import NOTE
 from ulak.store.protocol import CredentialRow
 
 COLUMNS = ", ".join(CredentialRow._fields)
@@ -35,7 +35,7 @@ FORGET = "DELETE FROM ulak.credentials WHERE kind = %s::text AND expires_at < %s
 def add(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
     is_new = t.db.touch(ADD, tuple(row)) == 1
     if is_new:
-        _audit(t, row, None, act=act, actor=actor, note=note)
+        audit.note(t, actor, act, subject_of(row), note, details_of(row, None))
     return is_new
 
 
@@ -45,21 +45,8 @@ def change(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: st
     if new is None:
         return False
     t.db.execute(CHANGE, (*new, row.kind, row.id))
-    _audit(t, new, stored, act=act, actor=actor, note=note)
+    audit.note(t, actor, act, subject_of(row), note, details_of(new, stored))
     return True
-
-
-def _audit(
-    t: Transaction,
-    row: CredentialRow,
-    before: CredentialRow | None,
-    *,
-    act: str,
-    actor: str,
-    note: str,
-) -> None:
-    details = details_of(row, before)
-    t.db.execute(NOTE, (t.now, actor, act, subject_of(row), note or None, details))
 
 
 def note_use(t: Transaction, kind: str, id: str, at: Instant) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from ulak.clock import Instant
 from ulak.core.job import Message
 from ulak.store import messages
+from ulak.store.postgres import audit
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.control import NOTE
 from ulak.store.postgres.values import (
     OUTBOX_COLUMNS,
     Blobs,
@@ -148,8 +148,8 @@ def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
         return False
     t.db.execute(DROP_HEADS, (key,))
     t.db.execute(RAISE_HEADS, (key,))
-    said = (t.now, actor, messages.REVIVE, messages.subject_of(message), note or None)
-    t.db.execute(NOTE, (*said, messages.details_of(message)))
+    subject, details = messages.subject_of(message), messages.details_of(message)
+    audit.note(t, actor, messages.REVIVE, subject, note, details)
     return True
 
 

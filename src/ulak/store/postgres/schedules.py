@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ulak.clock import Instant
-from ulak.store.postgres import intake
+from ulak.store.postgres import audit, intake
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.control import NOTE
 from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import ScheduleRow, Tick, TickRow
 from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
@@ -109,20 +108,15 @@ def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
 def pause(t: Transaction, name: str, actor: str, note: str) -> bool:
     paused = t.db.rows(PAUSE, (t.now, actor, note, name))
     for (next_at,) in paused:
-        _audit(t, PAUSED, name, next_at, actor, note)
+        audit.note(t, actor, PAUSED, subject_of(name), note, details_of(next_at))
     return bool(paused)
 
 
 def resume(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
     is_resumed = t.db.touch(RESUME, (next_at, name)) == 1
     if is_resumed:
-        _audit(t, RESUMED, name, next_at, actor, note)
+        audit.note(t, actor, RESUMED, subject_of(name), note, details_of(next_at))
     return is_resumed
-
-
-def _audit(t: Transaction, act: str, name: str, next_at: Instant, actor: str, note: str) -> None:
-    line = (t.now, actor, act, subject_of(name), note or None, details_of(next_at))
-    t.db.execute(NOTE, line)
 
 
 def every(db: Session) -> list[ScheduleRow]:

@@ -16,6 +16,7 @@ from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
 from ulak.store.caller import Driver, Steps
 from ulak.store.postgres import (
+    audit,
     caller,
     claims,
     commits,
@@ -359,7 +360,7 @@ class PostgresStore:
     def audit_trail(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
-        return self._read(lambda db: control.audit_trail(db, subject, before, limit))
+        return self._read(lambda db: audit.trail(db, subject, before, limit))
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 

@@ -8,10 +8,9 @@ from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
 from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE
-from ulak.store.postgres import keys, months, slots
+from ulak.store.postgres import audit, keys, months, slots
 from ulak.store.postgres.commits import COUNT_REQUESTS, REQUESTS_OF, settle
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.control import NOTE
 from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import (
     JOB_COLUMNS,
@@ -213,8 +212,8 @@ def prune(t: Transaction, before: Instant, limit: int, actor: str, note: str) ->
         t.db.execute(statement, (ids,))
     keys.free(t.db, [((r[5], r[1], r[6]), r[0]) for r in ended if r[6] is not None])
     if actor:
-        said = (t.now, actor, pruning.PRUNE, pruning.SUBJECT, note or None)
-        t.db.execute(NOTE, (*said, pruning.details_of(len(ended), before)))
+        details = pruning.details_of(len(ended), before)
+        audit.note(t, actor, pruning.PRUNE, pruning.SUBJECT, note, details)
     return len(ended)
 
 

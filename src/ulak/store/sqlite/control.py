@@ -1,4 +1,4 @@
-"""Flow control: limits, rates, pauses, weights, and the lines of audit that go with them."""
+"""Flow control: limits, rates, pauses, weights; each act writes its line of audit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY
 from ulak.store.protocol import (
-    AuditRow,
     BucketRow,
     LimitRow,
     PauseRow,
     RateRow,
     WeightRow,
 )
-from ulak.store.sqlite import keys
+from ulak.store.sqlite import audit, keys
 from ulak.store.sqlite.writer import Transaction
 
 
@@ -78,16 +77,6 @@ WEIGHT = "SELECT weight FROM weights WHERE tenant = ?"
 PUT_WEIGHT = _put("weights", WeightRow, "tenant")
 FORGET_WEIGHT = "DELETE FROM weights WHERE tenant = ?"
 
-NOTE = "INSERT INTO audit (at, actor, act, subject, note, details) VALUES (?, ?, ?, ?, ?, ?)"
-AUDIT = f"""
-    SELECT {_columns(AuditRow)} FROM audit WHERE position < ? ORDER BY position DESC LIMIT ?
-"""
-AUDIT_OF = f"""
-    SELECT {_columns(AuditRow)} FROM audit WHERE subject = ? AND position < ?
-    ORDER BY position DESC LIMIT ?
-"""
-LAST_POSITION = 2**62
-
 IDLE_KEYS = """
     SELECT limit_name FROM slots AS s
     WHERE n = 1 AND limit_name LIKE '%/%/%'
@@ -145,7 +134,7 @@ def change_limit(
     new = control.changed_limit(known, n, actor, t.now)
     _put_limit(t, new)
     details = control.limit_details(known, new)
-    _note(t, actor, control.LIMIT_CHANGED, name, note, details)
+    audit.note(t, actor, control.LIMIT_CHANGED, name, note, details)
     return new
 
 
@@ -189,7 +178,7 @@ def change_rate(
         return None
     new = control.changed_rate(known, terms, actor, t.now)
     _put_rate(t, known, new)
-    _note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
+    audit.note(t, actor, control.RATE_CHANGED, name, note, control.rate_details(known, new))
     return new
 
 
@@ -218,7 +207,7 @@ def pause(t: Transaction, new: PauseRow) -> PauseRow | None:
     t.db.execute(PUT_PAUSE, new)
     subject = f"{new.kind}/{new.name}"
     details = control.pause_details(new.until_at, before)
-    _note(t, new.actor, control.PAUSED, subject, new.note, details)
+    audit.note(t, new.actor, control.PAUSED, subject, new.note, details)
     return before
 
 
@@ -240,7 +229,7 @@ def resume(t: Transaction, kind: str, name: str, *, actor: str, note: str) -> Pa
         return None
     t.db.execute(PUT_PAUSE, known._replace(until_at=t.now))
     details = control.pause_details(t.now, known)
-    _note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
+    audit.note(t, actor, control.RESUMED, f"{kind}/{name}", note, details)
     end_pauses(t)
     t.made_due = True
     return known
@@ -275,7 +264,7 @@ def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
     return None if found is None or control.is_over(found, t.now) else found
 
 
-# --- weights, audit, upkeep -----------------------------------------------------
+# --- weights, upkeep -----------------------------------------------------
 
 
 def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
@@ -286,14 +275,8 @@ def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: 
         t.db.execute(FORGET_WEIGHT, (tenant,))
     else:
         t.db.execute(PUT_WEIGHT, (tenant, weight, actor, t.now))
-    _note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
+    audit.note(t, actor, control.WEIGHED, tenant, note, control.weight_details(weight, before))
     return before
-
-
-def _note(
-    t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
-) -> None:
-    t.db.execute(NOTE, (t.now, actor, act, subject, note or None, details))
 
 
 def sweep(t: Transaction, limit: int) -> int:
@@ -330,14 +313,3 @@ def pauses(db: sqlite3.Connection, now: Instant) -> list[PauseRow]:
 
 def weights(db: sqlite3.Connection) -> list[WeightRow]:
     return [WeightRow(*row) for row in db.execute(WEIGHTS).fetchall()]
-
-
-def audit_trail(
-    db: sqlite3.Connection, subject: str | None, before: int | None, limit: int
-) -> list[AuditRow]:
-    below = LAST_POSITION if before is None else before
-    if subject is None:
-        found = db.execute(AUDIT, (below, limit))
-    else:
-        found = db.execute(AUDIT_OF, (subject, below, limit))
-    return [AuditRow(*row) for row in found.fetchall()]

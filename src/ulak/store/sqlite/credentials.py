@@ -7,7 +7,7 @@ import sqlite3
 from ulak.clock import Instant
 from ulak.store.credentials import changed, details_of, subject_of
 from ulak.store.protocol import CredentialRow
-from ulak.store.sqlite.control import NOTE
+from ulak.store.sqlite import audit
 from ulak.store.sqlite.writer import Transaction
 
 COLUMNS = ", ".join(CredentialRow._fields)
@@ -27,7 +27,7 @@ FORGET = "DELETE FROM credentials WHERE kind = ? AND expires_at < ?"
 def add(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
     is_new = t.db.execute(ADD, row).rowcount == 1
     if is_new:
-        _audit(t, row, None, act=act, actor=actor, note=note)
+        audit.note(t, actor, act, subject_of(row), note, details_of(row, None))
     return is_new
 
 
@@ -37,21 +37,8 @@ def change(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: st
     if new is None:
         return False
     t.db.execute(CHANGE, (*new, row.kind, row.id))
-    _audit(t, new, stored, act=act, actor=actor, note=note)
+    audit.note(t, actor, act, subject_of(row), note, details_of(new, stored))
     return True
-
-
-def _audit(
-    t: Transaction,
-    row: CredentialRow,
-    before: CredentialRow | None,
-    *,
-    act: str,
-    actor: str,
-    note: str,
-) -> None:
-    details = details_of(row, before)
-    t.db.execute(NOTE, (t.now, actor, act, subject_of(row), note or None, details))
 
 
 def note_use(t: Transaction, kind: str, id: str, at: Instant) -> None:

@@ -9,7 +9,7 @@ from ulak.clock import Instant
 from ulak.core.job import Message
 from ulak.store import messages
 from ulak.store.protocol import OutboxRow
-from ulak.store.sqlite.control import NOTE
+from ulak.store.sqlite import audit
 from ulak.store.sqlite.rows import OUTBOX_COLUMNS, as_message_row
 from ulak.store.sqlite.writer import Transaction
 
@@ -81,8 +81,8 @@ def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
         return False
     t.db.execute(DROP_HEAD, (message.key,))
     t.db.execute(RAISE_HEAD, (message.key,))
-    said = (t.now, actor, messages.REVIVE, messages.subject_of(message), note or None)
-    t.db.execute(NOTE, (*said, messages.details_of(message)))
+    subject, details = messages.subject_of(message), messages.details_of(message)
+    audit.note(t, actor, messages.REVIVE, subject, note, details)
     return True
 
 

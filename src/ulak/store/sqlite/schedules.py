@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.store.protocol import ScheduleRow, Tick, TickRow
-from ulak.store.sqlite import intake
-from ulak.store.sqlite.control import NOTE
+from ulak.store.sqlite import audit, intake
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.writer import Transaction
 from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
@@ -88,20 +87,15 @@ def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
 def pause(t: Transaction, name: str, actor: str, note: str) -> bool:
     paused = t.db.execute(PAUSE, (t.now, actor, note, name)).fetchone()
     if paused is not None:
-        _audit(t, PAUSED, name, paused[0], actor, note)
+        audit.note(t, actor, PAUSED, subject_of(name), note, details_of(paused[0]))
     return paused is not None
 
 
 def resume(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
     is_resumed = t.db.execute(RESUME, (next_at, name)).rowcount == 1
     if is_resumed:
-        _audit(t, RESUMED, name, next_at, actor, note)
+        audit.note(t, actor, RESUMED, subject_of(name), note, details_of(next_at))
     return is_resumed
-
-
-def _audit(t: Transaction, act: str, name: str, next_at: Instant, actor: str, note: str) -> None:
-    line = (t.now, actor, act, subject_of(name), note or None, details_of(next_at))
-    t.db.execute(NOTE, line)
 
 
 def every(db: sqlite3.Connection) -> list[ScheduleRow]:

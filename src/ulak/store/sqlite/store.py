@@ -41,6 +41,7 @@ from ulak.store.protocol import (
     WorkerRow,
 )
 from ulak.store.sqlite import (
+    audit,
     caller,
     claims,
     commits,
@@ -272,7 +273,7 @@ class SqliteStore:
     def audit_trail(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
-        return self._read(lambda db: control.audit_trail(db, subject, before, limit))
+        return self._read(lambda db: audit.trail(db, subject, before, limit))
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 

@@ -10,9 +10,8 @@ from ulak.core.job import JobRow, Request
 from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE
 from ulak.store.protocol import Progress
-from ulak.store.sqlite import keys
+from ulak.store.sqlite import audit, keys
 from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
-from ulak.store.sqlite.control import NOTE
 from ulak.store.sqlite.intake import find_job
 from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, pack
 from ulak.store.sqlite.tokens import Buckets
@@ -163,6 +162,6 @@ def prune(t: Transaction, before: Instant, limit: int, actor: str, note: str) ->
     held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
     t.db.executemany(FORGET_KEY, held)
     if ended and actor:
-        said = (t.now, actor, pruning.PRUNE, pruning.SUBJECT, note or None)
-        t.db.execute(NOTE, (*said, pruning.details_of(len(ended), before)))
+        details = pruning.details_of(len(ended), before)
+        audit.note(t, actor, pruning.PRUNE, pruning.SUBJECT, note, details)
     return len(ended)
