@@ -14,6 +14,13 @@
     ├── UnknownOutcome          the commit was not acknowledged in time; carries the job id
     ├── Unauthenticated         no credential, or none that is good; carries why
     ├── Forbidden               the caller is known and may not do this
+    ├── IdempotencyError        a protected operation was not executed by this request
+    │   ├── BadKey              (also a BadInput) the idempotency key is missing or no key
+    │   ├── InProgress          the first execution has not ended; carries retry_after
+    │   ├── ClaimLost           it took so long that somebody else has taken over
+    │   ├── AnswerNotStored     it was executed; its answer was too large to be kept
+    │   ├── IdempotencyConflict same key, different request
+    │   └── GuardUnavailable    the store could not be asked, so nothing was executed
     ├── NotSupported            this store cannot do that; names the call and the cure
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
@@ -148,6 +155,56 @@ class Forbidden(UlakError):
     code = "forbidden"
 
 
+class IdempotencyError(UlakError):
+    """A protected operation was not executed by this request, or not to its end."""
+
+    code = "idempotency_error"
+
+
+class BadKey(IdempotencyError, BadInput):
+    """The idempotency key is missing, is no key, or there are two; `code` says which."""
+
+    code = "idempotency_key_invalid"
+
+    def __init__(self, message: str, *, code: str = code) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class InProgress(IdempotencyError):
+    """The first execution under this key has not ended; try again after `retry_after`."""
+
+    code = "idempotency_in_progress"
+
+    def __init__(self, message: str, *, retry_after: timedelta) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ClaimLost(IdempotencyError):
+    """The execution outlived its lease and somebody else has taken over; nothing was stored."""
+
+    code = "idempotency_lease_lost"
+
+
+class AnswerNotStored(IdempotencyError):
+    """It was executed once; what was answered then was too large to be kept."""
+
+    code = "idempotency_response_not_stored"
+
+
+class IdempotencyConflict(IdempotencyError):
+    """The key was used for another request; the first answer stays what it was."""
+
+    code = "idempotency_key_reused"
+
+
+class GuardUnavailable(IdempotencyError):
+    """The store of idempotency records could not be asked: nothing was executed."""
+
+    code = "idempotency_store_unavailable"
+
+
 class NotSupported(UlakError):
     """This store cannot do what was asked; the message names the call and the cure."""
 
@@ -167,6 +224,11 @@ class Contended(StoreError):
     """
 
     code = "store-contended"
+
+    def __init__(self, message: str, *, holder: bytes | None = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+        """What the other transaction has said of its purpose; None when it is not known."""
 
 
 class Refused(StoreError):

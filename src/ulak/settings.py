@@ -133,6 +133,35 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
     return Settings(**found, sources=sources)
 
 
+def read_variables(
+    readers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Read variables of another name than `ULAK_...`, as specifications of services name them.
+
+    Args:
+        readers: For each variable what reads its text, and raises `ValueError` saying what to
+            write instead; what it raises must not quote a secret.
+        environ: The environment, by default the process's own.
+
+    Returns the values of those that are set; an empty variable is not set.
+
+    Raises:
+        BadInput: naming every value that cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    found: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name, read in readers.items():
+        if text := environ.get(name, "").strip():
+            try:
+                found[name] = read(text)
+            except ValueError as error:
+                wrong.append(f"{name}: {error}")
+    if wrong:
+        raise BadInput("; ".join(wrong))
+    return found
+
+
 def variable(name: str) -> str:
     """Name the environment variable of a setting."""
     return PREFIX + name.upper()

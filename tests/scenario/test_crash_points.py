@@ -21,6 +21,8 @@ from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
 from ulak.store.postgres.pipeline import Pipeline
 from ulak.store.protocol import CredentialRow, Progress, ScheduleRow, Store, Tick
+from ulak.store.records import RecordId, RecordRow, RecordStore
+from ulak.store.transaction import TransactionStore
 from ulak.testing import Harness, ManualClock, faults
 
 LEASE = timedelta(minutes=5)
@@ -42,14 +44,18 @@ WRITES = {
     "resume_schedule": "schedule-pause", "add_credential": "credential",
     "change_credential": "credential", "note_use": "credential",
     "forget_credentials": "credential",
+    "claim_record": "record", "renew_records": "record", "mark_record": "record",
+    "finish_record": "record", "release_record": "record", "forget_record": "record",
+    "clean_records": "record", "begin": "transaction",
 }  # fmt: skip
 READS = {
+    "reading",
     "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
     "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
-    "due_schedules", "schedules", "ticks", "find_credential", "credentials",
+    "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
 }  # fmt: skip
 
 
@@ -134,6 +140,7 @@ def work(url: str) -> None:
     store.change_credential(ada, act="disabled", actor="ada", note="")
     store.note_use("user", "ada", 1)
     store.forget_credentials("user", before=1)
+    protect(store)
     say("ended", "all")
     harness.close()
 
@@ -147,6 +154,24 @@ def steer(store: Store) -> None:
     store.resume("queue", "other", actor="ada", note="")
     store.weigh("acme", 2, actor="ada", note="")
     store.sweep(10)
+
+
+def protect(store: Any) -> None:
+    """What guards of protected operations write."""
+    row = RecordRow(
+        "", "pay", "key", "processing", "00", "", "token", None, 1, "charged", "{}", None, None,
+        None, None, None, 0, 0, 0,
+    )  # fmt: skip
+    store.claim_record(row, ttl_us=SECOND, lease_us=SECOND)
+    store.renew_records([row], lease_us=[SECOND])
+    store.mark_record(row, lease_us=SECOND)
+    store.release_record(row)
+    store.forget_record(row.id, actor="ada", note="")
+    store.clean_records(10)
+    transaction = store.begin()
+    transaction.claim_record(row, ttl_us=SECOND, lease_us=None)
+    transaction.finish_record(row._replace(status="completed"), ttl_us=24 * 3600 * SECOND)
+    transaction.commit()
 
 
 def say(word: str, what: str) -> None:
@@ -186,6 +211,8 @@ def test_a_process_killed_at_any_point_of_a_write_loses_nothing(
         assert jobs.keys() >= {what for word, what in said if word == "accepted"}
         ended = {what: word for word, what in said if word in ("shipped", "failed")}
         assert {job_id: jobs[job_id].state for job_id in ended} == ended
+        (answered,) = harness.engine.store.find_records([RecordId("", "pay", "key")])
+        assert (answered is not None) is (point == "transaction.after")
         was_asked = point in ("request.after", "dismiss.before", "dismiss.inside")
         each_moved_once(
             harness, list(jobs), end_of_doubtful="cancelled" if was_asked else "shipped"
@@ -229,7 +256,9 @@ def test_every_kind_of_write_has_a_point_before_inside_and_after_it(shared_url: 
 
 @pytest.mark.shows("E-61")
 def test_every_writing_verb_of_the_protocol_is_a_kind_of_write() -> None:
-    verbs = {n for n in vars(Store) if not n.startswith("_")} - {"features", "clock"}
+    protocols = (Store, RecordStore, TransactionStore)
+    names = {name for protocol in protocols for name in vars(protocol)}
+    verbs = {name for name in names if not name.startswith("_")} - {"features", "clock"}
     assert verbs == WRITES.keys() | READS
     assert set(WRITES.values()) == set(KINDS)
 

@@ -18,6 +18,7 @@ from ulak.core.outcome import Finished, Left
 from ulak.errors import Contended, UnknownOutcome
 from ulak.store.postgres import PostgresStore
 from ulak.testing.conformance import Reopen
+from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.flows import PROVEN, SINGLE
 from ulak.testing.conformance.races import WORKER, Racer, patiently, race
 
@@ -84,7 +85,12 @@ def prove_to_the_same_tenants(racer: Racer) -> None:
 
 @pytest.mark.shows("E-21")
 @pytest.mark.parametrize(
-    "write", [commit_the_same_jobs, submit_the_same_keys, prove_to_the_same_tenants]
+    "write",
+    [
+        commit_the_same_jobs,
+        submit_the_same_keys,
+        pytest.param(prove_to_the_same_tenants, marks=pytest.mark.shows("E-47")),
+    ],
 )
 def test_writes_in_opposite_orders_never_wait_in_a_circle(
     write: Callable[[Racer], None], url: str
@@ -96,6 +102,41 @@ def test_writes_in_opposite_orders_never_wait_in_a_circle(
         (deadlocks,) = db.execute(DEADLOCKS).fetchone() or (None,)
     print(f"{deadlocks} deadlocks in {ROUNDS} rounds")  # noqa: T201 - a figure to look at
     assert deadlocks == 0
+
+
+# --- E-47 ---------------------------------------------------------------------------
+
+
+def is_held(url: str, flow: str, key: str) -> bool:
+    """Whether a transaction that has not ended holds a key. It may give up soon, so ask quickly."""
+    with psycopg.connect(url, options="-c lock_timeout=1ms") as probe:
+        try:
+            probe.execute(HOLD_KEY, (flow, key, NOBODY))
+        except psycopg.errors.LockNotAvailable:
+            return True
+        finally:
+            probe.rollback()
+    return False
+
+
+@pytest.mark.shows("E-47")
+def test_whoever_waits_for_the_head_of_a_chain_holds_everything_else_already(url: str) -> None:
+    """Broken by a head that is taken before the key."""
+    store = PostgresStore(url)
+    store.open()
+    desk = Desk(store)
+    desk.submit(PROVEN)
+    with psycopg.connect(url) as foreign, ThreadPoolExecutor(1) as pool:
+        foreign.execute("SELECT FROM ulak.proof_heads WHERE tenant = '' FOR UPDATE")
+        adding = pool.submit(patiently, store.add, [desk.new(PROVEN, dedup_key="mine")])
+        eventually(lambda: is_held(url, PROVEN.name, "mine"))
+        assert not adding.done()
+        # Nobody waits for the chain of another tenant, or for any who proves nothing.
+        desk.submit(PROVEN, tenant="acme")
+        desk.submit(SINGLE)
+        foreign.rollback()
+        assert adding.result(20)[0].created
+    store.close()
 
 
 # --- E-34 ---------------------------------------------------------------------------

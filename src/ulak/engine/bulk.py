@@ -110,13 +110,13 @@ class Bulk:
 
     Args:
         engine: Whose jobs.
-        secret: Signs tokens: whoever is to take a token of another process has the same one.
+        key: Signs tokens, and nothing else: whoever is to take a token of another process has
+            the same one.
     """
 
-    def __init__(self, engine: Engine, secret: bytes) -> None:
+    def __init__(self, engine: Engine, key: bytes) -> None:
         self._engine = engine
-        # A key of its own: what signs logins signs nothing else.
-        self._key = hmac.digest(secret, b"ulak bulk", "sha256")
+        self._key = key
 
     def count(self, act: BulkAct, actor: Actor) -> Counted:
         """Count what the filter matches and what the act is for; nothing is changed.

@@ -38,6 +38,7 @@ from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import FLOW, Tracing, describe_submit, submitting
+from ulak.engine.transactions import Transactions
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import Job
 from ulak.engine.why import Why, why
@@ -59,7 +60,7 @@ USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
-class Engine(Acts, Scheduling, Steering, Outbox):
+class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for

@@ -17,6 +17,7 @@ from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
 from ulak.store.caller import Guest
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
+from ulak.store.transaction import refuse_while_holding
 
 log = logging.getLogger("ulak.intake")
 
@@ -123,6 +124,7 @@ class Intake:
         Raises:
             Overloaded: too much is waiting already; nothing was accepted.
         """
+        refuse_while_holding(self._store)
         future: Future[list[Added]] = Future()
         with self._lock:
             self._enqueue(_offer(jobs, future, time.monotonic() + self._patience_s))
@@ -134,6 +136,7 @@ class Intake:
         Raises:
             TimeoutError: no answer came in time; the jobs may or may not be stored.
         """
+        refuse_while_holding(self._store)
         reply = Reply()
         give_up_at = time.monotonic() + timeout_s
         with self._lock:

@@ -60,14 +60,20 @@ class Threads:
 
 
 class Aside:
-    """One thread that does what would stop a loop, one thing after the other.
+    """One thread that does what would stop a loop, one thing after the other; or a few.
 
     An executor could do the same; each way through it takes three times as long, and a job that
     is claimed takes two of them.
+
+    Args:
+        name: What the threads are called.
+        size: How many there are at most.
+        at_once: Whether a thread begins before the loop goes on: sooner for one, slower for many.
     """
 
-    def __init__(self, name: str) -> None:
-        self._thread = Threads(1, name)
+    def __init__(self, name: str, size: int = 1, *, at_once: bool = True) -> None:
+        self._thread = Threads(size, name)
+        self._at_once = at_once
 
     def run(
         self,
@@ -91,7 +97,8 @@ class Aside:
                 call_on(loop, _settle, future, answer, then)
 
         self._thread.run(work)
-        time.sleep(0)  # lets go of the interpreter: that thread begins before this loop goes on
+        if self._at_once:
+            time.sleep(0)  # lets go of the interpreter
         return future
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:

@@ -15,7 +15,7 @@ KINDS: Final = (
     "commit", "add", "claim", "renew", "register", "unregister", "request", "dismiss", "report",
     "unpark", "fold", "prune", "take", "settle", "revive", "declare", "limit", "rate", "pause",
     "resume", "weigh", "sweep",
-    "schedules", "tick", "schedule-pause", "credential",
+    "schedules", "tick", "schedule-pause", "credential", "record", "transaction",
 )  # fmt: skip
 """Every kind of write transaction that a store has."""
 

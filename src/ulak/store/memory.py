@@ -35,6 +35,7 @@ from ulak.store.batches import must_be_a_batch, refusal_of
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
 from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_credentials import MemoryCredentials
+from ulak.store.memory_records import MemoryRecords
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
@@ -54,7 +55,7 @@ Due = tuple[str, JobRow]
 """A job and the lane or the family by which it was found."""
 
 
-class MemoryStore(MemorySchedules, MemoryCredentials):
+class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     """A `Store` in the memory of this process."""
 
     features = Features(

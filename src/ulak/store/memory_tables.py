@@ -31,6 +31,7 @@ from ulak.store.protocol import (
     WeightRow,
     WorkerRow,
 )
+from ulak.store.records import RecordId, RecordRow
 
 Key = tuple[str, str, str]
 
@@ -75,6 +76,7 @@ class MemoryTables:
         """Per family of lanes and tenant: how much it has had, and had had before its last turn."""
         self._audit: list[AuditRow] = []
         self._credentials: dict[tuple[str, str], CredentialRow] = {}
+        self._records: dict[RecordId, RecordRow] = {}
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:

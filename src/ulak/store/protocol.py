@@ -15,6 +15,7 @@ from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store.records import RecordStore
 
 LARGEST_BATCH = 500
 LARGEST_BATCH_BYTES = 4 * 1024 * 1024
@@ -36,6 +37,17 @@ class Features:
     """`submit(connection=...)` writes in the caller's own transaction: it is a `caller.Guest`."""
     stage_transactions: bool = False
     """Stages may have `transaction=True`: it is a `stage.StageStore`."""
+    open_transactions: bool = False
+    """Rows of a program, jobs and idempotency records may be one commit: it is a
+    `transaction.TransactionStore`."""
+    on_loop: bool = False
+    """Such a transaction may begin and end on an event loop: it is a
+    `transaction.LoopTransaction`."""
+    one_writer: bool = False
+    """While such a transaction is open, nobody else writes: it is a
+    `transaction.PartedTransaction`."""
+    dialect: str = ""
+    """Which SQL the connections of its transactions speak: `sqlite`, `postgresql`, or none."""
     flow_control: bool = False
     """Limits with keys, rates, pauses and fair flows are kept to."""
     durability: str = ""
@@ -352,7 +364,7 @@ class JobFilter:
     queue: str | None = None
 
 
-class Store(Protocol):
+class Store(RecordStore, Protocol):
     """The truth about every job."""
 
     features: Features

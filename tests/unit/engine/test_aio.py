@@ -12,6 +12,7 @@ NO_VERBS = {
     "add", "aio", "apart", "close", "flows", "flows_by_version", "is_open", "job", "lifespan",
     "moved", "on_move", "on_ring", "open", "prepare", "publish", "resource", "unknown_outcome",
     "worker", "working", "schedule", "declared_schedules", "keep_schedules", "target", "key_of",
+    "reading", "transaction",
 }  # fmt: skip
 
 

@@ -112,7 +112,7 @@ class Session:
         cursor: psycopg.Cursor[Row] | None = None,
     ) -> None:
         self.connection = connection
-        self.pipeline = Pipeline(connection, prepare=prepare)
+        self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
         self._cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
         self._prepare = prepare
@@ -270,7 +270,7 @@ class Connections:
                 if tries == MOST_TRIES:
                     raise StoreError(f"PostgreSQL: {_said(error)}") from error
                 time.sleep(self._draw.random() * 0.002 * tries)
-            except _FOREIGN as error:
+            except FOREIGN as error:
                 if isinstance(error, errors.LockNotAvailable):
                     self._wary_until = time.monotonic() + WARY_FOR_S
                 raise translated(error) from error
@@ -319,7 +319,7 @@ class Connections:
         try:
             with self._session() as db:
                 return work(db)
-        except _FOREIGN as error:
+        except FOREIGN as error:
             raise translated(error) from error
 
     # --- connections ------------------------------------------------------------
@@ -331,7 +331,7 @@ class Connections:
             yield session
         except BaseException:
             # What is open is taken back: by the server when the connection is lost or given up.
-            if not _is_rolled_back(session):
+            if not is_rolled_back(session):
                 session.connection.close()
             raise
         finally:
@@ -417,7 +417,8 @@ class Connections:
             session.connection.close()
 
 
-def _is_rolled_back(session: Session) -> bool:
+def is_rolled_back(session: Session) -> bool:
+    """Take back what is open on a connection; tell whether it can be used again."""
     connection = session.connection
     if connection.closed:
         return False
@@ -436,7 +437,7 @@ _IN_THE_WAY = (
     errors.DeadlockDetected,
     errors.InvalidSqlStatementName,
 )
-_FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
+FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 
 
 def translated(error: Exception) -> StoreError:

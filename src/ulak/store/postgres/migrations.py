@@ -12,7 +12,7 @@ from ulak.store.postgres.connections import Session
 OLDEST_SERVER = 14
 """The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
 
-NEWEST = 3
+NEWEST = 4
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 # Whoever creates or upgrades the schema does it alone; the number is "ulak" in letters.

@@ -11,22 +11,25 @@ a cast: a NULL says nothing of its type.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.abc import PQGen
+from psycopg.abc import AdaptContext, PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
 from ulak.store.postgres.values import Row
+
+T = TypeVar("T")
 
 _PLACE = re.compile(r"%\((\w+)\)s|%(s)|%(%)")
 
@@ -74,10 +77,13 @@ class Pipeline:
         "_transformer", "is_open",
     )  # fmt: skip
 
-    def __init__(self, connection: psycopg.Connection[Any], *, prepare: bool) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], *, prepare: bool, values: AdaptContext
+    ) -> None:
+        """Write and read values as `values` does: the connection, or a cursor of it."""
         self._connection = connection
         self._prepare = prepare
-        self._transformer = Transformer(connection)
+        self._transformer = Transformer(values)
         self._names: dict[str, bytes] = {}
         self._new_names: dict[str, bytes] = {}
         """What is prepared only if nothing that was sent before it is refused."""
@@ -87,10 +93,14 @@ class Pipeline:
         self.is_open = False
 
     def __enter__(self) -> Self:
+        self.enter()
+        return self
+
+    def enter(self) -> None:
+        """Begin to send; until `leave`, or the end of a block."""
         self._connection.pgconn.enter_pipeline_mode()
         self._awaited.clear()
         self.is_open = True
-        return self
 
     def __exit__(
         self,
@@ -104,20 +114,49 @@ class Pipeline:
             psycopg.Error: the server refused a statement, or it is gone.
         """
         self.is_open = False
-        names, self._new_names = self._new_names, {}
         if self._connection.closed:
+            self._new_names = {}
             if kind is None:
                 raise psycopg.OperationalError("the connection is lost")
             return
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
         self._awaited.append(None)
-        results = self._wait(pgconn)
-        pgconn.exit_pipeline_mode()
-        if kind is not None:
-            return
-        self._refuse(results)
-        self._names |= names
+        self._leave(self._wait(pgconn), is_well=kind is None)
+
+    async def leave(self) -> None:
+        """Wait for everything as the end of a block does, while the event loop goes on.
+
+        Raises:
+            psycopg.Error: the server refused a statement, or it is gone.
+        """
+        self.is_open = False
+        if self._connection.closed:
+            raise psycopg.OperationalError("the connection is lost")
+        pgconn = self._connection.pgconn
+        pgconn.pipeline_sync()
+        self._awaited.append(None)
+        awaited, self._awaited = self._awaited, []
+        try:
+            results = await _on_loop(_results(pgconn, len(awaited)), pgconn.socket)
+        except BaseException:
+            # Interrupted in the middle of the answers: nobody can tell the next ones from them.
+            self._connection.close()
+            raise
+        self._hand_out(awaited, results)
+        self._leave(results, is_well=True)
+
+    def _leave(self, results: Sequence[PGresult], *, is_well: bool) -> None:
+        names, self._new_names = self._new_names, {}
+        self._connection.pgconn.exit_pipeline_mode()
+        if is_well:
+            self._refuse(results)
+            self._names |= names
+
+    def stop_preparing(self) -> None:
+        """Send every statement in full from now on: somebody else uses the connection too, and
+        what psycopg does for them may deallocate what was prepared here."""
+        self._prepare = False
 
     def part(self) -> None:
         """End here what is refused or not as a whole: what follows is an extra.
@@ -201,11 +240,16 @@ class Pipeline:
             # Interrupted in the middle of the answers: nobody can tell the next ones from them.
             self._connection.close()
             raise
+        self._hand_out(awaited, results)
+        return results
+
+    def _hand_out(
+        self, awaited: Sequence[LateRows | None], results: Sequence[PGresult]
+    ) -> None:  # fmt: skip
         for answer, result in zip(awaited, results, strict=True):
             if answer is not None and result.status == ExecStatus.TUPLES_OK:
                 self._transformer.set_pgresult(result)
                 answer.rows = self._transformer.load_rows(0, result.ntuples, tuple)
-        return results
 
     def _refuse(self, results: Sequence[PGresult]) -> None:
         for result in results:
@@ -239,3 +283,32 @@ def _results(pgconn: PGconn, number: int) -> PQGen[list[PGresult]]:
         if result.status != ExecStatus.PIPELINE_SYNC:
             pgconn.get_result()  # the end of this statement's answers
     return results
+
+
+async def _on_loop(answers: PQGen[T], socket: int) -> T:
+    """Run a generator that waits for a socket; others have the loop meanwhile."""
+    loop = asyncio.get_running_loop()
+    try:
+        wanted = next(answers)
+        while True:
+            ready: asyncio.Future[Ready] = loop.create_future()
+            if wanted & Wait.R:
+                loop.add_reader(socket, _is_ready, ready, Ready.R)
+            if wanted & Wait.W:
+                loop.add_writer(socket, _is_ready, ready, Ready.W)
+            try:
+                state = await ready
+            finally:
+                if wanted & Wait.R:
+                    loop.remove_reader(socket)
+                if wanted & Wait.W:
+                    loop.remove_writer(socket)
+            wanted = answers.send(state)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+def _is_ready(ready: asyncio.Future[Ready], state: Ready) -> None:
+    if not ready.done():
+        ready.set_result(state)

@@ -1,36 +1,25 @@
-"""A stage's own transaction: rows of the program and the stage's move are one commit.
-
-Its connection is not one of those that the store writes with: it is the program's for as long as
-the stage runs, with psycopg's own ways to read and write values. There are as many as stages ran at
-once; they are kept for the next.
-"""
+"""A stage's own transaction: rows of the program and the stage's move are one commit."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from ulak.clock import Clock
 from ulak.core.change import Change, Committed, Receipt
 from ulak.errors import BadInput, StoreError
 from ulak.store import faults
 from ulak.store.postgres import commits
-from ulak.store.postgres.caller import own_cursor
 from ulak.store.postgres.connections import (
     IN_ORDER,
-    Connections,
     Session,
     Transaction,
     settings,
     translated,
 )
-from ulak.store.postgres.values import Row
-
-Connection = psycopg.Connection[Row]
+from ulak.store.postgres.lent import LentConnections
 
 ENDED_BY_HAND = (
     "the stage has ended its transaction itself; leave COMMIT, ROLLBACK and close() to the worker"
@@ -41,77 +30,23 @@ SWALLOWED = (
 )
 
 
-class StageConnections:
-    """Begins transactions for stages, on connections that are used again."""
+def begin_stage(
+    lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]
+) -> PostgresStage:
+    """Begin a transaction.
 
-    def __init__(self, connections: Connections, *, clock: Clock, prepare: bool) -> None:
-        self._connections = connections
-        self._clock = clock
-        self._prepare = prepare
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._closed = False
+    Raises:
+        StoreError: the server does not answer.
+    """
 
-    def begin(self) -> PostgresStage:
-        """Begin a transaction.
-
-        Raises:
-            StoreError: the server does not answer.
-        """
-        with self._lock:
-            if self._closed:
-                raise StoreError("this store is closed")
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            try:
-                return self._begin_on(connection)
-            except psycopg.Error:
-                # It was lost while it lay here: so were the others, most likely.
-                connection.close()
-                self._close_idle()
-        connection = self._connections.connect_plainly()
-        # As every transaction of the store: a change must see what was committed before it.
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        connection.read_only = False
-        try:
-            return self._begin_on(connection)
-        except psycopg.Error as error:
-            connection.close()
-            raise translated(error) from error
-
-    def _begin_on(self, connection: Connection) -> PostgresStage:
-        session = Session(
-            connection,
-            prepare=self._prepare,
-            cursor=own_cursor(psycopg.Cursor(connection, row_factory=tuple_row)),
-        )
+    def begin(session: Session) -> PostgresStage:
         # Inside such a block psycopg refuses commit() and rollback() by hand.
-        block = psycopg.Transaction(connection)
+        session.pipeline.stop_preparing()
+        block = psycopg.Transaction(session.connection)
         block.__enter__()
-        return PostgresStage(session, block, self._clock, self._connections.tell, self._give_back)
+        return PostgresStage(session, block, clock, tell, lent.give_back)
 
-    def _give_back(self, connection: Connection) -> None:
-        idle = connection.info.transaction_status == TransactionStatus.IDLE
-        with self._lock:
-            if idle and not self._closed:
-                # What a stage has set here would surprise the next.
-                connection.row_factory = tuple_row
-                connection.cursor_factory = psycopg.Cursor
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _close_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def close(self) -> None:
-        """Close what is idle now and what is in use when it comes back."""
-        with self._lock:
-            self._closed = True
-        self._close_idle()
+    return lent.lend(begin)
 
 
 class PostgresStage:
@@ -123,7 +58,7 @@ class PostgresStage:
         block: psycopg.Transaction,
         clock: Clock,
         tell: Callable[[Transaction], None],
-        give_back: Callable[[Connection], None],
+        give_back: Callable[[Session], None],
     ) -> None:
         self.connection = session.connection
         self._session = session
@@ -159,7 +94,7 @@ class PostgresStage:
         except psycopg.Error:
             # The stage has left a block of its own open; the server takes everything back.
             self.connection.close()
-        self._give_back(self.connection)
+        self._give_back(self._session)
 
     def _must_be_open(self) -> None:
         status = self.connection.info.transaction_status
@@ -189,4 +124,4 @@ class PostgresStage:
         except psycopg.OperationalError as error:
             raise translated(error) from error
         finally:
-            self._give_back(self.connection)
+            self._give_back(self._session)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ulak.clock import Clock, Instant
@@ -29,6 +31,7 @@ from ulak.store.postgres import (
     months,
     outbox,
     reads,
+    records,
     schedules,
     straight,
     upkeep,
@@ -42,8 +45,10 @@ from ulak.store.postgres.connections import (
     Session,
     Transaction,
 )
+from ulak.store.postgres.lent import LentConnections
 from ulak.store.postgres.listener import Listener
-from ulak.store.postgres.stage import StageConnections
+from ulak.store.postgres.stage import begin_stage
+from ulak.store.postgres.transactions import PostgresTransaction
 from ulak.store.postgres.values import Row
 from ulak.store.protocol import (
     NO_RATES,
@@ -71,6 +76,7 @@ from ulak.store.protocol import (
     WeightRow,
     WorkerRow,
 )
+from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.stage import StageTransaction
 
 T = TypeVar("T")
@@ -108,6 +114,9 @@ class PostgresStore:
             flow_control=True,
             caller_transactions=True,
             stage_transactions=True,
+            open_transactions=True,
+            on_loop=True,
+            dialect="postgresql",
             durability="nothing that was acknowledged is lost, unless the server's "
             "synchronous_commit or fsync is off",
         )
@@ -120,7 +129,7 @@ class PostgresStore:
         self._here: Row | None = None
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
-        self._stages: StageConnections | None = None
+        self._lent: LentConnections | None = None
 
     # --- life -------------------------------------------------------------------
 
@@ -145,14 +154,14 @@ class PostgresStore:
             listener.on_ring(ring)
         listener.wait_until_it_hears()
         self._open, self._listener = connections, listener
-        self._stages = StageConnections(connections, clock=self.clock, prepare=not self._pooled)
+        self._lent = LentConnections(connections, prepare=not self._pooled)
 
     def close(self) -> None:
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
-        stages, self._stages = self._stages, None
-        if stages is not None:
-            stages.close()
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.close()
         if connections is not None:
             connections.close()
         if listener is not None:
@@ -375,9 +384,53 @@ class PostgresStore:
     # --- stages' transactions (`ulak.store.stage.StageStore`) -------------------------
 
     def begin_stage(self) -> StageTransaction:
-        if self._stages is None:
+        return begin_stage(self._to_lend, self.clock, self._db.tell)
+
+    # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
+
+    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> PostgresTransaction:
+        # Only who wants the same key waits for it, so there is nobody to tell the purpose to.
+        return PostgresTransaction(self._to_lend, self.clock, self._db.tell, patience_ms)
+
+    def reading(self) -> AbstractContextManager[psycopg.Connection[Row]]:
+        return self._to_lend.reading()
+
+    @property
+    def _to_lend(self) -> LentConnections:
+        if self._lent is None:
             raise StoreError("this store is not open; call open() first")
-        return self._stages.begin()
+        return self._lent
+
+    # --- idempotency records ----------------------------------------------------
+
+    def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
+        return self._db.run(
+            "record",
+            lambda t: records.claim(t, row, ttl_us, lease_us),
+            patience_ms=COMMIT_PATIENCE_MS,
+        )
+
+    def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
+        return self._db.run("record", lambda t: records.renew(t, rows, lease_us), urgent=True)
+
+    def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
+        return self._db.run("record", lambda t: records.mark(t, row, lease_us))
+
+    def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
+        return self._db.run("record", lambda t: records.finish(t, row, ttl_us))
+
+    def release_record(self, row: RecordRow) -> bool:
+        return self._db.run("record", lambda t: records.release(t, row))
+
+    def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
+        clock = {"now": self.clock.now(), "by_server": isinstance(self.clock, ServerClock)}
+        return self._read(lambda db: records.find(db, clock, ids))
+
+    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
+        return self._db.run("record", lambda t: records.forget(t, id, actor, note))
+
+    def clean_records(self, limit: int) -> int:
+        return self._db.run("record", lambda t: records.clean(t, limit))
 
     # --- upkeep -----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from ulak.errors import StoreError
 
-NEWEST = 4
+NEWEST = 5
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +41,7 @@ from ulak.store.protocol import (
     WeightRow,
     WorkerRow,
 )
+from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.sqlite import (
     audit,
     caller,
@@ -51,10 +53,13 @@ from ulak.store.sqlite import (
     migrations,
     outbox,
     reads,
+    records,
     schedules,
     upkeep,
 )
+from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
 from ulak.store.sqlite.writer import Readers, Writer
+from ulak.store.transaction import refuse_while_holding
 
 T = TypeVar("T")
 
@@ -99,6 +104,9 @@ class SqliteStore:
             durable=True,
             shared=True,
             caller_transactions=True,
+            open_transactions=True,
+            one_writer=True,
+            dialect="sqlite",
             flow_control=True,
             durability=LOSSES[synchronous],
         )
@@ -108,6 +116,7 @@ class SqliteStore:
         self._open_readers: Readers | None = None
         self._rings: list[Callable[[], None]] = []
         self._callers = caller.Callers(self.path)
+        self._lent = self._new_lent()
 
     # --- life -------------------------------------------------------------------
 
@@ -126,9 +135,12 @@ class SqliteStore:
         self._open_writer = writer
 
     def close(self) -> None:
+        refuse_while_holding(self)
         readers, self._open_readers = self._open_readers, None
         writer, self._open_writer = self._open_writer, None
         self._callers.close()
+        lent, self._lent = self._lent, self._new_lent()
+        lent.close()
         if readers is not None:
             readers.close()
         if writer is not None:
@@ -151,11 +163,19 @@ class SqliteStore:
             checkpoint_bytes=self._checkpoint_bytes,
         )
 
+    def _new_lent(self) -> LentTurns:
+        return LentTurns(self.path, clock=self.clock, synchronous=self._synchronous)
+
     @property
-    def _writer(self) -> Writer:
+    def _opened(self) -> Writer:
         if self._open_writer is None:
             raise StoreError(f"{self.path} is not open; call open() first")
         return self._open_writer
+
+    @property
+    def _writer(self) -> Writer:
+        refuse_while_holding(self)
+        return self._opened
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         if self._open_readers is None:
@@ -175,7 +195,7 @@ class SqliteStore:
 
     def wal_size(self) -> int:
         """Answer how many bytes of the WAL are in use."""
-        return self._writer.wal.size()
+        return self._opened.wal.size()
 
     # --- writing ----------------------------------------------------------------
 
@@ -363,6 +383,50 @@ class SqliteStore:
 
     def forget_credentials(self, kind: str, *, before: Instant) -> int:
         return self._writer.run("credential", lambda t: credentials.forget(t, kind, before))
+
+    # --- idempotency records ----------------------------------------------------
+
+    def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
+        return self._writer.run(
+            "record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us)
+        )
+
+    def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
+        return self._writer.run("record", lambda t: records.renew(t, rows, lease_us), urgent=True)
+
+    def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
+        return self._writer.run("record", lambda t: records.mark(t.db, t.now, row, lease_us))
+
+    def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
+        return self._writer.run("record", lambda t: records.finish(t.db, t.now, row, ttl_us))
+
+    def release_record(self, row: RecordRow) -> bool:
+        return self._writer.run("record", lambda t: records.release(t, row))
+
+    def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
+        return self._read(lambda db: records.find(db, self.clock.now(), ids))
+
+    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
+        return self._writer.run("record", lambda t: records.forget(t, id, actor, note))
+
+    def clean_records(self, limit: int) -> int:
+        return self._writer.run("record", lambda t: records.clean(t, limit))
+
+    # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
+
+    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> SqliteTransaction:
+        writer = self._writer
+        patience = PATIENCE_MS if patience_ms is None else patience_ms
+        return self._lent.begin(writer, self._ring, patience, purpose)
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        if self._open_readers is None:
+            raise StoreError(f"{self.path} is not open; call open() first")
+        return self._open_readers.lend()
+
+    def _ring(self) -> None:
+        for ring in self._rings:
+            ring()
 
     # --- outbox -----------------------------------------------------------------
 

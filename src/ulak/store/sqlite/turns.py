@@ -65,6 +65,14 @@ class LockFile:
         """Wait until no other process, and no other store of this one, writes."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
+    def try_acquire(self) -> bool:
+        """Take it if nobody writes; never waits."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def release(self) -> None:
         """Let the next one write."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,9 +117,7 @@ class Writer:
                 faults.point(points.before)
                 transaction, answer = self._transact(work, points.inside)
                 faults.point(points.after)
-                self._writes += 1
-                if self._writes % LOOK_AT_WAL_EVERY == 0 and self.wal.is_long():
-                    self.wal.checkpoint(self.db)
+                self._look_at_wal()
             finally:
                 self._lock_file.release()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
@@ -129,6 +128,44 @@ class Writer:
             for ring in self._rings:
                 ring()
         return answer
+
+    def hold(self) -> None:
+        """Take the turn for somebody who writes on another connection, until `let_go`.
+
+        Raises:
+            StoreError: this store is closed.
+        """
+        self._turns.acquire()
+        self._refuse_if_closed()
+        self._lock_file.acquire()
+
+    def try_hold(self) -> bool:
+        """Take the turn as `hold` does, if nobody has it; never waits."""
+        if not self._turns.try_acquire():
+            return False
+        self._refuse_if_closed()
+        if self._lock_file.try_acquire():
+            return True
+        self._turns.release()
+        return False
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            self._turns.release()
+            raise StoreError("this store is closed")
+
+    def let_go(self) -> None:
+        """Give the turn back, from whichever thread."""
+        try:
+            self._look_at_wal()
+        finally:
+            self._lock_file.release()
+            self._turns.release()
+
+    def _look_at_wal(self) -> None:
+        self._writes += 1
+        if self._writes % LOOK_AT_WAL_EVERY == 0 and self.wal.is_long():
+            self.wal.checkpoint(self.db)
 
     def _transact(self, work: Callable[[Transaction], T], inside: str) -> tuple[Transaction, T]:
         db = self.db
@@ -261,19 +298,37 @@ class Readers:
     def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on a connection of its own; it must have fetched everything it answers."""
         try:
-            with self._lock:
-                if self._closed:
-                    raise StoreError("this store is closed")
-                db = self._idle.pop() if self._idle else None
-            if db is None:
-                db = connect(self._path)
-                db.execute("PRAGMA query_only = 1")
+            db = self._take()
             try:
                 return read(db)
             finally:
                 self._give_back(db)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translated(error) from error
+
+    @contextmanager
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for as long as the block lasts; all that is read is of one moment."""
+        try:
+            db = self._take()
+            db.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        try:
+            yield db
+        finally:
+            # What was set here would surprise the next: this one is not used again.
+            db.close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise StoreError("this store is closed")
+            db = self._idle.pop() if self._idle else None
+        if db is None:
+            db = connect(self._path)
+            db.execute("PRAGMA query_only = 1")
+        return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         with self._lock:

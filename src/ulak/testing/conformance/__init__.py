@@ -24,6 +24,7 @@ strict. What a store cannot do it says in its `Features`, and the suite reads th
 """
 
 from ulak.testing.conformance.awkward import TestAwkwardData
+from ulak.testing.conformance.awkward_records import TestAwkwardRecords
 from ulak.testing.conformance.claims import TestClaims
 from ulak.testing.conformance.commits import TestCommits
 from ulak.testing.conformance.credentials import TestCredentials
@@ -33,13 +34,17 @@ from ulak.testing.conformance.features import TestFeatures
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
 from ulak.testing.conformance.limits import TestLimits
+from ulak.testing.conformance.open_transactions import TestOpenTransactions
 from ulak.testing.conformance.outbox import TestOutbox
 from ulak.testing.conformance.pauses import TestPauses
 from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
+from ulak.testing.conformance.quick_transactions import TestLoopTransactions, TestPartedTransactions
 from ulak.testing.conformance.races import TestRaces
 from ulak.testing.conformance.rates import TestRates
 from ulak.testing.conformance.reading import TestReading
+from ulak.testing.conformance.record_races import TestRecordRaces
+from ulak.testing.conformance.records import TestRecords
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
@@ -52,6 +57,7 @@ __all__ = [
     "Reopen",
     "Suite",
     "TestAwkwardData",
+    "TestAwkwardRecords",
     "TestClaims",
     "TestCommits",
     "TestCredentials",
@@ -60,13 +66,18 @@ __all__ = [
     "TestIntake",
     "TestLeases",
     "TestLimits",
+    "TestLoopTransactions",
+    "TestOpenTransactions",
     "TestOutbox",
+    "TestPartedTransactions",
     "TestPauses",
     "TestProcesses",
     "TestProofs",
     "TestRaces",
     "TestRates",
     "TestReading",
+    "TestRecordRaces",
+    "TestRecords",
     "TestRequests",
     "TestSchedules",
     "TestSlots",

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
 from ulak.clock import SECOND
 from ulak.store.protocol import CredentialRow
-from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.desk import Desk, Reopen, Suite, at_once
 
 HASH = "5f" * 32
 BY_ADA = {"actor": "ada", "note": "because"}
@@ -91,7 +88,7 @@ class TestCredentials(Suite):
         for n in range(10):
             row = add(desk, credential(desk, f"link-{n}", kind="link"))
             spent = row._replace(revoked_at=desk.now)
-            assert sorted(_at_once(4, partial(change, desk, spent))) == [0, 0, 0, 1]
+            assert sorted(at_once(*[partial(change, desk, spent)] * 4)) == [0, 0, 0, 1]
         acts = [line.act for line in desk.store.audit_trail()]
         assert acts.count("revoked") == 10
 
@@ -101,7 +98,7 @@ class TestCredentials(Suite):
         def once() -> bool:
             return desk.store.add_credential(row, act="created", **BY_ADA)
 
-        assert sorted(_at_once(4, once)) == [0, 0, 0, 1]
+        assert sorted(at_once(*[once] * 4)) == [0, 0, 0, 1]
         assert len(desk.store.audit_trail()) == 1
 
     def test_each_change_is_audited_with_what_was_before_and_without_hashes(
@@ -161,15 +158,3 @@ class TestCredentials(Suite):
             assert not other.change_credential(row, act="revoked", **BY_ADA)
         finally:
             other.close()
-
-
-def _at_once(threads: int, act: Callable[[], bool]) -> list[bool]:
-    """Do the same in so many threads that wait for each other first."""
-    barrier = threading.Barrier(threads)
-
-    def go(_: int) -> bool:
-        barrier.wait()
-        return act()
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(go, range(threads)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +27,8 @@ from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
 from ulak.ids import RandomBytes
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
 from ulak.testing.conformance.flows import LINE
+
+T = TypeVar("T")
 
 LEASE = timedelta(seconds=30)
 RING_WITHIN_S = 2.0
@@ -228,6 +232,18 @@ def claim_request(
         for state, busy in flow.table.entries.items()
     }
     return ClaimRequest(worker, (Want(lanes, places),), entries, suspects, micros(ageing))
+
+
+def at_once(*acts: Callable[[], T]) -> list[T]:
+    """Do each in a thread of its own, all of which wait for each other first."""
+    barrier = threading.Barrier(len(acts))
+
+    def go(act: Callable[[], T]) -> T:
+        barrier.wait()
+        return act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(go, acts))
 
 
 def is_noticed(store: Store) -> bool:

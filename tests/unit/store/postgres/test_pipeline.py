@@ -39,7 +39,7 @@ def test_places_are_numbered(statement: str, text: bytes, names: tuple[str, ...]
 
 @pytest.mark.parametrize("prepare", [True, False])
 def test_answers_come_with_the_next_wait(db: psycopg.Connection, prepare: bool) -> None:
-    pipeline = Pipeline(db, prepare=prepare)
+    pipeline = Pipeline(db, prepare=prepare, values=db)
     for n in (1, 2, 3):
         with pipeline:
             pipeline.send("BEGIN")
@@ -62,7 +62,7 @@ def test_answers_come_with_the_next_wait(db: psycopg.Connection, prepare: bool) 
 def test_a_statement_that_is_refused_refuses_the_transaction(
     db: psycopg.Connection, waits: bool, prepare: bool
 ) -> None:
-    pipeline = Pipeline(db, prepare=prepare)
+    pipeline = Pipeline(db, prepare=prepare, values=db)
     for _ in range(2):
         with pytest.raises(errors.UniqueViolation), pipeline:  # noqa: PT012 - the end raises
             pipeline.send("BEGIN")
@@ -86,7 +86,7 @@ def test_a_statement_that_is_refused_refuses_the_transaction(
 
 
 def test_an_error_of_the_program_leaves_the_connection_whole(db: psycopg.Connection) -> None:
-    pipeline = Pipeline(db, prepare=True)
+    pipeline = Pipeline(db, prepare=True, values=db)
     with pytest.raises(ZeroDivisionError), pipeline:  # noqa: PT012 - as above
         pipeline.send("BEGIN")
         pipeline.send(INSERT, (1,))
@@ -96,7 +96,7 @@ def test_an_error_of_the_program_leaves_the_connection_whole(db: psycopg.Connect
 
 
 def test_what_comes_after_the_part_is_an_extra(db: psycopg.Connection) -> None:
-    pipeline = Pipeline(db, prepare=True)
+    pipeline = Pipeline(db, prepare=True, values=db)
     with pipeline:
         pipeline.send("BEGIN")
         pipeline.send(INSERT, (1,))
@@ -108,7 +108,7 @@ def test_what_comes_after_the_part_is_an_extra(db: psycopg.Connection) -> None:
 
 
 def test_a_lost_connection_is_an_error_and_is_closed(db: psycopg.Connection, url: str) -> None:
-    pipeline = Pipeline(db, prepare=True)
+    pipeline = Pipeline(db, prepare=True, values=db)
     with pytest.raises(psycopg.OperationalError), pipeline:  # noqa: PT012 - as above
         pipeline.send("BEGIN")
         with psycopg.connect(url, autocommit=True) as other:
@@ -118,7 +118,7 @@ def test_a_lost_connection_is_an_error_and_is_closed(db: psycopg.Connection, url
 
 
 def test_a_connection_that_is_closed_before_the_end_is_no_success(db: psycopg.Connection) -> None:
-    pipeline = Pipeline(db, prepare=True)
+    pipeline = Pipeline(db, prepare=True, values=db)
     with pytest.raises(psycopg.OperationalError), pipeline:  # noqa: PT012 - the end raises
         pipeline.send("BEGIN")
         pipeline.send("COMMIT")

@@ -1,0 +1,290 @@
+"""Open transactions: rows of the program, jobs and an idempotency record are one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ulak.clock import Clock
+from ulak.errors import BadInput, StoreError
+from ulak.store import faults
+from ulak.store.postgres import records
+from ulak.store.postgres.connections import (
+    BEGIN,
+    FOREIGN,
+    IDLE,
+    Session,
+    Transaction,
+    is_rolled_back,
+    settings,
+    translated,
+)
+from ulak.store.postgres.lent import LentConnections
+from ulak.store.postgres.pipeline import LateRows
+from ulak.store.postgres.values import Row
+from ulak.store.records import RecordClaim, RecordRow
+
+T = TypeVar("T")
+
+# A program that stands still in the middle holds a key that others wait for. Longer than a handler
+# should take between two statements, and as long as a lease that nobody renews.
+LONGEST_IDLE_MS = 60_000
+
+ENDED_BY_HAND = (
+    "the transaction was ended by whoever wrote in it; leave COMMIT, ROLLBACK and close() to ulak"
+)
+SWALLOWED = (
+    "a statement failed, and the transaction with it: what was written is gone; let the error "
+    "out, or run what may fail inside `with connection.transaction():`"
+)
+
+
+class _Lost(psycopg.OperationalError):
+    """The connection was gone before anything was done with it."""
+
+
+class PostgresTransaction:
+    """One open transaction (`ulak.store.transaction.OpenTransaction`).
+
+    It begins with the first thing that is done in it, in the same message.
+    """
+
+    def __init__(
+        self,
+        lent: LentConnections,
+        clock: Clock,
+        tell: Callable[[Transaction], None],
+        patience_ms: int | None,
+    ) -> None:
+        chosen: dict[str, object] = {IDLE: LONGEST_IDLE_MS}
+        if patience_ms is not None:
+            chosen["lock_timeout"] = max(patience_ms, 1)  # 0 would be for ever
+        self._start = f"SELECT {settings(chosen)}"
+        self._lent = lent
+        self._clock = clock
+        self._tell = tell
+        self._session: Session | None = None
+        self._claimed: str | None = None
+        """The token of the record that was claimed in this transaction."""
+        self._ended: tuple[RecordRow, int] | None = None
+        """That record as it is to be stored, and for how long."""
+        self._block: psycopg.Transaction | None = None
+        self._was_used = False
+        self._is_over = False
+        faults.point(faults.POINTS["transaction"].before)
+
+    @property
+    def connection(self) -> psycopg.Connection[Row]:
+        session = self._begun()
+        if self._block is None:
+            # In such a block psycopg refuses commit() and rollback() by hand; it is the savepoint
+            # that `undo` goes back to.
+            session.pipeline.stop_preparing()
+            self._was_used = True
+            self._block = psycopg.Transaction(session.connection)
+            self._block.__enter__()
+        return session.connection
+
+    def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
+        def claim(t: Transaction) -> RecordClaim:
+            return records.claim(t, row, ttl_us, lease_us)
+
+        claimed = self._first(claim) if self._session is None else self._own(claim)
+        if claimed.is_mine:
+            self._claimed = row.owner_token
+        return claimed
+
+    def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
+        return self._own(lambda t: records.mark(t, row, lease_us))
+
+    def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
+        if row.owner_token == self._claimed:
+            # Locked by this transaction since its claim, it cannot be lost: it goes with COMMIT.
+            self._must_be_open(self._begun())
+            self._ended = (row, ttl_us)
+            return True
+        return self._own(lambda t: records.finish(t, row, ttl_us))
+
+    def undo(self) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        undo = psycopg.Rollback(block)
+        try:
+            block.__exit__(type(undo), undo, None)
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+    def commit(self) -> None:
+        points = faults.POINTS["transaction"]
+        if self._is_over:
+            raise BadInput("this transaction is over")
+        if self._session is None:
+            self._is_over = True
+            return
+        try:
+            self._must_be_open(self._session)
+            self._release_rows()
+            faults.point(points.inside)
+            self._finish(self._session)
+        finally:
+            self.roll_back()
+        faults.point(points.after)
+        if self._was_used:
+            transaction = Transaction(self._session, self._clock)
+            transaction.made_due = True
+            self._tell(transaction)
+
+    # --- on an event loop (`ulak.store.transaction.LoopTransaction`) -------------------
+
+    @property
+    def was_used(self) -> bool:
+        return self._was_used
+
+    async def claim_record_on_loop(
+        self, row: RecordRow, *, ttl_us: int, lease_us: int | None
+    ) -> RecordClaim:
+        try:
+            try:
+                claim = await self._claim_with(await self._lent.take(), row, ttl_us, lease_us)
+            except _Lost:
+                session = await self._lent.take(new=True)
+                claim = await self._claim_with(session, row, ttl_us, lease_us)
+        except FOREIGN as error:
+            raise translated(error) from error
+        if claim.is_mine:
+            self._claimed = row.owner_token
+        return claim
+
+    async def _claim_with(
+        self, session: Session, row: RecordRow, ttl_us: int, lease_us: int | None
+    ) -> RecordClaim:
+        def send() -> records.LateClaim:
+            session.execute(BEGIN)
+            session.execute(self._start)
+            return records.LateClaim(Transaction(session, self._clock), row, ttl_us, lease_us)
+
+        claim = await self._exchange(session, send)
+        if not claim.is_mine:
+            await self._exchange(session, claim.ask)
+        self._session = session
+        return claim.answer()
+
+    async def commit_record_on_loop(self, row: RecordRow, *, ttl_us: int) -> None:
+        session = self._begun()
+        points = faults.POINTS["transaction"]
+        faults.point(points.inside)
+        self._is_over = True
+
+        def send() -> LateRows:
+            finished = records.finish_later(Transaction(session, self._clock), row, ttl_us)
+            session.execute("COMMIT")
+            return finished
+
+        try:
+            finished = await self._exchange(session, send)
+        except FOREIGN as error:
+            raise translated(error) from error
+        self._lent.give_back(session)
+        faults.point(points.after)
+        if not finished.rows:
+            raise StoreError("the record of this transaction is gone")
+
+    async def _exchange(self, session: Session, send: Callable[[], T]) -> T:
+        """Send statements in one message and wait for their end; a connection that was refused
+        or interrupted is given up."""
+        session.pipeline.enter()
+        try:
+            sent = send()
+            await session.pipeline.leave()
+        except BaseException as error:
+            if self._lent.drop(session) and isinstance(error, psycopg.OperationalError):
+                raise _Lost(str(error)) from error
+            raise
+        return sent
+
+    def roll_back(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        session = self._session
+        if session is None:
+            return
+        try:
+            self.undo()
+        except StoreError:
+            # The program has left a block of its own open; the server takes everything back.
+            session.connection.close()
+        if not is_rolled_back(session):
+            session.connection.close()
+        self._lent.give_back(session)
+
+    def _begun(self) -> Session:
+        if self._session is None:
+            self._first(lambda t: None)
+        session = self._session
+        if session is None or self._is_over:
+            raise BadInput("this transaction is over")
+        return session
+
+    def _first(self, work: Callable[[Transaction], T]) -> T:
+        """Begin, and do the first thing, in one message."""
+        if self._is_over:
+            raise BadInput("this transaction is over")
+
+        def begin(session: Session) -> T:
+            with session.pipeline:
+                session.execute(BEGIN)
+                session.execute(self._start)
+                answer = work(Transaction(session, self._clock))
+            self._session = session
+            return answer
+
+        return self._lent.lend(begin)
+
+    def _own(self, work: Callable[[Transaction], T]) -> T:
+        """Do something of ours in between."""
+        session = self._begun()
+        self._must_be_open(session)
+        try:
+            with session.pipeline:
+                return work(Transaction(session, self._clock))
+        except FOREIGN as error:
+            raise translated(error) from error
+
+    def _must_be_open(self, session: Session) -> None:
+        connection = session.connection
+        status = connection.info.transaction_status
+        if connection.broken:
+            raise StoreError("the connection of an open transaction was lost")
+        if status == TransactionStatus.INERROR:
+            raise BadInput(SWALLOWED)
+        if status != TransactionStatus.INTRANS:
+            raise BadInput(ENDED_BY_HAND)
+
+    def _finish(self, session: Session) -> None:
+        try:
+            with session.pipeline:
+                transaction = Transaction(session, self._clock)
+                finished = None
+                if self._ended is not None:
+                    finished = records.finish_later(transaction, *self._ended)
+                session.execute("COMMIT")
+        except psycopg.IntegrityError:
+            raise  # a row of theirs, by a constraint that is checked only now
+        except FOREIGN as error:
+            raise translated(error) from error
+        if finished is not None and not finished.rows:
+            raise StoreError("the record was removed by whoever wrote in its transaction")
+
+    def _release_rows(self) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        try:
+            block.__exit__(None, None, None)
+        except psycopg.Error as error:
+            raise translated(error) from error
