@@ -2,15 +2,22 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.conformance.stores import make_schema
+from tests.databases import Databases
 from ulak import Backoff, Engine, Flow, Lifecycle
-from ulak.clock import SECOND, Instant, SystemClock, to_datetime
+from ulak.clock import SECOND, Instant, SystemClock, micros, to_datetime
 from ulak.engine import ports
+from ulak.errors import InProgress
+from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
 from ulak.store.memory import MemoryStore
+from ulak.store.postgres import PostgresStore
 
 FIVE_MINUTES = 300 * SECOND
 
@@ -97,3 +104,37 @@ def test_a_lease_is_judged_by_the_store_and_not_by_the_worker() -> None:
         assert engine.why(job.id).code == "leased"
         go_on.set()
         assert engine.wait(job.id, timeout=timedelta(seconds=30)).lapses == 0
+
+
+@pytest.mark.shows("I-26")
+@pytest.mark.parametrize("skew_us", [FIVE_MINUTES, -FIVE_MINUTES], ids=["ahead", "behind"])
+def test_a_machine_whose_clock_is_wrong_shortens_no_lease_of_a_key(
+    skew_us: int, databases: Databases
+) -> None:
+    """The server's clock decides who executes, whatever the machines of applications believe."""
+    lease = timedelta(seconds=60)
+    scope = Scope("pay", mode="lease", lease=lease)
+    with databases.lend(make_schema) as url, opened(url) as right, opened(url) as wrong:
+        for key, (first, second) in (("a", (right, wrong)), ("b", (wrong, right))):
+            asked = Asked(scope, key, request_hash="same")
+            wrong.clock.hear(SystemClock().now() + skew_us)
+            execution = Guard(first).begin(asked)
+            assert isinstance(execution, Execution)
+            until = execution.row.lease_until
+            assert until is not None
+            assert abs(until - SystemClock().now() - micros(lease)) < 30 * SECOND
+            wrong.clock.hear(SystemClock().now() + skew_us)
+            with pytest.raises(InProgress):
+                Guard(second).begin(asked)
+            execution.settle(Answer())
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Any]:
+    """A store of a machine of its own."""
+    store = PostgresStore(url)
+    store.open()
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,315 @@
+"""The guard: of all requests with one key, one executes; every other is told what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from hashlib import sha256
+from secrets import token_hex
+from typing import Final, cast
+
+from ulak.clock import micros
+from ulak.core.acts import must_act
+from ulak.errors import (
+    BadInput,
+    Contended,
+    GuardUnavailable,
+    IdempotencyConflict,
+    IdempotencyError,
+    InProgress,
+    NotSupported,
+    Refused,
+    StoreError,
+)
+from ulak.idempotency.answer import Answer, answer_in
+from ulak.idempotency.execution import Execution, Leased, Transactional
+from ulak.idempotency.renewals import Renewals
+from ulak.idempotency.scope import Scope
+from ulak.store.protocol import Features, Store
+from ulak.store.records import PROCESSING, RecordId, RecordRow
+from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore
+
+A_BATCH: Final = 1000
+SOON: Final = timedelta(seconds=1)
+"""When to ask again after somebody who executes: most have ended by then."""
+TOO_LONG: Final = "others have been writing for too long, so nothing was done"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request for a protected operation."""
+
+    scope: Scope
+    key: str
+    _: KW_ONLY
+    request_hash: str
+    """What is asked, as `fingerprint` answers it: under the same key it must be the same."""
+    tenant: str = ""
+    actor: str = ""
+
+    @property
+    def id(self) -> RecordId:
+        """What its record is found by."""
+        return RecordId(self.tenant, self.scope.name, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, and whether it was given before."""
+
+    answer: Answer
+    is_replay: bool
+
+
+class Guard:
+    """Stands before protected operations; any number of threads and processes share one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._renewals = Renewals(store)
+
+    @property
+    def features(self) -> Features:
+        """What the store of the records can do."""
+        return self._store.features
+
+    def execute(self, asked: Asked, operation: Callable[[Execution], Answer]) -> Answered:
+        """Run an operation unless it was run under this key; answer what it answers, or did.
+
+        An exception of the operation is let out: nothing of it is stored, and a repeated request
+        runs it again.
+
+        Raises:
+            IdempotencyError: as `begin` and `Execution.settle` do.
+        """
+        begun = self.begin(asked)
+        if isinstance(begun, Answer):
+            return Answered(begun, is_replay=True)
+        try:
+            with begun.as_current():
+                answer = operation(begun)
+            begun.settle(answer)
+        finally:
+            begun.abandon()
+        return Answered(answer, is_replay=False)
+
+    def begin(self, asked: Asked) -> Execution | Answer:
+        """Claim a key, to be ended by whoever asked; or answer what was answered before.
+
+        Raises:
+            InProgress: somebody else executes it now.
+            IdempotencyConflict: the key was used for something else.
+            AnswerNotStored: it was executed, and the answer was too large to be kept.
+            GuardUnavailable: the store cannot be asked; nothing was executed.
+        """
+        try:
+            try:
+                if asked.scope.mode == "lease":
+                    return self._lease(asked)
+                return self._transact(asked, micros(asked.scope.lock_wait) // 1000)
+            except Contended as error:
+                return self._without_waiting(asked, error)
+        except Refused:
+            raise
+        except StoreError as error:
+            raise _unavailable(error) from error
+
+    def open_at_once(self, asked: Asked) -> OpenTransaction | None:
+        """Open a transaction for an operation without waiting for anybody; None when somebody is
+        in the way. For a store with one writer, which asks no server.
+
+        Raises:
+            GuardUnavailable: the store cannot be asked.
+        """
+        try:
+            return self._open(asked, patience_ms=0)
+        except Contended:
+            return None
+        except StoreError as error:
+            raise _unavailable(error) from error
+
+    def open(self, asked: Asked) -> OpenTransaction | Answer:
+        """Open a transaction for an operation, or answer what was answered meanwhile.
+
+        Raises:
+            IdempotencyError: as `begin` does.
+        """
+        try:
+            try:
+                return self._open(asked, micros(asked.scope.lock_wait) // 1000)
+            except Contended as error:
+                return self._without_waiting(asked, error)
+        except StoreError as error:
+            raise _unavailable(error) from error
+
+    def begin_within(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
+        """Begin an operation as `begin` does, in a transaction that is open. When nothing is to
+        be executed, or it cannot be asked, the transaction is rolled back.
+
+        Raises:
+            IdempotencyError: as `begin` does.
+        """
+        try:
+            return self._claim_in(asked, transaction)
+        except Refused:
+            raise
+        except StoreError as error:
+            raise _unavailable(error) from error
+
+    async def begin_on_loop(self, asked: Asked) -> Execution | Answer:
+        """Begin a transactional operation as `begin` does, on an event loop that goes on meanwhile.
+        For a store with `Features.on_loop`.
+
+        Raises:
+            IdempotencyError: as `begin` does.
+        """
+        try:
+            try:
+                opened = self._open(asked, micros(asked.scope.lock_wait) // 1000)
+                transaction = cast(LoopTransaction, opened)
+                claim = await transaction.claim_record_on_loop(
+                    _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=None
+                )
+            except Contended as error:
+                return await asyncio.to_thread(self._without_waiting, asked, error)
+        except Refused:
+            raise
+        except StoreError as error:
+            raise _unavailable(error) from error
+        if claim.is_mine:
+            return Transactional(asked.scope, claim.row, self._store, transaction)
+        await asyncio.to_thread(transaction.roll_back)
+        return _told(asked, claim.row)
+
+    def look(self, asked: Sequence[Asked]) -> list[Answer | IdempotencyError | None]:
+        """Tell what became of each: its answer, why it has none, or None when nobody has asked
+        for it before, or whoever did has died. Claims nothing; so many at once cost one read.
+
+        Raises:
+            GuardUnavailable: the store cannot be asked.
+        """
+        try:
+            rows = self._store.find_records([one.id for one in asked])
+        except StoreError as error:
+            raise _unavailable(error) from error
+        now = self._store.clock.now()
+        found: list[Answer | IdempotencyError | None] = []
+        for one, row in zip(asked, rows, strict=True):
+            if row is None or (row.status == PROCESSING and (row.lease_until or 0) <= now):
+                found.append(None)
+                continue
+            try:
+                found.append(_told(one, row))
+            except IdempotencyError as refusal:
+                found.append(refusal)
+        return found
+
+    def record(self, id: RecordId) -> RecordRow | None:
+        """Answer a record as it is stored, or None; one that has expired counts as absent."""
+        return self._store.find_records([id])[0]
+
+    def forget(self, id: RecordId, *, actor: str, note: str = "") -> bool:
+        """Remove a record, so that the next request executes; audited.
+
+        Answers False when there is none.
+        """
+        return self._store.forget_record(id, actor=must_act(actor), note=note)
+
+    def clean_up(self, batch: int = A_BATCH) -> int:
+        """Remove every record that has expired, `batch` in a transaction; answer how many."""
+        if batch < 1:
+            raise BadInput(f"a batch of {batch} makes no sense; write 1 or more")
+        removed = 0
+        while gone := self._store.clean_records(batch):
+            removed += gone
+            if gone < batch:
+                break
+        return removed
+
+    def _transact(self, asked: Asked, patience_ms: int) -> Execution | Answer:
+        return self._claim_in(asked, self._open(asked, patience_ms))
+
+    def _claim_in(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
+        try:
+            claim = transaction.claim_record(
+                _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=None
+            )
+            if claim.is_mine:
+                return Transactional(asked.scope, claim.row, self._store, transaction)
+        except BaseException:
+            transaction.roll_back()
+            raise
+        transaction.roll_back()
+        return _told(asked, claim.row)
+
+    def _open(self, asked: Asked, patience_ms: int) -> OpenTransaction:
+        if not self._store.features.open_transactions:
+            raise NotSupported(
+                f'the scope "{asked.scope.name}" is transactional, and the '
+                f"{self._store.features.name} store has no transaction to share; give it the mode "
+                '"lease", or connect to SQLite or PostgreSQL'
+            )
+        return cast(TransactionStore, self._store).begin(
+            patience_ms=patience_ms, purpose=digest_of(asked.id)
+        )
+
+    def _lease(self, asked: Asked) -> Execution | Answer:
+        claim = self._store.claim_record(
+            _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=micros(asked.scope.lease)
+        )
+        if claim.is_mine:
+            return Leased(asked.scope, claim.row, self._store, self._renewals)
+        return _told(asked, claim.row)
+
+    def _without_waiting(self, asked: Asked, error: Contended) -> Answer:
+        """Answer from the record if there is one: whoever is in the way may be another duplicate
+        that reads its answer. Else tell who executes the same from who only writes beside."""
+        (row,) = self._store.find_records([asked.id])
+        if row is not None:
+            return _told(asked, row)
+        if error.holder in (None, digest_of(asked.id)):
+            raise in_progress(asked) from error
+        raise GuardUnavailable(TOO_LONG) from error
+
+
+def _new_row(asked: Asked) -> RecordRow:
+    return RecordRow(
+        asked.tenant, asked.scope.name, asked.key, PROCESSING, asked.request_hash, asked.actor,
+        token_hex(16), None, 1, None, None, None, None, None, None, None, 0, 0, 0,
+    )  # fmt: skip
+
+
+def _told(asked: Asked, row: RecordRow) -> Answer:
+    """Answer from the record of another execution.
+
+    Raises:
+        IdempotencyError: it cannot be answered from.
+    """
+    if row.request_hash != asked.request_hash:
+        raise IdempotencyConflict(
+            f"the key {asked.key!r} was used for another request; use a new key for a new request"
+        )
+    if row.status == PROCESSING:
+        raise in_progress(asked)
+    return answer_in(row)
+
+
+def _unavailable(error: StoreError) -> GuardUnavailable:
+    return GuardUnavailable(
+        f"the store of idempotency records cannot be asked, so nothing was done: {error}"
+    )
+
+
+def in_progress(asked: Asked) -> InProgress:
+    """Say that somebody else executes it now."""
+    return InProgress(
+        f"a request with the key {asked.key!r} is being executed; ask again in a moment",
+        retry_after=SOON,
+    )
+
+
+def digest_of(id: RecordId) -> bytes:
+    """Answer by what whoever waits in vain knows whom it has waited for."""
+    return sha256("\0".join(id).encode("utf-8", "surrogatepass")).digest()[:16]

@@ -1,0 +1,97 @@
+"""The settings of idempotency, by the names that its specification gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from datetime import timedelta
+from typing import Any, Final
+
+from ulak.core.schedule import UTC, cron_rule
+from ulak.errors import FlowError
+from ulak.idempotency.guard import A_BATCH
+from ulak.idempotency.scope import LARGEST_BODY, LEASE, LOCK_WAIT, TTL, Mode, Scope
+
+PREFIX: Final = "IDEMPOTENCY_"
+BACKENDS: Final = ("sql", "memory")
+DAILY: Final = "0 3 * * *"
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencySettings:
+    """What is in force for scopes that say nothing themselves, and for the clean-up."""
+
+    _: KW_ONLY
+    backend: str = "sql"
+    """`sql` keeps records in the engine's store, `memory` forgets them with the process."""
+    ttl_seconds: int = int(TTL.total_seconds())
+    lease_seconds: int = int(LEASE.total_seconds())
+    lock_wait_ms: int = int(LOCK_WAIT.total_seconds() * 1000)
+    max_body_bytes: int = LARGEST_BODY
+    cleanup_cron: str = DAILY
+    """When records that have expired are removed, in UTC."""
+    cleanup_batch: int = A_BATCH
+
+    def scope(self, name: str, *, mode: Mode = "transactional") -> Scope:
+        """Make a scope with these settings."""
+        return Scope(
+            name, mode=mode, ttl=timedelta(seconds=self.ttl_seconds),
+            lease=timedelta(seconds=self.lease_seconds),
+            lock_wait=timedelta(milliseconds=self.lock_wait_ms),
+            max_body_bytes=self.max_body_bytes,
+        )  # fmt: skip
+
+
+def variable(name: str) -> str:
+    """Name the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def names() -> tuple[str, ...]:
+    """Every setting, in the order they are shown."""
+    return tuple(field.name for field in fields(IdempotencySettings))
+
+
+def _backend(text: str) -> str:
+    if text == "redis":
+        raise ValueError("there is no Redis backend yet; write sql")
+    if text not in BACKENDS:
+        raise ValueError(f"{text!r} is none; write {' or '.join(BACKENDS)}")
+    return text
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+            raise ValueError(f"{text!r} is none; write a number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _cron(text: str) -> str:
+    try:
+        cron_rule(text, UTC)
+    except FlowError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+_YEARS: Final = 100 * 365 * 24 * 3600
+
+READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    variable("backend"): _backend,
+    variable("ttl_seconds"): _number(1, _YEARS),
+    variable("lease_seconds"): _number(1, 24 * 3600),
+    variable("lock_wait_ms"): _number(1, 60_000),
+    variable("max_body_bytes"): _number(0, 1024**3),
+    variable("cleanup_cron"): _cron,
+    variable("cleanup_batch"): _number(1, 100_000),
+}
+"""What reads the text of each variable."""
+
+
+def settings_of(found: Mapping[str, Any]) -> IdempotencySettings:
+    """Make settings of the variables that are set, the others as they are by default."""
+    given = {name: found[variable(name)] for name in names() if variable(name) in found}
+    return IdempotencySettings(**given)
