@@ -21,6 +21,8 @@ from ulak.store.urls import without_password
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
     from ulak.engine.tracing import Tracing
+    from ulak.idempotency.guard import Guard
+    from ulak.idempotency.settings import IdempotencySettings
     from ulak.settings import Settings
 
 log = logging.getLogger("ulak.wiring")
@@ -131,6 +133,41 @@ def identity_of(engine: Engine, settings: Settings) -> Identity:
         secret=with_secret(settings).secret,
         first_key=settings.admin_key,
     )
+
+
+def idempotency_settings(environ: Mapping[str, str] | None = None) -> IdempotencySettings:
+    """Read the `IDEMPOTENCY_*` variables.
+
+    Raises:
+        BadInput: naming every value that cannot be used.
+    """
+    from ulak.idempotency.settings import READERS, settings_of
+    from ulak.settings import read_variables
+
+    return settings_of(read_variables(READERS, environ))
+
+
+def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guard:
+    """Make the guard of an engine's protected operations; nothing is opened.
+
+    Raises:
+        BadInput: in production the records would be forgotten with the process.
+    """
+    from ulak.idempotency.guard import Guard
+    from ulak.store.memory import MemoryStore
+
+    store = engine.store if idempotency.backend == "sql" else MemoryStore()
+    if env == "production" and not store.features.durable:
+        why = (
+            "IDEMPOTENCY_BACKEND is memory"
+            if idempotency.backend == "memory"
+            else f"the {store.features.name} store keeps nothing"
+        )
+        raise BadInput(
+            f"in production idempotency records must outlive the process, and {why}: a repeated "
+            "request would be executed again after a restart; use sqlite:///... or postgresql://..."
+        )
+    return Guard(store)
 
 
 def with_secret(settings: Settings) -> Settings:

@@ -87,6 +87,8 @@ def test_a_caller_of_one_tenant_acts_on_its_own_jobs(engine, bulk):
         {"action": "decide", "where": {"all": True}},
         {"action": "retry", "where": {"role": "held"}},
         {"action": "retry", "where": {"colour": "red"}},
+        {"action": "retry", "where": {"all": "yes"}},
+        {"action": "retry", "where": {"role": "busy bee"}},
         {"action": "retry", "where": {"all": True}, "token": "1.abc"},
         {"action": "retry"},
     ],

@@ -2,10 +2,11 @@
 
 import pytest
 from fastapi import APIRouter, WebSocket
+from prometheus_client.metrics_core import GaugeMetricFamily
 
 import ulak.web
 from ulak.auth.principal import JOBS_READ, JOBS_SUBMIT, VIEWER, Principal
-from ulak.errors import UlakError
+from ulak.errors import StoreError, UlakError
 from ulak.service import Service
 from ulak.web import Access, Caller, Routes
 
@@ -97,3 +98,21 @@ def test_a_route_that_the_guard_would_take_for_another_is_refused(engine):
 def test_a_service_without_routes_brings_none(engine, ask):
     app = ulak.web.app(engine, identity=None, services=[Service("quiet", attach=lambda *_: None)])
     assert ask(app, "/health/live").status_code == 200
+
+
+def test_a_service_adds_metrics_and_one_that_fails_takes_nothing_else_away(engine, ask):
+    def letters():
+        return [GaugeMetricFamily("letters_waiting", "Letters that wait.", 3)]
+
+    def broken():
+        yield GaugeMetricFamily("parcels_waiting", "Parcels that wait.", 1)
+        raise StoreError("the table is not there")
+
+    services = [
+        Service(name, attach=lambda *_: None, routes=lambda engine, read=read: Routes([], [], read))
+        for name, read in (("parcels", broken), ("letters", letters))
+    ]
+    text = ask(ulak.web.app(engine, identity=None, services=services), "/metrics").text
+    assert "letters_waiting 3.0" in text
+    assert "parcels_waiting" not in text
+    assert "ulak_store_up 1.0" in text

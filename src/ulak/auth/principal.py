@@ -21,6 +21,8 @@ JOBS_ACT: Final = "jobs:act"
 QUEUES_READ: Final = "queues:read"
 QUEUES_PAUSE: Final = "queues:pause"
 QUEUES_LIMIT: Final = "queues:limit"
+CONTRACT_READ: Final = "contract:read"
+CONTRACT_TRANSITION: Final = "contract:transition"
 METRICS_READ: Final = "metrics:read"
 AUDIT_READ: Final = "audit:read"
 IDENTITY: Final = "identity:manage"
@@ -34,6 +36,8 @@ SCOPES: Mapping[str, str] = MappingProxyType(
         QUEUES_READ: "read queues, limits, schedules and workers",
         QUEUES_PAUSE: "pause and resume queues, flows, keys and schedules; revive messages",
         QUEUES_LIMIT: "set limits, rates and weights",
+        CONTRACT_READ: "read contract versions, subjects and proofs",
+        CONTRACT_TRANSITION: "move contract subjects and record proofs",
         METRICS_READ: "read metrics",
         AUDIT_READ: "read what operators did",
         IDENTITY: "make, rotate and revoke keys; make and disable users",
@@ -42,17 +46,25 @@ SCOPES: Mapping[str, str] = MappingProxyType(
 """Every scope and what it allows, a sentence each: the docs and the command line print it."""
 
 # Everything else concerns the whole installation, so nobody of one tenant has it.
-OF_A_TENANT: Final = frozenset({JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT})
+OF_A_TENANT: Final = frozenset(
+    {JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_READ, CONTRACT_TRANSITION}
+)
 
-_READS = frozenset({JOBS_READ, QUEUES_READ, METRICS_READ})
+_READS = frozenset({JOBS_READ, QUEUES_READ, CONTRACT_READ, METRICS_READ})
 GRANTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         VIEWER: _READS,
-        SERVICE: frozenset({JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, METRICS_READ}),
-        OPERATOR: _READS | {JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, QUEUES_PAUSE, AUDIT_READ},
+        SERVICE: frozenset(
+            {
+                JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, CONTRACT_READ, CONTRACT_TRANSITION,
+                METRICS_READ,
+            }
+        ),
+        OPERATOR: _READS
+        | {JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_TRANSITION, QUEUES_PAUSE, AUDIT_READ},
         ADMIN: frozenset(SCOPES),
     }
-)
+)  # fmt: skip
 """What each role may do."""
 ROLES: Final = tuple(GRANTS)
 

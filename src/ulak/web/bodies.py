@@ -38,6 +38,9 @@ class BodyLimit:
 
     def _refuse_beyond(self, size: int) -> None:
         if size > self._largest:
-            raise HTTPException(
-                413, f"the body is larger than {self._largest:,} bytes; send less at once"
-            )
+            raise too_large(self._largest)
+
+
+def too_large(largest: int) -> HTTPException:
+    """Say that a body is larger than it may be."""
+    return HTTPException(413, f"the body is larger than {largest:,} bytes; send less at once")

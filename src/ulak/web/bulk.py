@@ -6,32 +6,31 @@ from dataclasses import asdict
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ulak.auth.principal import Principal
 from ulak.clock import rfc3339
-from ulak.core.lifecycle import Role
 from ulak.engine.bulk import Actor, Bulk, BulkAct
-from ulak.engine.engine import Engine
-from ulak.errors import BadInput, Forbidden
-from ulak.store.protocol import JobFilter
 from ulak.web import schemas
-from ulak.web.acts import roles_of
 from ulak.web.answers import answer
 from ulak.web.callers import Caller
-from ulak.web.seen import actor_of
+from ulak.web.conditions import Conditions
+from ulak.web.seen import actor_of, roles_of
+from ulak.web.texts import Note
 
 
-class Where(schemas.Body):
+class Where(Conditions, schemas.Body):
     """Which jobs: every condition that is set must hold."""
 
     all: bool = Field(default=False, description="True, and nothing else, means every job.")
-    tenant: str | None = None
-    flow: str | None = None
-    state: str | None = None
-    role: Role | None = None
-    code: str | None = None
-    queue: str | None = None
+
+    @model_validator(mode="after")
+    def _is_explicit(self) -> Where:
+        if self.all == bool(self.said()):
+            raise ValueError(
+                'it must have a condition, or be {"all": true} when every job is meant, not both'
+            )
+        return self
 
 
 class BulkAsked(schemas.Body):
@@ -40,7 +39,7 @@ class BulkAsked(schemas.Body):
     action: Literal["retry", "cancel", "release", "decide", "approve"]
     where: Where
     choice: str | None = Field(default=None, description="What to decide.")
-    note: str = Field(default="", max_length=4000, description="For whoever reads the trails.")
+    note: Note = ""
     token: str | None = Field(default=None, description="What an answer without one has given.")
 
     model_config = ConfigDict(
@@ -78,10 +77,9 @@ class BulkDone(BaseModel):
     left: int = Field(description="Not looked at yet; the same token goes on.", examples=[0])
 
 
-def router(engine: Engine, secret: bytes) -> APIRouter:
-    """Make the route of bulk acts; the secret signs what confirms them."""
+def router(bulk: Bulk) -> APIRouter:
+    """Make the route of bulk acts."""
     routes = APIRouter(tags=["acts"])
-    bulk = Bulk(engine, secret)
 
     # Not async: the store is synchronous, so FastAPI runs this in a thread.
     @routes.post("/jobs/bulk", response_model=BulkCounted | BulkDone)
@@ -90,9 +88,8 @@ def router(engine: Engine, secret: bytes) -> APIRouter:
         says how many jobs it would be and gives the token, good for ten minutes, with which the
         same request does it. A call does it to at most 10,000 jobs and says how many are `left`;
         the same token goes on."""
-        act = BulkAct(
-            body.action, _filter(body.where, principal), choice=body.choice or "", note=body.note
-        )
+        where = body.where.filter_for(principal)
+        act = BulkAct(body.action, where, choice=body.choice or "", note=body.note)
         return count_or_do(bulk, act, principal, body.token)
 
     return routes
@@ -105,17 +102,3 @@ def count_or_do(bulk: Bulk, act: BulkAct, principal: Principal, token: str | Non
         counted = bulk.count(act, actor)
         return answer({**asdict(counted), "expires_at": rfc3339(counted.expires_at)})
     return answer(asdict(bulk.do(act, actor, token=token)))
-
-
-def _filter(where: Where, principal: Principal) -> JobFilter:
-    """Answer the filter that is meant; that of a caller of one tenant is about that tenant."""
-    said = where.model_dump(exclude={"all"}, exclude_none=True)
-    if where.all == bool(said):
-        raise BadInput(
-            'where must have a condition, or be {"all": true} when every job is meant, not both'
-        )
-    if principal.tenant is None:
-        return JobFilter(**said)
-    if said.get("tenant", principal.tenant) != principal.tenant:
-        raise Forbidden(f"{principal.name} acts on jobs of {principal.tenant!r} only")
-    return JobFilter(**{**said, "tenant": principal.tenant})

@@ -13,6 +13,8 @@ from ulak.auth.principal import ANYBODY, Principal
 from ulak.errors import Forbidden, UlakError, Unauthenticated
 from ulak.web.access import KNOWN, Access
 
+PRINCIPAL = "ulak.principal"
+"""Where the scope of a connection has who calls, once that is known."""
 SESSION = "ulak_session"
 """The cookie of whoever has logged in with a browser."""
 
@@ -102,7 +104,8 @@ def each_route(routes: Iterable[Any]) -> Iterator[Any]:
 async def caller(request: Request) -> Principal:
     """Answer who calls, by the guard of the application."""
     guard: Guard = request.app.state.guard
-    return await guard(request)
+    principal = request.scope[PRINCIPAL] = await guard(request)
+    return principal
 
 
 Caller = Annotated[Principal, Depends(caller)]

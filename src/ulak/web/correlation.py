@@ -29,15 +29,15 @@ class Correlation:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(HEADER, "")
-        identity = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex
-        scope[_KEY] = identity
+        request_id = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex
+        scope[_KEY] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = identity
+                MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
-        token = asking.begin(identity)
+        token = asking.begin(request_id)
         await self._app(scope, receive, send_with_id)
         # Not after an error: whoever is outside of this logs it, as a line of this request.
         asking.end(token)

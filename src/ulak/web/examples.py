@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ulak.web.schemas import A_JOB, A_MOMENT
+
 REF: Final = "#/components/schemas/"
 
-_BY_FORMAT: Final = {
-    "date-time": "2026-01-31T12:00:00.000000Z",
-    "uuid": "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33",
-}
+_BY_FORMAT: Final = {"date-time": A_MOMENT, "uuid": A_JOB}
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
@@ -60,6 +59,8 @@ def _of_type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
         return [example_of(schema.get("items", {}), schemas)]
     if kind == "string":
         return _BY_FORMAT.get(schema.get("format", ""), "text")
-    if kind in ("integer", "number"):
+    if kind == "integer":
+        return int(schema.get("minimum", 1))  # FastAPI writes every bound as a float
+    if kind == "number":
         return schema.get("minimum", 1)
     return {"boolean": False}.get(str(kind))

@@ -11,13 +11,17 @@ from fastapi import Depends, FastAPI
 
 from ulak import settings, wiring
 from ulak.auth.identity import Identity
+from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
+from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import (
     acts,
+    audit,
     bulk,
     dead_letters,
     flows,
     health,
+    idempotency,
     jobs,
     limits,
     metrics,
@@ -44,6 +48,7 @@ def app(
     identity: Authenticator | Literal["settings"] | None = "settings",
     unready: Callable[[], str | None] = lambda: None,
     services: Sequence[Routed] = (),
+    guard: IdempotencyGuard | None = None,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
 
@@ -52,12 +57,14 @@ def app(
         identity: Tells who a caller is; by default as the settings say (ULAK_SECRET,
             ULAK_ADMIN_KEY) and the store knows. With None nobody is asked: serve it where only
             those who may see every job can reach it. An `ulak.auth.identity.Identity` brings
-            the routes of keys, users, logins and the audit.
+            the routes of keys, users and logins.
         unready: Says what this process still lacks before it can work; None when nothing.
         services: Whose routes are served beside the engine's own, behind the same guard.
+        guard: Where the records of idempotency keys are; by default as the settings say.
 
     Raises:
-        BadInput: a setting cannot be used, or ULAK_SECRET is needed and not set.
+        BadInput: a setting cannot be used, ULAK_SECRET is needed and not set, or in production
+            nothing would be kept of idempotency keys.
         UlakError: a route of a service has no line that says who may call it, or is taken.
     """
     if identity == "settings":
@@ -68,29 +75,36 @@ def app(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
     )  # fmt: skip
-    made.state.guard = guard = Guard(identity, access, open=engine.open)
+    made.state.guard = callers = Guard(identity, access, open=engine.open)
     # What confirms a bulk act is signed, so that every process behind one address can check it.
     signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
+    crowds = Bulk(engine, signing)
     made.include_router(health.router(engine, unready))
-    made.include_router(jobs.router(engine))
+    kept = wiring.idempotency_settings()
+    if guard is None:
+        guard = wiring.guard_of(engine, settings.load().env, kept)
+    made.include_router(jobs.router(engine, guard, kept))
     made.include_router(acts.router(engine))
-    made.include_router(bulk.router(engine, signing))
+    made.include_router(bulk.router(crowds))
+    made.include_router(audit.router(engine))
     made.include_router(openapi.router())
     made.include_router(flows.router(engine))
     made.include_router(queues.router(engine))
     made.include_router(limits.router(engine))
     made.include_router(schedules.router(engine))
-    made.include_router(dead_letters.router(engine, signing))
+    made.include_router(dead_letters.router(engine, crowds))
     made.state.hub = hub = Hub(engine)
     made.include_router(streams.router(engine, hub))
     if isinstance(identity, Identity):
         made.include_router(identity_routes.router(engine, identity))
-    made.state.metrics = shown = metrics.Metrics(engine)
+    read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
+    made.state.metrics = shown = metrics.Metrics(engine, read_too)
     made.include_router(metrics.router(shown))
     for name, routes in brought.items():
         for router in routes.routers:
             made.include_router(router, tags=[name])
-    guard.check(made)
+    callers.check(made)
+    idempotency.check(made)
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
     problems.install(made)

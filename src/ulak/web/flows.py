@@ -146,25 +146,25 @@ def router(engine: Engine) -> APIRouter:
     def list_flows(principal: Caller) -> Whole[FlowShown]:
         """List the flows, by name, with how many jobs stand in each state."""
         # Counts are of every tenant: whoever sees one tenant learns of no other from them.
-        counts = engine.counts() if principal.tenant is None else []
-        names = sorted({flow.name for flow in engine.flows} | {row.flow for row in counts})
         counted = principal.tenant is None
+        counts = engine.counts() if counted else []
+        names = sorted({flow.name for flow in engine.flows} | {row.flow for row in counts})
         return Whole(items=[_shown(engine, name, counts, counted=counted) for name in names])
 
     @routes.get("/flows/{name}")
     def show_flow(name: Name, version: VersionQuery = None) -> FlowDetail:
         """Show a flow: its states and moves, and who or what makes them."""
-        return _detail(engine, find(engine, name, version))
+        return _detail(engine, get_flow(engine, name, version))
 
     @routes.get("/flows/{name}/diagram", response_class=PlainTextResponse)
     def draw_flow(name: Name, version: VersionQuery = None) -> str:
         """Draw a flow as a Mermaid state diagram."""
-        return mermaid(find(engine, name, version))
+        return mermaid(get_flow(engine, name, version))
 
     return routes
 
 
-def find(engine: Engine, name: str, version: int | None = None) -> Flow[Any]:
+def get_flow(engine: Engine, name: str, version: int | None = None) -> Flow[Any]:
     """Answer a flow, by default its newest version.
 
     Raises:
@@ -182,9 +182,7 @@ def find(engine: Engine, name: str, version: int | None = None) -> Flow[Any]:
     return found[version]
 
 
-def _shown(
-    engine: Engine, name: str, counts: Iterable[CountRow], *, counted: bool
-) -> FlowShown:  # fmt: skip
+def _shown(engine: Engine, name: str, counts: Iterable[CountRow], *, counted: bool) -> FlowShown:
     declared = {flow.version: flow for flow in engine.flows if flow.name == name}
     own = [row for row in counts if row.flow == name]
     # A state that lost its last job keeps a row of no jobs.

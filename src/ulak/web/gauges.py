@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter as Counted
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ COUNTERS: Final = frozenset({"ulak_rings_heard"})
 OfLabels = dict[tuple[str, ...], float]
 Values = dict[str, OfLabels]
 """For each metric its values, by labels."""
+Brought = Sequence[Callable[[], Iterable[Metric]]]
+"""What services read when somebody scrapes."""
 
 
 class Gauges:
@@ -54,36 +56,38 @@ class Gauges:
     However many scrape at once, one look is under way, on a thread that keeps no process alive.
     """
 
-    def __init__(self, engine: Engine, labels: Labels) -> None:
+    def __init__(self, engine: Engine, labels: Labels, brought: Brought = ()) -> None:
         self._engine = engine
         self._labels = labels
+        self._brought = brought
         self._lock = threading.Lock()
-        self._looking: Future[Values] | None = None
+        self._looking: Future[tuple[Values, list[Metric]]] | None = None
 
     def families(self) -> Iterator[Metric]:
         """Answer everything, within `PATIENCE_S`."""
-        values = self._values()
+        values, brought = self._found()
         for name, (help, labels) in HELP.items():
             kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
             family = kind(name, help, labels=labels)
             for of, value in values.get(name, {}).items():
                 family.add_metric(of, value)
             yield family
+        yield from brought
 
-    def _values(self) -> Values:
+    def _found(self) -> tuple[Values, list[Metric]]:
         kind = self._engine.store.features.name
         known: Values = {"ulak_info": {(ulak.__version__, kind): 1.0}, "ulak_store_up": {(): 0.0}}
         try:
-            found = self._look().result(PATIENCE_S)
+            found, brought = self._look().result(PATIENCE_S)
         except TimeoutError:
             log.warning("the store has not answered a scrape in time")
-            return known
+            return known, []
         except (UlakError, OSError) as error:
             log.warning("the store does not answer a scrape", extra={"error": str(error)})
-            return known
-        return {**known, "ulak_store_up": {(): 1.0}, **found}
+            return known, []
+        return {**known, "ulak_store_up": {(): 1.0}, **found}, brought
 
-    def _look(self) -> Future[Values]:
+    def _look(self) -> Future[tuple[Values, list[Metric]]]:
         with self._lock:
             looking = self._looking
             if looking is None or looking.done():
@@ -93,9 +97,9 @@ class Gauges:
                 ).start()
             return looking
 
-    def _answer(self, answer: Future[Values]) -> None:
+    def _answer(self, answer: Future[tuple[Values, list[Metric]]]) -> None:
         try:
-            answer.set_result(self._read())
+            answer.set_result((self._read(), list(self._read_brought())))
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
             answer.set_exception(error)
 
@@ -128,6 +132,13 @@ class Gauges:
             found["ulak_ring_up"] = {} if is_well is None else _alone(is_well)
             found["ulak_rings_heard"] = _alone(heard)
         return found
+
+    def _read_brought(self) -> Iterator[Metric]:
+        for read in self._brought:
+            try:
+                yield from list(read())
+            except (UlakError, OSError) as error:  # of one service; the rest is still true
+                log.warning("a service does not answer a scrape", extra={"error": str(error)})
 
     def _slots(self, limits: Iterable[str]) -> Values:
         """Answer the slots of limits that are not for each key: of those there may be many."""

@@ -14,7 +14,7 @@ from ulak.errors import StoreError, UlakError
 from ulak.web.problems import problem
 from ulak.web.schemas import Health
 
-# Shorter than the probes of common orchestrators wait, longer than a store's slow moments.
+# Longer than a store's slow moments. A probe must wait longer, or it hears of no reason.
 PATIENCE_S = 2.0
 NOT_READY = "not-ready"
 

@@ -1,38 +1,30 @@
-"""The routes of identity: logging in, keys, users, and the audit."""
+"""The routes of identity: logging in, keys and users."""
 
 from __future__ import annotations
 
 import html
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from ulak.auth import passwords, secrets
 from ulak.auth.credentials import Credential
 from ulak.auth.grants import NAME
 from ulak.auth.identity import Identity
 from ulak.auth.keys import OVERLAP, IssuedKey
-from ulak.auth.principal import ROLES, SCOPES, Principal
-from ulak.clock import rfc3339
+from ulak.auth.principal import ROLES, SCOPES
 from ulak.engine.engine import Engine
 from ulak.web.callers import SESSION, Caller
-from ulak.web.schemas import Page, Whole, problems
-
-LONGEST_SPAN_S = 3650 * 24 * 3600
-LARGEST_PAGE = 1000
-LAST_POSITION = 2**62
+from ulak.web.schemas import NO_NOTE, ActAsked, Body, Moment, Whole, problems
+from ulak.web.seen import actor_of
+from ulak.web.texts import LONGEST_SPAN_S, Note
 
 # What is answered once must not lie in a cache, and the address of a link in no referrer.
-NO_STORE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+NO_STORE: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
-Moment = Annotated[
-    datetime,
-    PlainSerializer(rfc3339, return_type=str),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
-]
 # Only said here and checked below, where the message says what would work.
 Role = Annotated[str, WithJsonSchema({"type": "string", "enum": list(ROLES)})]
 Scope = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SCOPES)})]
@@ -46,16 +38,9 @@ Password = Annotated[
         {"type": "string", "minLength": passwords.SHORTEST, "maxLength": passwords.LONGEST}
     ),
 ]
-Note = Annotated[str, Field(max_length=1000, description="Why, for whoever reads the audit.")]
 
 
-class _Body(BaseModel):
-    """What is sent. A member that does not exist is refused: a misspelt one would be lost."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class LoginRequest(_Body):
+class LoginRequest(Body):
     """A person's name and password."""
 
     name: Annotated[str, Field(max_length=64, examples=["ada"])]
@@ -64,7 +49,7 @@ class LoginRequest(_Body):
     ]
 
 
-class Grant(_Body):
+class Grant(Body):
     """What somebody may do."""
 
     roles: Annotated[list[Role], Field(examples=[["operator"]])]
@@ -83,7 +68,7 @@ class NewKey(Grant):
     """A key to be made."""
 
     name: Annotated[Name, Field(description="Its acts are those of key:NAME.")]
-    expires_in_seconds: int | None = Field(None, ge=1, le=LONGEST_SPAN_S)
+    expires_in_seconds: int | None = Field(None, ge=1, le=LONGEST_SPAN_S, examples=[90 * 24 * 3600])
 
 
 class NewUser(Grant):
@@ -93,7 +78,7 @@ class NewUser(Grant):
     password: Password
 
 
-class Rotation(_Body):
+class Rotation(Body):
     """How a key is followed by another."""
 
     overlap_seconds: Annotated[
@@ -103,13 +88,11 @@ class Rotation(_Body):
     note: Note = ""
 
 
-class Act(_Body):
-    """Why something is done."""
-
-    note: Note = ""
+AS_USUAL: Final = Rotation()
+"""What is meant by whoever rotates a key and sends no body."""
 
 
-class NewPassword(_Body):
+class NewPassword(Body):
     """Another password."""
 
     password: Password
@@ -165,43 +148,14 @@ class IssuedKeyDocument(KeyDocument):
     key: str = Field(description="The key itself. It is shown this once.")
 
 
-class AuditQuery(BaseModel):
-    """Which lines of the audit."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    subject: str | None = Field(None, max_length=512, examples=["credential/key/ab23cd45"])
-    after: int | None = Field(
-        None, ge=0, le=LAST_POSITION, description="The `next` of the page before."
-    )
-    limit: int = Field(100, ge=1, le=LARGEST_PAGE)
-
-
-class AuditDocument(BaseModel):
-    """One act of an operator."""
-
-    position: int
-    at: Moment
-    actor: str
-    act: str = Field(examples=["revoked"])
-    subject: str = Field(examples=["credential/key/ab23cd45"])
-    note: str | None
-    details: Any
-
-
-class AuditPage(Page[AuditDocument, int]):
-    """Acts, the latest first."""
-
-
 # A page of our own that goes on, no redirect: whoever comes from another site by a redirect gets no
 # strict cookie sent along. The code of the link stays here.
-GO_ON = """\
+GO_ON: Final = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>ulak</title>
 <meta http-equiv="refresh" content="0; url={where}"></head>
 <body><p>You are logged in. <a href="{where}">Go on</a></p></body></html>
 """
-UNSEEN = {**NO_STORE, "Referrer-Policy": "no-referrer"}
 
 
 def router(engine: Engine, identity: Identity) -> APIRouter:
@@ -215,16 +169,6 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
     _add_logins(routes, identity)
     _add_keys(routes, identity)
     _add_users(routes, identity)
-
-    @routes.get("/audit")
-    def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
-        """Answer what operators did, the latest first."""
-        # One more than asked tells whether there is another page.
-        found = engine.audit(subject=query.subject, before=query.after, limit=query.limit + 1)
-        page = [AuditDocument.model_validate(line, from_attributes=True) for line in found]
-        page = page[: query.limit]
-        return AuditPage(items=page, next=page[-1].position if len(found) > len(page) else None)
-
     return routes
 
 
@@ -248,7 +192,7 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
         """Log a browser in with a link, once, and show it the documents."""
         made = identity.spend_link(code)
         home = request.scope.get("root_path", "")
-        answer = HTMLResponse(GO_ON.format(where=html.escape(f"{home}/docs")), headers=UNSEEN)
+        answer = HTMLResponse(GO_ON.format(where=html.escape(f"{home}/docs")), headers=NO_STORE)
         answer.set_cookie(
             # A span, not a date: the clock of a browser may be wrong.
             SESSION, made.token, max_age=int(made.lasts.total_seconds()), path=home or "/",
@@ -293,26 +237,25 @@ def _add_keys(routes: APIRouter, identity: Identity) -> None:
         made = identity.create_key(
             body.name, roles=body.roles, tenant=body.tenant, scopes=body.scopes,
             life=None if life is None else timedelta(seconds=life), note=body.note,
-            actor=_actor(principal), giver=principal,
+            actor=actor_of(principal), giver=principal,
         )  # fmt: skip
         return _issued(made, response)
 
     @routes.post("/keys/{id}/rotate", status_code=201)
     def rotate_key(
-        id: str, principal: Caller, response: Response, body: Rotation | None = None
+        id: str, principal: Caller, response: Response, body: Rotation = AS_USUAL
     ) -> IssuedKeyDocument:
         """Make a successor of a key; both are good until the overlap is over."""
-        body = Rotation() if body is None else body
         made = identity.rotate_key(
             id, overlap=timedelta(seconds=body.overlap_seconds), note=body.note,
-            actor=_actor(principal), giver=principal,
+            actor=actor_of(principal), giver=principal,
         )  # fmt: skip
         return _issued(made, response)
 
     @routes.post("/keys/{id}/revoke")
-    def revoke_key(id: str, principal: Caller, body: Act | None = None) -> KeyDocument:
+    def revoke_key(id: str, principal: Caller, body: ActAsked = NO_NOTE) -> KeyDocument:
         """End a key, in every process within five seconds."""
-        revoked = identity.revoke_key(id, actor=_actor(principal), note=_note(body))
+        revoked = identity.revoke_key(id, actor=actor_of(principal), note=body.note)
         return KeyDocument(**_key(revoked))
 
 
@@ -339,7 +282,7 @@ def _add_users(routes: APIRouter, identity: Identity) -> None:
         """Make a user, who can log in from now on."""
         made = identity.create_user(
             body.name, body.password, roles=body.roles, tenant=body.tenant, scopes=body.scopes,
-            note=body.note, actor=_actor(principal), giver=principal,
+            note=body.note, actor=actor_of(principal), giver=principal,
         )  # fmt: skip
         return _user(made)
 
@@ -347,14 +290,14 @@ def _add_users(routes: APIRouter, identity: Identity) -> None:
     def set_password(name: str, body: NewPassword, principal: Caller) -> CredentialDocument:
         """Give a user another password; logins with the old one end within five seconds."""
         changed = identity.set_password(
-            name, body.password, actor=_actor(principal), note=body.note, giver=principal
+            name, body.password, actor=actor_of(principal), note=body.note, giver=principal
         )
         return _user(changed)
 
     @routes.post("/users/{name}/disable")
-    def disable_user(name: str, principal: Caller, body: Act | None = None) -> CredentialDocument:
+    def disable_user(name: str, principal: Caller, body: ActAsked = NO_NOTE) -> CredentialDocument:
         """Let a user in no more; their logins end within five seconds."""
-        return _user(identity.disable_user(name, actor=_actor(principal), note=_note(body)))
+        return _user(identity.disable_user(name, actor=actor_of(principal), note=body.note))
 
 
 def _user(user: Credential) -> CredentialDocument:
@@ -364,11 +307,3 @@ def _user(user: Credential) -> CredentialDocument:
 def _credential(found: Credential) -> dict[str, Any]:
     names = CredentialDocument.model_fields
     return {name: getattr(found, name) for name in names}
-
-
-def _actor(principal: Principal) -> str:
-    return principal.name or "anonymous"
-
-
-def _note(body: Act | None) -> str:
-    return "" if body is None else body.note

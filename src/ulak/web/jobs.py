@@ -8,26 +8,30 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import ConfigDict, Field
 
 from ulak.auth.principal import Principal
 from ulak.core.flow import names
-from ulak.core.intake import NORMAL
-from ulak.core.lifecycle import Role
+from ulak.core.intake import NORMAL, LoneSubmitOptions
 from ulak.engine.documents import event_document, job_document, why_document
 from ulak.engine.engine import Engine
 from ulak.engine.named import named_call
 from ulak.engine.view import Job
 from ulak.errors import BadInput, Forbidden
+from ulak.idempotency import Execution, Guard
+from ulak.idempotency.key import HEADER
+from ulak.idempotency.settings import IdempotencySettings
 from ulak.store.protocol import CountRow, JobFilter
 from ulak.web import schemas
 from ulak.web.answers import answer
-from ulak.web.callers import Caller
+from ulak.web.callers import PRINCIPAL, Caller
+from ulak.web.conditions import Conditions
+from ulak.web.idempotency import EXECUTION, IdempotentRoute, idempotent_route
+from ulak.web.paging import USUAL_PAGE, PageSize, paged
 from ulak.web.schemas import problems
 from ulak.web.seen import actor_of, seen
 
-LARGEST_PAGE: Final = 1000
 LONGEST_WAIT_S: Final = 60
 # Nobody means more; a date beyond the year 9999 cannot be written.
 LONGEST_SPAN_S: Final = 100 * 365 * 24 * 3600
@@ -35,6 +39,15 @@ LONGEST_SPAN_S: Final = 100 * 365 * 24 * 3600
 MOST_COUNTED: Final = 10_000
 
 LOCATED: Final = {"headers": {"Location": {"$ref": "#/components/headers/Location"}}}
+
+IDEMPOTENCY_KEY: Final = {
+    "name": HEADER, "in": "header", "required": False,
+    "description": "The same each time this very request is repeated: it is done once, and every "
+    "repetition is answered as the first was, for a week. 1 to 255 visible ASCII characters, "
+    "bare or as a quoted string.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    "example": "order-4711-submit",
+}  # fmt: skip
 
 JobPath = Annotated[schemas.JobId, Path(description="The id of a job.")]
 
@@ -70,26 +83,15 @@ class Submission(schemas.Body):
     )
 
 
-class JobsQuery(BaseModel):
-    """Which jobs, and which page of them. A parameter that does not exist is refused: a misspelt
-    filter would answer jobs that nobody asked for."""
+class JobsQuery(Conditions):
+    """Which jobs, and which page of them."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tenant: str | None = Field(None, description="Only of this tenant.")
-    flow: str | None = Field(None, description="Only of this flow.")
-    state: str | None = Field(None, description="Only in this state.")
-    role: Role | None = Field(None, description="Only with this role.")
-    code: str | None = Field(None, description="Only held or failed with this code.")
-    queue: str | None = Field(None, description="Only of this queue.")
     after: schemas.JobId | None = Field(None, description="The `next` of the page before.")
-    limit: int = Field(100, ge=1, le=LARGEST_PAGE, description="How many at most.")
+    limit: PageSize = USUAL_PAGE
 
 
-class JobQuery(BaseModel):
+class JobQuery(schemas.Parameters):
     """How long to wait for a job, and for what."""
-
-    model_config = ConfigDict(extra="forbid")
 
     wait: float = Field(
         0, ge=0, le=LONGEST_WAIT_S, description="Seconds to wait until the job has ended."
@@ -97,18 +99,25 @@ class JobQuery(BaseModel):
     until: str | None = Field(None, description="Wait for this state instead, or for the end.")
 
 
-class TrailQuery(BaseModel):
+class TrailQuery(schemas.Parameters):
     """Which page of a trail."""
 
-    model_config = ConfigDict(extra="forbid")
+    after: int = Field(
+        0, ge=0, le=schemas.HIGHEST_SEQ, description="The `next` of the page before."
+    )
+    limit: PageSize = USUAL_PAGE
 
-    after: int = Field(0, ge=0, le=2**31 - 1, description="The `next` of the page before.")
-    limit: int = Field(100, ge=1, le=LARGEST_PAGE, description="How many at most.")
 
-
-def router(engine: Engine) -> APIRouter:
+def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter:
     """Make the routes that submit and read an engine's jobs."""
-    routes = APIRouter(tags=["jobs"])
+    routes = APIRouter(tags=["jobs"], route_class=IdempotentRoute)
+    # A job and the record of its key are one commit where both are in one database.
+    is_one_commit = guard.features.open_transactions
+    once = idempotent_route(
+        guard,
+        kept.scope("jobs.submit", mode="transactional" if is_one_commit else "lease"),
+        identify=tenant_and_actor, policy="optional",
+    )  # fmt: skip
 
     @routes.post(
         "/jobs",
@@ -117,18 +126,27 @@ def router(engine: Engine) -> APIRouter:
         responses={
             200: {"model": schemas.Submitted, "description": "It was there before.", **LOCATED},
             201: LOCATED,
-            **problems(429, 504),
+            **problems(409, 429, 504),
         },
+        openapi_extra={"parameters": [IDEMPOTENCY_KEY]},
+        dependencies=[Depends(once)],
     )
     async def submit_job(body: Submission, request: Request, principal: Caller) -> Response:
         """Submit a job. It is durable when this answers; the same dedup key answers the first
-        job with 200 and `created` false."""
-        job = await engine.aio.submit(
-            named_call(engine, body.flow, body.payload, version=body.version),
-            tenant=_tenant_for(principal, body.tenant), actor=actor_of(principal),
-            priority=body.priority, after=_span(body.after_seconds),
-            expires=_span(body.expires_seconds), dedup_key=body.dedup_key,
-        )  # fmt: skip
+        job with 200 and `created` false. With an `Idempotency-Key` a repeated request is answered
+        as it was the first time, to the byte."""
+        execution: Execution | None = request.scope.get(EXECUTION)
+        call = named_call(engine, body.flow, body.payload, version=body.version)
+        options: LoneSubmitOptions = {
+            "tenant": _tenant_for(principal, body.tenant), "actor": actor_of(principal),
+            "priority": body.priority, "after": _span(body.after_seconds),
+            "expires": _span(body.expires_seconds), "dedup_key": body.dedup_key,
+        }  # fmt: skip
+        if execution is not None and is_one_commit:
+            options["connection"] = execution.connection
+            job = await asyncio.to_thread(lambda: engine.submit(call, **options))
+        else:
+            job = await engine.aio.submit(call, **options)
         document = job_document(job)
         document["created"] = job.created
         where = f"{request.scope.get('root_path', '')}/jobs/{document['id']}"
@@ -139,18 +157,9 @@ def router(engine: Engine) -> APIRouter:
     @routes.get("/jobs", response_model=schemas.JobPage)
     def list_jobs(query: Annotated[JobsQuery, Query()], principal: Caller) -> Response:
         """List jobs, newest first. A caller of one tenant sees the jobs of that tenant."""
-        if query.tenant is not None and not principal.sees(query.tenant):
+        if query.are_foreign_to(principal):
             return answer({"items": [], "next": None})
-        where = JobFilter(
-            tenant=query.tenant if principal.tenant is None else principal.tenant,
-            flow=query.flow, state=query.state, role=query.role, code=query.code,
-            queue=query.queue,
-        )  # fmt: skip
-        # One more than asked tells whether there is another page.
-        found = engine.jobs(where, after=query.after, limit=query.limit + 1)
-        page = found[: query.limit]
-        following = page[-1].id if len(found) > len(page) else None
-        return answer({"items": [job_document(job) for job in page], "next": following})
+        return answer(job_page(engine, query.filter_for(principal), query.after, query.limit))
 
     @routes.get("/jobs/{id}", response_model=schemas.Job)
     async def get_job(
@@ -172,9 +181,11 @@ def router(engine: Engine) -> APIRouter:
     ) -> Response:
         """Read what happened to a job, in order."""
         seen(engine, id, principal)
-        found = engine.trail(id, after=query.after, limit=query.limit + 1)
-        page = found[: query.limit]
-        following = page[-1].seq if len(found) > len(page) else None
+        page, following = paged(
+            lambda n: engine.trail(id, after=query.after, limit=n),
+            query.limit,
+            lambda event: event.seq,
+        )
         return answer({"items": [event_document(event) for event in page], "next": following})
 
     @routes.get("/jobs/{id}/payload", response_model=schemas.Payload)
@@ -215,6 +226,20 @@ def router(engine: Engine) -> APIRouter:
         return answer({"items": items, "complete": complete})
 
     return routes
+
+
+def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) -> dict[str, Any]:
+    """Answer a `schemas.JobPage`: the jobs of a filter, newest first."""
+    page, following = paged(
+        lambda n: engine.jobs(where, after=after, limit=n), limit, lambda job: job.id
+    )
+    return {"items": [job_document(job) for job in page], "next": following}
+
+
+def tenant_and_actor(request: Request) -> tuple[str, str]:
+    """Answer whose idempotency keys a caller uses."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return principal.tenant or "", actor_of(principal)
 
 
 def _tenant_for(principal: Principal, asked: str | None) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ulak.clock import rfc3339
 from ulak.core.policy import Rate
 from ulak.engine import steering
 from ulak.engine.engine import Engine
@@ -23,9 +22,7 @@ MOST_AT_ONCE: Final = 10_000
 MOST_TOKENS: Final = 1_000_000_000
 
 # Nobody's tenant is '', which a path would not show; other tenants may have slashes in them.
-Tenant = Annotated[
-    str, AfterValidator(storable), Path(min_length=1, max_length=LONGEST_NAME)
-]  # fmt: skip
+Tenant = Annotated[str, Path(min_length=1, max_length=LONGEST_NAME), AfterValidator(storable)]
 
 
 class LimitAsked(Body):
@@ -133,9 +130,7 @@ def router(engine: Engine) -> APIRouter:
         return _limit(engine.set_limit(name, body.n, actor=actor, note=body.note))
 
     @routes.delete("/limits/{flow}/{state}")
-    def reset_limit(
-        flow: Name, state: Name, principal: Caller, note: NoteQuery = ""
-    ) -> LimitShown:  # fmt: skip
+    def reset_limit(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> LimitShown:
         """Go back to what the flow declares."""
         name, actor = f"{flow}/{state}", actor_of(principal)
         return _limit(engine.set_limit(name, None, actor=actor, note=note))
@@ -153,9 +148,7 @@ def router(engine: Engine) -> APIRouter:
         return _rate(engine.set_rate(name, rate, actor=actor, note=body.note))
 
     @routes.delete("/rates/{flow}/{state}")
-    def reset_rate(
-        flow: Name, state: Name, principal: Caller, note: NoteQuery = ""
-    ) -> RateShown:  # fmt: skip
+    def reset_rate(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> RateShown:
         """Go back to what the flow declares."""
         name, actor = f"{flow}/{state}", actor_of(principal)
         return _rate(engine.set_rate(name, None, actor=actor, note=note))
@@ -189,7 +182,7 @@ def _limit(limit: steering.StageLimit) -> LimitShown:
         declared=limit.declared,
         keyed=limit.keyed,
         actor=limit.actor,
-        at=rfc3339(limit.at),
+        at=limit.at,
     )
 
 
@@ -202,11 +195,9 @@ def _rate(rate: steering.StageRate) -> RateShown:
         burst=rate.burst,
         declared=RateTermsShown(n=n, per_seconds=per.total_seconds(), burst=burst),
         actor=rate.actor,
-        at=rfc3339(rate.at),
+        at=rate.at,
     )
 
 
 def _weight(weight: steering.Weight) -> WeightShown:
-    return WeightShown(
-        tenant=weight.tenant, weight=weight.weight, actor=weight.actor, at=rfc3339(weight.at)
-    )
+    return WeightShown(tenant=weight.tenant, weight=weight.weight, actor=weight.actor, at=weight.at)

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import Metric
 
 from ulak.engine.engine import Engine
-from ulak.web.gauges import Gauges
+from ulak.web.gauges import Brought, Gauges
 from ulak.web.instruments import Instruments
 from ulak.web.labels import Labels
 from ulak.web.request_metrics import Requests
@@ -23,13 +23,17 @@ class Metrics:
 
     It listens to the engine from now on. `registry` is its own: two applications in one process
     do not notice each other, and a program may register collectors of its own there.
+
+    Args:
+        engine: Whose metrics they are.
+        brought: What services read besides, at each scrape.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, brought: Brought = ()) -> None:
         labels = Labels(engine)
         self.requests = Requests()
         self._instruments = Instruments(labels)
-        self._gauges = Gauges(engine, labels)
+        self._gauges = Gauges(engine, labels, brought)
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -47,7 +51,7 @@ class Metrics:
 
 
 AN_EXAMPLE = """\
-# HELP ulak_jobs Jobs that stand in a state.
+# HELP ulak_jobs Jobs that stand in each state now.
 # TYPE ulak_jobs gauge
 ulak_jobs{flow="cutting",role="held",state="HOLD"} 3.0
 """

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 
 import ulak
 from ulak.auth.principal import SCOPES
+from ulak.idempotency.key import HEADER as KEY
 from ulak.web import docs_page, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
 from ulak.web.answers import answer
@@ -41,6 +42,7 @@ TAGS: Final = {
     "limits": "Limits, rates and weights.",
     "schedules": "What the clock submits.",
     "identity": "Who is known, and by which credential.",
+    "audit": "What operators did, and who did it.",
     "health": "Whether the process lives and can work, and what it measures.",
     "documents": "This document.",
 }
@@ -67,9 +69,19 @@ HEADERS: Final = {
         "description": "The id of the request: what was sent as such, if it is plain.",
         "schema": {"type": "string"},
     },
+    "Idempotency-Key": {
+        "description": "The key as it was sent.", "schema": {"type": "string"},
+    },
+    "Idempotent-Replayed": {
+        "description": "Whether this was answered before, and nothing was done now.",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+    },
     "Location": {"description": "Where the job is.", "schema": {"type": "string"}},
     "Retry-After": {"description": "After how many seconds.", "schema": {"type": "integer"}},
     "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"type": "string"}},
+}  # fmt: skip
+_OF_KEYS: Final = {
+    name: {"$ref": f"#/components/headers/{name}"} for name in (KEY, "Idempotent-Replayed")
 }
 _OF_STATUS: Final = {"401": "WWW-Authenticate", "429": "Retry-After"}
 
@@ -159,7 +171,13 @@ def _complete(operation: Operation, line: Access, path: str, described: Document
     responses = {**_errors(operation, line, path), **_own(operation)}
     for status, response in responses.items():
         _complete_response(status, response, described)
+        if _takes_a_key(operation):
+            response["headers"] |= _OF_KEYS
     operation["responses"] = {status: responses[status] for status in sorted(responses)}
+
+
+def _takes_a_key(operation: Operation) -> bool:
+    return any(parameter["name"] == KEY for parameter in operation.get("parameters", []))
 
 
 def _say(operation: Operation, line: Access) -> None:

@@ -35,6 +35,12 @@ STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.NotSupported: HTTPStatus.NOT_IMPLEMENTED,
     errors.Refused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.BadKey: HTTPStatus.BAD_REQUEST,
+    errors.InProgress: HTTPStatus.CONFLICT,
+    errors.ClaimLost: HTTPStatus.CONFLICT,
+    errors.AnswerNotStored: HTTPStatus.CONFLICT,
+    errors.IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.GuardUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 # A guard of the flow that looks at who asks: the job would take the act from somebody else.
 STATUS_OF_CODE: Mapping[str, HTTPStatus] = {"not-permitted": HTTPStatus.FORBIDDEN}
@@ -51,6 +57,13 @@ MEMBERS: Mapping[type[errors.UlakError], tuple[str, ...]] = {
 RETRYABLE = frozenset(
     {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
+# Whoever executes will have ended, or somebody will have taken over.
+RETRYABLE_CODES = frozenset({errors.InProgress.code, errors.ClaimLost.code})
+# When to ask a store again that did not answer. A guess.
+SOON_S = 1
+
+EXTRA = "ulak.problem-headers"
+"""Where the scope of a connection may have headers that every problem of it carries."""
 
 
 def problem(
@@ -64,17 +77,19 @@ def problem(
 ) -> JSONResponse:
     """Write one problem document; `members` are added to the usual ones."""
     identity = correlation_id(request)
+    said = {**request.scope.get(EXTRA, {}), **(headers or {})}
     document = {
         "type": f"urn:ulak:problem:{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "code": code,
-        "retryable": status in RETRYABLE,
-        "correlation_id": identity,
+        "retryable": status in RETRYABLE or code in RETRYABLE_CODES,
         **members,
     }
-    return ProblemResponse(document, status, headers={**(headers or {}), HEADER: identity})
+    if identity:  # an application that is not ours may know none
+        document["correlation_id"] = said[HEADER] = identity
+    return ProblemResponse(document, status, headers=said)
 
 
 class ProblemResponse(JSONResponse):
@@ -95,8 +110,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unforeseen)
 
 
-def _ulak_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, errors.UlakError)  # noqa: S101 - the handler is registered for it
+def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
+    """Write an error of ulak as a problem."""
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, errors.UlakError)]
     status = STATUS_OF_CODE.get(error.code) or next(
         (STATUS[kind] for kind in kinds if kind in STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
@@ -106,13 +121,20 @@ def _ulak_error(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = _challenge(error.reason)
-    if isinstance(error, errors.Overloaded):
+    if isinstance(error, errors.Overloaded | errors.InProgress):
         wait_s = math.ceil(error.retry_after.total_seconds())
         headers["Retry-After"] = str(wait_s)
         members["retry_after_seconds"] = wait_s
+    if isinstance(error, errors.GuardUnavailable):
+        headers["Retry-After"] = str(SOON_S)
     return problem(
         request, status, code=error.code, detail=str(error), headers=headers, **members
     )  # fmt: skip
+
+
+def _ulak_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.UlakError)  # noqa: S101 - the handler is registered for it
+    return problem_of(request, error)
 
 
 def _challenge(reason: str) -> str:
@@ -140,6 +162,11 @@ def _bad_parameter(found: Any) -> dict[str, str]:
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
+    return http_problem(request, error)
+
+
+def http_problem(request: Request, error: HTTPException) -> JSONResponse:
+    """Write an error of the framework as a problem."""
     status = HTTPStatus(error.status_code)
     return problem(
         request, status, code=status.phrase.lower().replace(" ", "-"),

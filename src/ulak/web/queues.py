@@ -10,7 +10,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ulak.clock import rfc3339, to_datetime
+from ulak.clock import to_datetime
 from ulak.core.job import flow_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
 from ulak.engine import steering
@@ -18,7 +18,7 @@ from ulak.engine.engine import Engine
 from ulak.store.flow_control import QUEUE
 from ulak.store.protocol import WorkerRow
 from ulak.web.callers import Caller
-from ulak.web.schemas import A_MOMENT, Body, Moment, Whole
+from ulak.web.schemas import A_MOMENT, NO_NOTE, ActAsked, Body, Moment, Whole
 from ulak.web.seen import actor_of
 from ulak.web.texts import Name, Note, NoteQuery, Seconds, Time
 
@@ -41,12 +41,6 @@ class PauseAsked(Body):
         if self.until is not None and self.for_seconds is not None:
             raise ValueError("say until or for_seconds, not both")
         return self
-
-
-class ResumeAsked(Body):
-    """Why."""
-
-    note: Note = ""
 
 
 class PauseShown(BaseModel):
@@ -121,7 +115,7 @@ def router(engine: Engine) -> APIRouter:
         return _paused(engine, QUEUE, name, body, actor_of(principal))
 
     @routes.post("/queues/{name}/resume")
-    def resume_queue(name: Name, body: ResumeAsked, principal: Caller) -> PauseShown:
+    def resume_queue(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> PauseShown:
         """End the pause of a queue; answers what has ended."""
         return _resumed(engine, QUEUE, name, body.note, actor_of(principal))
 
@@ -164,10 +158,10 @@ def _pause(pause: steering.Pause) -> PauseShown:
     return PauseShown(
         kind=pause.kind,  # type: ignore[arg-type] # one of the three, by the store's own word
         name=pause.name,
-        until=None if pause.until is None else rfc3339(pause.until),
+        until=pause.until,
         actor=pause.actor,
         note=pause.note,
-        at=rfc3339(pause.at),
+        at=pause.at,
         replaces=None if pause.replaces is None else _pause(pause.replaces),
     )
 
@@ -229,9 +223,9 @@ def _worker(row: WorkerRow, *, is_alive: bool) -> WorkerShown:
         id=row.id,
         about=row.about,
         is_alive=is_alive,
-        started_at=rfc3339(to_datetime(row.started_at)),
-        renewed_at=rfc3339(to_datetime(row.renewed_at)),
-        expires_at=rfc3339(to_datetime(row.expires_at)),
+        started_at=to_datetime(row.started_at),
+        renewed_at=to_datetime(row.renewed_at),
+        expires_at=to_datetime(row.expires_at),
         queues=sorted({queue_of(lane) for lane in lanes}),
         flows=sorted({flow_of(lane) for lane in lanes}),
     )

@@ -7,21 +7,23 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.clock import rfc3339
 from ulak.engine.engine import Engine
 from ulak.engine.scheduling import Schedule, ScheduleTick
 from ulak.web.callers import Caller
-from ulak.web.schemas import A_JOB, A_MOMENT, Body, JobId, Moment, Page, Whole
+from ulak.web.paging import USUAL_PAGE, PageSize, paged
+from ulak.web.schemas import (
+    A_JOB,
+    A_MOMENT,
+    NO_NOTE,
+    ActAsked,
+    JobId,
+    Moment,
+    Page,
+    Parameters,
+    Whole,
+)
 from ulak.web.seen import actor_of
-from ulak.web.texts import Name, Note, Time
-
-LARGEST_PAGE = 1000
-
-
-class ActAsked(Body):
-    """Why."""
-
-    note: Note = ""
+from ulak.web.texts import Name, Time
 
 
 class TickShown(BaseModel):
@@ -72,13 +74,11 @@ class TickPage(Page[TickShown, Moment]):
     """Dates of one schedule, the latest first."""
 
 
-class TicksQuery(BaseModel):
+class TicksQuery(Parameters):
     """Which page of them."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    after: Time | None = None
-    limit: int = Field(100, ge=1, le=LARGEST_PAGE)
+    after: Time | None = Field(None, description="The `next` of the page before.")
+    limit: PageSize = USUAL_PAGE
 
 
 def router(engine: Engine) -> APIRouter:
@@ -97,21 +97,20 @@ def router(engine: Engine) -> APIRouter:
     @routes.get("/schedules/{name}/ticks")
     def list_ticks(name: Name, query: Annotated[TicksQuery, Query()]) -> TickPage:
         """List the dates of a schedule that were seen to, the latest first."""
-        # One more than asked tells whether there is another page.
-        found = engine.ticks(name, before=query.after, limit=query.limit + 1)
-        page = found[: query.limit]
-        return TickPage(
-            items=[_tick(tick) for tick in page],
-            next=rfc3339(page[-1].due_at) if len(found) > len(page) else None,
+        page, following = paged(
+            lambda n: engine.ticks(name, before=query.after, limit=n),
+            query.limit,
+            lambda tick: tick.due_at,
         )
+        return TickPage(items=[_tick(tick) for tick in page], next=following)
 
     @routes.post("/schedules/{name}/pause")
-    def pause(name: Name, body: ActAsked, principal: Caller) -> ScheduleShown:
+    def pause(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
         """Let a schedule submit nothing until it is resumed."""
         return shown(engine.pause_schedule(name, actor=actor_of(principal), note=body.note))
 
     @routes.post("/schedules/{name}/resume")
-    def resume(name: Name, body: ActAsked, principal: Caller) -> ScheduleShown:
+    def resume(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
         """End a pause; dates that have passed meanwhile are skipped."""
         return shown(engine.resume_schedule(name, actor=actor_of(principal), note=body.note))
 
@@ -119,7 +118,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _schedule(schedule: Schedule, last: ScheduleTick | None) -> ScheduleShown:
-    expires, paused_at = schedule.expires, schedule.paused_at
+    expires = schedule.expires
     return ScheduleShown(
         name=schedule.name,
         flow=schedule.flow,
@@ -131,9 +130,9 @@ def _schedule(schedule: Schedule, last: ScheduleTick | None) -> ScheduleShown:
         rule=schedule.rule,
         zone=schedule.zone,
         catch_up=schedule.catch_up,
-        next_at=rfc3339(schedule.next_at),
+        next_at=schedule.next_at,
         last=None if last is None else _tick(last),
-        paused_at=None if paused_at is None else rfc3339(paused_at),
+        paused_at=schedule.paused_at,
         paused_by=schedule.paused_by,
         pause_note=schedule.pause_note,
         is_declared=schedule.is_declared,
@@ -141,4 +140,4 @@ def _schedule(schedule: Schedule, last: ScheduleTick | None) -> ScheduleShown:
 
 
 def _tick(tick: ScheduleTick) -> TickShown:
-    return TickShown(due_at=rfc3339(tick.due_at), job_id=tick.job_id)
+    return TickShown(due_at=tick.due_at, job_id=tick.job_id)

@@ -1,28 +1,38 @@
-"""What every surface answers, as the OpenAPI document describes it.
+"""What every surface takes and answers, as the OpenAPI document describes it.
 
-Routes answer ready JSON, which is not validated again on its way out: these models are its
-description, and the tests hold what is answered to them.
+Routes that answer jobs write ready JSON, which is not validated again on its way out: of them these
+models are the description, and the tests hold what is answered to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from ulak.clock import rfc3339
 from ulak.core.lifecycle import Role
+from ulak.web.texts import Note
 
 Item = TypeVar("Item")
 Cursor = TypeVar("Cursor")
 
 PROBLEM_JSON: Final = "application/problem+json"
 
+# As far as every store counts the events of a job.
+HIGHEST_SEQ: Final = 2**31 - 1
+
 A_MOMENT: Final = "2026-01-31T12:00:00.000000Z"
 A_JOB: Final = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
 
-Moment = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+Moment = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
 """A time as every surface writes it: RFC 3339 in UTC, to the microsecond."""
 JobId = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
 """The id of a job."""
@@ -33,6 +43,23 @@ class Body(BaseModel):
     done without."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ActAsked(Body):
+    """An act that takes nothing but a word why."""
+
+    note: Note = ""
+
+
+NO_NOTE: Final = ActAsked()
+"""What is meant by whoever asks for an act and sends no body."""
+
+
+class Parameters(BaseModel):
+    """What a caller writes behind the path. A parameter that does not exist is refused: a misspelt
+    filter would answer what nobody asked for."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class Job(BaseModel):

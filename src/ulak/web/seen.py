@@ -1,8 +1,10 @@
-"""Which jobs a caller sees, and under which name a caller acts."""
+"""Which jobs a caller sees, and under which name and with which roles a caller acts."""
 
 from __future__ import annotations
 
-from ulak.auth.principal import ANONYMOUS, Principal
+from collections.abc import Collection
+
+from ulak.auth.principal import ANONYMOUS, ANYBODY, Principal
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound
@@ -24,3 +26,8 @@ def seen(engine: Engine, job_id: str, principal: Principal) -> Job:
 def actor_of(principal: Principal) -> str:
     """Name a caller in trails and the audit; whoever was not asked who they are is anonymous."""
     return principal.name or ANONYMOUS
+
+
+def roles_of(principal: Principal) -> Collection[str] | None:
+    """Answer the roles that a gate checks; where nobody is asked who they are, nobody is."""
+    return None if principal is ANYBODY else principal.roles

@@ -8,19 +8,26 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
+from prometheus_client.metrics_core import Metric
 
 from ulak.engine.engine import Engine
 from ulak.errors import UlakError
 from ulak.web.access import Access, table
 from ulak.web.callers import each_route
 
+ReadMetrics = Callable[[], Iterable[Metric]]
+"""Reads metrics from the store, when somebody scrapes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The routes of a service, and who may call each."""
+    """The routes of a service, who may call each, and what it adds to `/metrics`."""
 
     routers: Sequence[APIRouter]
     access: Sequence[Access]
+    metrics: ReadMetrics | None = None
+    """Called at each scrape, with the engine's own look at the store and within its patience; a
+    service that fails to answer is left out of that scrape."""
 
 
 class Routed(Protocol):

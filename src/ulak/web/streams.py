@@ -10,25 +10,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from ulak.auth.principal import Principal
-from ulak.core.lifecycle import Role
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import Forbidden, JobNotFound, StoreError, Unauthenticated
 from ulak.ids import from_text
-from ulak.store.protocol import JobFilter
 from ulak.web.callers import Caller, caller
+from ulak.web.conditions import Conditions
 from ulak.web.frames import ALIVE, MEDIA_TYPE, frame, opening
 from ulak.web.hub import Hub
+from ulak.web.jobs import JobPath
 from ulak.web.looks import event_frame
-from ulak.web.schemas import problems
+from ulak.web.schemas import HIGHEST_SEQ, Parameters, problems
 from ulak.web.seen import seen
 from ulak.web.watchers import Watcher
 
@@ -41,7 +40,6 @@ CHECK_EVERY_S: Final = 2.5
 LAST_WORD_S: Final = 2.0
 RETRY_MS: Final = 2000
 EVENTS_PER_PAGE: Final = 50
-HIGHEST_SEQ: Final = 2**31 - 1
 
 REREAD: Final = frame("reread", {"why": "what happened while you were away is not known"})
 AWAY: Final = frame("stopping", {"why": "the store does not answer; come back and resume"})
@@ -72,25 +70,10 @@ LastEventId = Annotated[
 ]
 
 
-class FromQuery(BaseModel):
+class FromQuery(Parameters):
     """Where to begin."""
 
-    model_config = ConfigDict(extra="forbid")
-
     after: int = Field(0, ge=0, le=HIGHEST_SEQ, description="Only events above this number.")
-
-
-class WatchQuery(BaseModel):
-    """Which jobs; the filters of GET /jobs."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    tenant: str | None = None
-    flow: str | None = None
-    state: str | None = None
-    role: Role | None = None
-    code: str | None = None
-    queue: str | None = None
 
 
 class EventStream(Response):
@@ -176,7 +159,7 @@ def router(engine: Engine, hub: Hub) -> APIRouter:
     @routes.get("/jobs/{id}/events", status_code=200, response_class=EventStream, responses=STREAM)
     async def watch_job(
         request: Request,
-        id: str,
+        id: JobPath,
         principal: Caller,
         query: Annotated[FromQuery, Query()],
         last_event_id: LastEventId = None,
@@ -200,7 +183,7 @@ def router(engine: Engine, hub: Hub) -> APIRouter:
     async def watch_jobs(
         request: Request,
         principal: Caller,
-        query: Annotated[WatchQuery, Query()],
+        query: Annotated[Conditions, Query()],
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> EventStream:
         """Stream a hint, `changed`, when jobs of a filter have changed: read the list again.
@@ -208,11 +191,7 @@ def router(engine: Engine, hub: Hub) -> APIRouter:
         Its `data` says which counts, or which jobs, as far as that is cheap to know. Whoever
         comes back with `Last-Event-ID` is told to `reread` first.
         """
-        where = JobFilter(**query.model_dump())
-        if where.tenant is None:
-            where = replace(where, tenant=principal.tenant)
-        elif not principal.sees(where.tenant):
-            raise Forbidden(f"{principal.name} may watch the jobs of {principal.tenant!r} only")
+        where = query.filter_for(principal)
         mark = await asyncio.to_thread(hub.read_mark, where)
         return EventStream(
             watching=lambda: hub.watching_list(where, mark),

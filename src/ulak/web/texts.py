@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
-LONGEST_NOTE: Final = 2000
+LONGEST_NOTE: Final = 4000
 LONGEST_NAME: Final = 500
-LONGEST_SPAN: Final = timedelta(days=3650)
+# Ten years: nobody means more.
+LONGEST_SPAN_S: Final = 3650 * 24 * 3600
 
 
 def storable(text: str) -> str:
@@ -38,14 +39,18 @@ def _moment(value: Any) -> datetime:
 
 Note = Annotated[
     str,
+    Field(
+        max_length=LONGEST_NOTE,
+        description="Why, for whoever reads the trail or the audit.",
+        examples=["agreed with ada"],
+    ),
     AfterValidator(storable),
-    Field(max_length=LONGEST_NOTE, description="Why, for whoever reads the audit."),
 ]
 NoteQuery = Annotated[Note, Query()]
 """The note of a DELETE, which has no body."""
-Name = Annotated[str, AfterValidator(storable), Path(max_length=LONGEST_NAME)]
+Name = Annotated[str, Path(max_length=LONGEST_NAME), AfterValidator(storable)]
 """A name in the path."""
 Time = Annotated[AwareDatetime, BeforeValidator(_moment)]
 """A time with its zone, RFC 3339."""
-Seconds = Annotated[float, Field(gt=0, le=LONGEST_SPAN.total_seconds(), allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SPAN_S, allow_inf_nan=False)]
 """A span of time."""

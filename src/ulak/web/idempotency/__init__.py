@@ -1,0 +1,24 @@
+"""Idempotent requests: as a middleware of any ASGI application, and as a dependency of a route.
+
+    app = IdempotencyMiddleware(
+        app, guard, identify=who, routes=[Protection("/orders", Scope("orders.create"))]
+    )
+
+`docs/idempotency.md` tells the rest.
+"""
+
+from ulak.web.idempotency.middleware import IdempotencyMiddleware, Protection
+from ulak.web.idempotency.requests import Policy, Requested
+from ulak.web.idempotency.routes import IdempotentRoute, check, idempotent_route
+from ulak.web.idempotency.visit import EXECUTION
+
+__all__ = [
+    "EXECUTION",
+    "IdempotencyMiddleware",
+    "IdempotentRoute",
+    "Policy",
+    "Protection",
+    "Requested",
+    "check",
+    "idempotent_route",
+]

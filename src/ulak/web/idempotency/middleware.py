@@ -1,0 +1,141 @@
+"""The middleware: protects routes of any ASGI application, whatever it is made with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from ulak.errors import UlakError
+from ulak.idempotency import Answer, Guard, Scope
+from ulak.idempotency.aio import AsyncGuard
+from ulak.web import problems
+from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
+from ulak.web.idempotency.visit import Visit
+
+METHODS: Final = ("POST", "PATCH")
+
+Identify = Callable[[Connection], tuple[str, str] | Awaitable[tuple[str, str]]]
+"""Answers the tenant and the actor of a request, or raises `Unauthenticated` or `Forbidden`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Which requests are protected, and how; of several lines that fit, the first holds."""
+
+    path: str
+    """Such as `/orders/{id}`, below the path at which the application is mounted."""
+    scope: Scope
+    _: KW_ONLY
+    policy: Policy = "required"
+    """`required` refuses a request without a key, `optional` lets it through unprotected, and
+    `off` protects nothing, also what a later line would."""
+    methods: Sequence[str] = METHODS
+    in_body: str | None = None
+    """The member of a JSON body that may hold the key too."""
+    fingerprint: Fingerprint | None = None
+    """What must be the same under one key, instead of everything that is asked."""
+    wait: timedelta = timedelta()
+    """How long a duplicate waits for the first answer, instead of 409; the caller's
+    `Prefer: wait=N` wins, and 30 s are the most."""
+
+    def rule(self) -> Rule:
+        """Answer how its requests are read."""
+        return Rule(self.scope, self.policy, self.in_body, self.fingerprint, self.wait)
+
+
+class IdempotencyMiddleware:
+    """Lets every request with a key have one effect, and answers its repetitions from the record.
+
+    Place it inside of what authenticates: a repetition is answered without the application, so
+    whoever may not ask must be refused before, or by `identify`.
+
+    Args:
+        app: What is protected.
+        guard: Where the records are.
+        routes: What of it.
+        identify: Tells of a connection's scope the tenant and the actor, `("", "")` where there
+            are none; it may be async, and may refuse by an error of ulak.
+    """
+
+    def __init__(
+        self, app: ASGIApp, guard: Guard, *, routes: Iterable[Protection], identify: Identify
+    ) -> None:
+        self._app = app
+        self._guard = AsyncGuard(guard)
+        self._identify = identify
+        self._lines = [
+            (compile_path(line.path)[0], frozenset(line.methods), line.rule()) for line in routes
+        ]
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        rule = self._rule_of(scope) if scope["type"] == "http" else None
+        if rule is None:
+            await self._app(scope, receive, send)
+            return
+        visit = Visit(self._guard, rule, scope, receive, send)
+        await visit.carry_out(self._serve(visit))
+
+    def _rule_of(self, scope: Connection) -> Rule | None:
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"]
+        below = path[len(root) :] if root and path.startswith(f"{root}/") else path
+        for pattern, methods, rule in self._lines:
+            if scope["method"] in methods and pattern.match(below):
+                return None if rule.policy == "off" else rule
+        return None
+
+    async def _serve(self, visit: Visit) -> None:
+        connection, rule = visit.connection, visit.rule
+        try:
+            tenant, actor = await self._who(connection)
+            while visit.body is None:
+                if (await visit.receive())["type"] == "http.disconnect":
+                    return
+            asked = await rule.read(connection, visit.body, tenant, actor)
+            begun = None
+            if asked is not None:
+                begun = await self._guard.begin(asked, wait=rule.patience(connection))
+        except UlakError as error:
+            await visit.answer(problems.problem_of(Request(connection), error))
+            return
+        except HTTPException as error:
+            await visit.answer(problems.http_problem(Request(connection), error))
+            return
+        if isinstance(begun, Answer):
+            await visit.answer(visit.replayed(begun))
+            return
+        receive = _again(visit.body, visit.receive)
+        if begun is None:
+            await self._app(connection, receive, visit.send)
+            return
+        visit.begin(begun)
+        try:
+            with begun.as_current():
+                await self._app(connection, receive, visit.send)
+        finally:
+            await visit.abandon()
+
+    async def _who(self, connection: Connection) -> tuple[str, str]:
+        who = self._identify(connection)
+        return await who if inspect.isawaitable(who) else who
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Hand a body on that was read already, then what else there is to hear."""
+    waiting = [body]
+
+    async def again() -> dict[str, object]:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return dict(await receive())
+
+    return again
