@@ -44,13 +44,14 @@ class Service:
     """Makes its commands, which stand below `ulak NAME`."""
 
 
-def installed() -> Mapping[str, list[EntryPoint]]:
-    """Answer the services of this environment by name, without importing any."""
+def installed(group: str = GROUP) -> Mapping[str, list[EntryPoint]]:
+    """Answer what packages of this environment declare, the services unless another group is
+    named, by name; nothing is imported."""
     # Here and not above: every command would pay for it, and few ask.
     from importlib.metadata import entry_points
 
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=group):
         found.setdefault(point.name, []).append(point)
     return dict(sorted(found.items()))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.installed import Site
 from ulak.cli import main
 
 SHOP = """
@@ -152,6 +153,16 @@ def run(
         return Answer(int(ended.value.code or 0), said.out, said.err)
 
     return call
+
+
+@pytest.fixture
+def site(run: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A folder for packages of a test."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    sys.path.insert(0, str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
+    return Site(folder, monkeypatch)
 
 
 @pytest.fixture

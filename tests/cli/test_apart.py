@@ -135,7 +135,7 @@ def test_a_queue_apart_is_served_by_another_process_and_everything_else_by_this_
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
-    assert "queues    write" in said
+    assert "queues    idempotency-cleanup, write" in said
     assert "apart     browser (in 1 child)" in said
     assert "draining; 1 worker may take 30 s" in out
     assert out.count("drained") == 1

@@ -1,14 +1,13 @@
 """Services are found by name: their flows, routes and commands, and what is wrong with them."""
 
-import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.cli.installed import Site
 from tests.cli.test_apart import children_of, unready
 from tests.cli.test_up import PATIENCE_S, address, greeting, logged_in, running, until
 
@@ -76,23 +75,11 @@ Install = Callable[[str, str, str], None]
 
 
 @pytest.fixture
-def install(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+def install(site: Site) -> Install:
     """Put a package with one service where this process and its children find it."""
-    site = tmp_path / "site"
-    site.mkdir()
-    sys.path.insert(0, str(site))
-    monkeypatch.setenv("PYTHONPATH", f"{site}:{os.environ.get('PYTHONPATH', '')}")
 
     def make(package: str, point: str, code: str) -> None:
-        module = package.replace("-", "_")
-        (site / f"{module}.py").write_text(code)
-        about = site / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text(f"[ulak.services]\n{point}\n")
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        monkeypatch.setitem(sys.modules, module, None)  # forgotten again after the test
-        del sys.modules[module]
+        site.install(package, f"[ulak.services]\n{point}\n", code)
 
     return make
 
@@ -212,7 +199,9 @@ def test_a_service_that_fails_to_start_is_one_line(run, install):
 def test_a_service_that_nobody_brings_is_named_with_those_that_are_there(letters, run):
     answer = run("up", "--service", "letters,ledgers")
     assert answer.code == 1
-    assert answer.err == 'error: there is no service "ledgers"; installed are letters\n'
+    assert answer.err.startswith('error: there is no service "ledgers"; installed are ')
+    assert "letters" in answer.err
+    assert is_one_line(answer.err)
     assert run("ledgers").code == 2
     assert run("up", "--service", "letters,,").code == 2
 

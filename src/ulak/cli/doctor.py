@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import ulak
-from ulak import settings
+from ulak import settings, wiring
 from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.cli.target import AppOption, in_force, load
 from ulak.clock import rfc3339, to_datetime
@@ -17,6 +17,7 @@ from ulak.core.lifecycle import CLAIMABLE, FINAL
 from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
+from ulak.idempotency.settings import IdempotencySettings, names, variable
 from ulak.settings import Settings
 from ulak.store.protocol import CountRow, WorkerRow
 
@@ -97,7 +98,8 @@ def _facts(
         "settings": {
             name: {"value": found.shown(name), "source": found.source(name)}
             for name in settings.names()
-        },
+        }
+        | _of_idempotency(),
         "store": {**asdict(store.features), **about},
         "notes": _notes(about),
         "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
@@ -118,6 +120,18 @@ def _facts(
             "unfinished": sum(c.jobs for c in counts if c.role not in FINAL),
             "ended": sum(c.jobs for c in counts if c.role in FINAL),
         },
+    }
+
+
+def _of_idempotency() -> dict[str, dict[str, Any]]:
+    """Answer the settings of idempotency, by their variables: they have no other name."""
+    kept, usual = wiring.idempotency_settings(), IdempotencySettings()
+    return {
+        variable(name): {
+            "value": getattr(kept, name),
+            "source": "default" if getattr(kept, name) == getattr(usual, name) else variable(name),
+        }
+        for name in names()
     }
 
 

@@ -11,6 +11,7 @@ from ulak.cli import (
     bench,
     doctor,
     flows,
+    idempotency,
     jobs,
     keys,
     outbox,
@@ -23,6 +24,7 @@ from ulak.cli import (
     why,
     worker,
 )
+from ulak.cli.commands import Extensible
 from ulak.cli.services import WithServices
 
 program = typer.Typer(
@@ -54,7 +56,7 @@ def _options(
 
 program.command("up")(up.up)
 program.command("worker")(worker.worker)
-program.add_typer(jobs.group, name="jobs")
+program.add_typer(jobs.group, name="jobs", cls=Extensible)
 program.command("why")(why.why)
 program.command("flows")(flows.flows)
 program.command("verify")(verify.verify)
@@ -62,14 +64,15 @@ program.command("doctor")(doctor.doctor)
 program.command("bench")(bench.bench)
 program.command("migrate")(store.migrate)
 program.command("prune")(store.prune)
-program.add_typer(outbox.group, name="outbox")
-program.add_typer(schedules.group, name="schedules")
-program.add_typer(steering.limits, name="limits")
-program.add_typer(steering.rates, name="rates")
+program.add_typer(outbox.group, name="outbox", cls=Extensible)
+program.add_typer(idempotency.group, name="idempotency", cls=Extensible)
+program.add_typer(schedules.group, name="schedules", cls=Extensible)
+program.add_typer(steering.limits, name="limits", cls=Extensible)
+program.add_typer(steering.rates, name="rates", cls=Extensible)
 program.command("pause")(steering.pause)
 program.command("resume")(steering.resume)
 program.command("pauses")(steering.pauses)
-program.add_typer(steering.weights, name="weights")
+program.add_typer(steering.weights, name="weights", cls=Extensible)
 program.command("audit")(steering.audit)
-program.add_typer(keys.group, name="keys")
-program.add_typer(users.group, name="users")
+program.add_typer(keys.group, name="keys", cls=Extensible)
+program.add_typer(users.group, name="users", cls=Extensible)

@@ -1,4 +1,4 @@
-"""The commands of installed services, as commands of `ulak`; a service is imported when one of
+"""The commands of installed packages, as commands of `ulak`; a package is imported when one of
 its own is typed, and not before."""
 
 from __future__ import annotations
@@ -8,26 +8,31 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ulak.cli import commands
 from ulak.errors import NotSupported
 from ulak.service import get_service, installed, package_of
 
 
 class WithServices(TyperGroup):
-    """ulak's own commands and, after them, one for each installed service.
+    """ulak's own commands and, after them, one for each installed service, and one for each
+    group that a package brings.
 
-    A service never replaces a command of ulak's own.
+    None of them replaces a command of ulak's own, and no group replaces a service.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name every command."""
         own = super().list_commands(ctx)
-        return [*own, *(name for name in installed() if name not in own)]
+        brought = dict.fromkeys([*installed(), *commands.names()])
+        return [*own, *(name for name in brought if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Answer a command, or what stands for those of a service."""
+        """Answer a command, or what stands for those of a service or of a package."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in (known := installed()):
+        if own is not None:
             return own
+        if cmd_name not in (known := installed()):
+            return commands.stand_in(cmd_name)
         packages = " and ".join(package_of(point) for point in known[cmd_name])
         return OfService(cmd_name, help=f"Commands of the service {cmd_name}, {packages}.")
 
@@ -45,8 +50,8 @@ class OfService(TyperCommand):
             NotSupported: it has no commands.
         """
         name = str(self.name)
-        commands = get_service(name).commands
-        if commands is None:
+        made = get_service(name).commands
+        if made is None:
             raise NotSupported(f'the service "{name}" has no commands; ulak up --service {name}')
-        group = typer.main.get_group(commands())
+        group = typer.main.get_group(made())
         return group.make_context(info_name, args, parent, **extra)

@@ -27,6 +27,7 @@ from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
+from ulak.idempotency import cleanup
 from ulak.service import get_service
 from ulak.settings import HIGHEST_PORT, Settings
 
@@ -59,6 +60,7 @@ def up(
     found = in_force(app, service).override("command line", host=host, port=port)
     found = wiring.with_secret(found)  # so that no line of the log can show it
     engine = load(found)
+    cleanup.attach(engine, wiring.idempotency_settings())
     beside = queues_beside(engine)
     settings = worker_settings(
         engine, USUAL, queues=beside if engine.apart_workers else None, lease=lease, drain=drain
@@ -125,7 +127,10 @@ def _server(engine: Engine, identity: Identity, working: Working, found: Setting
             "or run ulak worker"
         ) from error
     services = [get_service(name) for name in found.services]
-    made = application(engine, identity=identity, unready=working.unready, services=services)
+    guard = wiring.guard_of(engine, found.env, wiring.idempotency_settings())
+    made = application(
+        engine, identity=identity, unready=working.unready, services=services, guard=guard
+    )
     return Server(made, host=found.host, port=found.port)
 
 

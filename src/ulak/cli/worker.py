@@ -20,6 +20,7 @@ from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import BadInput, NotSupported
+from ulak.idempotency import cleanup
 from ulak.settings import HIGHEST_PORT
 
 USUAL = WorkerSettings()
@@ -65,6 +66,7 @@ def worker(
     parent = None if child is None else Parent()
     found = in_force(app, service)
     engine = load(found)
+    cleanup.attach(engine, wiring.idempotency_settings())
     features = engine.store.features
     if not features.shared:
         raise NotSupported(

@@ -1,0 +1,118 @@
+"""Commands that installed packages bring under names of their own, or add to ulak's own groups.
+
+A package declares a group of commands under the entry-point group `ulak.commands`:
+
+    [project.entry-points."ulak.commands"]
+    proof = "acme_proofs:commands"
+
+It is imported when a command of that name is looked for, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ulak.cli.output import note
+from ulak.errors import BadInput
+from ulak.service import installed, package_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP: Final = "ulak.commands"
+
+
+class Extensible(TyperGroup):
+    """The commands of a group and, after them, those that packages add under its name.
+
+    No package replaces a command of the group's own. One that cannot be imported takes nothing
+    but its own commands away.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name every command; say of a package why its own are not there."""
+        own = super().list_commands(ctx)
+        found: list[str] = []
+        for point in _points(str(self.name)):
+            try:
+                found += _commands_of(point)
+            except BadInput as error:
+                note(str(error))
+        return [*own, *(name for name in dict.fromkeys(found) if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Answer a command; None when nobody has one of this name.
+
+        Raises:
+            BadInput: two packages bring it; or none does, and one that might cannot be imported.
+        """
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        found, broken = self._found(cmd_name)
+        if len(found) > 1:
+            packages = " and ".join(package_of(point) for point in found)
+            raise BadInput(
+                f'{packages} both bring "ulak {self.name} {cmd_name}"; uninstall one of them'
+            )
+        if not found and broken:
+            raise broken[0]
+        return next(iter(found.values()), None)
+
+    def _found(self, cmd_name: str) -> tuple[dict[EntryPoint, Any], list[BadInput]]:
+        """Answer who brings a command, and what is wrong with those who cannot say."""
+        found: dict[EntryPoint, Any] = {}
+        broken: list[BadInput] = []
+        for point in _points(str(self.name)):
+            try:
+                if (command := _commands_of(point).get(cmd_name)) is not None:
+                    found[point] = command
+            except BadInput as error:
+                broken.append(error)
+        return found, broken
+
+
+class OfPackages(TyperCommand):
+    """Stands in the help for a group that is none of ulak's own, and becomes it when it is used."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Go on with the commands of the packages."""
+        group = Extensible(name=self.name, help=self.help, no_args_is_help=True)
+        return group.make_context(info_name, args, parent, **extra)
+
+
+def names() -> list[str]:
+    """Name the groups that packages bring, without importing any."""
+    return list(installed(GROUP))
+
+
+def stand_in(name: str) -> OfPackages | None:
+    """Answer what stands for a group of this name; None when no package brings one."""
+    points = _points(name)
+    if not points:
+        return None
+    packages = " and ".join(dict.fromkeys(package_of(point) for point in points))
+    return OfPackages(name, help=f"Commands of {packages}.")
+
+
+def _points(name: str) -> list[EntryPoint]:
+    return installed(GROUP).get(name, [])
+
+
+def _commands_of(point: EntryPoint) -> Mapping[str, Any]:
+    which = f'the commands "ulak {point.name}" of {package_of(point)}'
+    try:
+        group = point.load()
+    except Exception as error:
+        raise BadInput(
+            f"{which} cannot be imported: {type(error).__name__}: {error}"
+        ) from error  # fmt: skip
+    if not isinstance(group, typer.Typer):
+        raise BadInput(f"{which} cannot be used: {point.value} is a {type(group).__name__}")
+    return typer.main.get_group(group).commands
