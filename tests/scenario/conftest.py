@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.stores import make_schema
+from tests.scenario.idempotent_servers import Site, site_of
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -21,6 +22,13 @@ def jobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty store that several processes, or several lives of one, can share."""
     yield from _shared(request, tmp_path)
+
+
+@pytest.fixture
+def site(shared_url: str, tmp_path: Path) -> Iterator[Site]:
+    """Where servers of contracts are started, all on one store; they end with the test."""
+    with site_of(shared_url, tmp_path) as made:
+        yield made
 
 
 def _shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:

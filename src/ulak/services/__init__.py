@@ -1,0 +1,1 @@
+"""Ready services, built on ulak's public names as a stranger would build them."""

@@ -1,0 +1,233 @@
+"""Contracts: subjects that move by versioned tables, once per key, each change with a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ulak.engine.engine import Engine
+from ulak.errors import GuardUnavailable, IdempotencyConflict, Refused, StoreError
+from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
+from ulak.services.contracts import answers, rules, verification
+from ulak.services.contracts.database import database_of
+from ulak.services.contracts.ledger import Ledger, Subject, Wanted
+from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
+from ulak.services.contracts.proofs import STATUS_CHANGE, Draft, Proof
+from ulak.services.contracts.requests import Recording, Transition
+from ulak.services.contracts.schema import Schema
+from ulak.services.contracts.tables import Versions
+
+# Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
+TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
+
+OnChange = Callable[[Any, Proof], object]
+"""Called in the transaction of a status change, after it was written, with the driver's
+connection and the proof: what it writes with that connection commits with the change or not at
+all, and what it raises takes the change back. It is not called for replays, refusals and
+requests that change nothing. It must not end the transaction or reach over a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A proof that stands."""
+
+    proof_id: int
+    key: str
+    is_replay: bool
+    """Whether it stood there before."""
+
+
+class Contracts:
+    """What the service does, without HTTP; any number of threads and processes share a store.
+
+    Args:
+        engine: In whose store everything is.
+        versions: The tables that subjects are judged by.
+        scope: How transitions are protected.
+        on_change: Told of every change of a status, inside its transaction.
+
+    Raises:
+        NotSupported: the store has no transactions to share.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        versions: Versions,
+        *,
+        scope: Scope = TRANSITION,
+        on_change: OnChange | None = None,
+    ) -> None:
+        self.versions = versions
+        self._engine = engine
+        self._scope = scope
+        self._on_change = on_change
+        self._database = database_of(engine.store.features)
+        self._guard = Guard(engine.store)
+        self._schema = Schema(engine, self._database)
+
+    def transition(self, asked: Transition) -> Answered:
+        """Move a subject, once per key: the claim of the key, the change, its proof and the
+        answer are one commit.
+
+        A refusal is an answer too. Who asks again gets the same bytes; so does who asks after
+        the idempotency record was lost, as long as there is a proof.
+
+        Raises:
+            IdempotencyError: as `Guard.execute` does.
+            UnknownVersion: the request pins a contract version that nobody knows.
+        """
+        is_rebuilt = False
+
+        def operation(execution: Execution) -> Answer:
+            nonlocal is_rebuilt
+            done = self._carry_out(asked, execution.connection)
+            is_rebuilt = done.is_replay
+            return done.answer
+
+        who = Asked(
+            self._scope, asked.key, request_hash=asked.request_hash, tenant=asked.tenant_id,
+            actor=asked.actor_id or asked.caller,
+        )  # fmt: skip
+        with self._failing_closed():
+            answered = self._guard.execute(who, operation)
+        return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
+
+    def can_transition(self, asked: Transition) -> tuple[rules.Verdict, str]:
+        """Judge without doing: the verdict, and the version it is by. Writes nothing.
+
+        Without an `id` it is judged as if the subject stood in `from_`.
+
+        Raises:
+            UnknownVersion: the request pins a contract version that nobody knows.
+        """
+        version = self.versions.get(asked.contract_version)
+        question = _question(asked)
+        if asked.id:
+            subject = self.find_subject(asked.tenant_id, asked.type, asked.id)
+            standing = rules.birth(version, question) if subject is None else _standing(subject)
+        else:
+            standing = rules.Standing(asked.from_ or "", asked.expected_version or 0)
+        return rules.judge(version, question, standing), version.name
+
+    def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
+        """Answer a subject as it stands, None when nobody has heard of it."""
+        with self._reading() as ledger:
+            return ledger.find_subject(tenant_id, type, id)
+
+    def record(self, asked: Recording) -> Recorded:
+        """Record a proof, once per tenant, kind and key; without a key, once per content.
+
+        Raises:
+            IdempotencyConflict: the key has a proof of something else.
+            GuardUnavailable: the store cannot be asked; nothing was recorded.
+        """
+        draft = asked.draft()
+        with self._failing_closed(), self._engine.transaction() as connection:
+            ledger = self._ledger(connection)
+            before = _proof_of(draft, ledger)
+            made = None if before else ledger.append(draft)
+            # Somebody else may have appended it while we waited for the head of the chain.
+            proof = before or made or _proof_of(draft, ledger)
+        if proof is None or proof.request_hash != draft.request_hash:
+            raise _conflict(draft)
+        return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
+
+    def proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
+        """Answer proofs, the newest first."""
+        with self._reading() as ledger:
+            return ledger.list_proofs(wanted, limit=limit)
+
+    def verify(self) -> verification.Report:
+        """Check every tenant's chain; answer the first broken link of each that has one."""
+        return verification.verify(self._reading)
+
+    def _carry_out(self, asked: Transition, connection: Any) -> Answered:
+        """Do what is asked, unless there is a proof that it was done.
+
+        Then the record of its key is gone, expired or forgotten, and the proof is not: it is
+        told again. Of two that ask the same, the second has waited for the subject, and sees
+        the proof of the first.
+        """
+        ledger = self._ledger(connection)
+        subject = ledger.lock_subject(asked.tenant_id, asked.type, asked.id)
+        proof = ledger.find_proof(asked.tenant_id, STATUS_CHANGE, asked.key)
+        if proof is None:
+            return Answered(self._decide(asked, subject, ledger, connection), is_replay=False)
+        if proof.request_hash != asked.request_hash:
+            raise _conflict(proof)
+        return Answered(answers.changed(proof), is_replay=True)
+
+    def _decide(
+        self, asked: Transition, subject: Subject | None, ledger: Ledger, connection: Any
+    ) -> Answer:
+        """Judge, and write what follows."""
+        version = self.versions.get(asked.contract_version)
+        question = _question(asked)
+        if subject is None and (born := rules.birth(version, question)) is not None:
+            subject = ledger.create_subject(
+                asked.tenant_id, asked.type, asked.id, status=born.status, version=born.version
+            )
+        verdict = rules.judge(version, question, subject and _standing(subject))
+        if subject is None or verdict.reason is not None:
+            from_ = asked.from_ if subject is None else subject.status
+            reason = verdict.reason or rules.SUBJECT_NOT_FOUND
+            return answers.refused(reason, from_, asked.to, version.name)
+        if not verdict.changes:
+            return answers.unchanged(
+                subject.status, version.name, subject.proof_id, subject.version
+            )
+        draft = asked.draft(
+            status=subject.status, version=subject.version + 1, contract_version=version.name
+        )
+        proof = ledger.append(draft)
+        if proof is None:
+            # We hold the subject and found no proof: the key was just used for another one.
+            raise _conflict(draft)
+        ledger.move_subject(subject, proof, status=asked.to)
+        if self._on_change is not None:
+            self._on_change(connection, proof)
+        return answers.changed(proof)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Ledger]:
+        self._schema.ensure()
+        with self._engine.reading() as connection:
+            yield self._ledger(connection)
+
+    @contextmanager
+    def _failing_closed(self) -> Iterator[None]:
+        """Say of a store that cannot be asked that nothing was done."""
+        try:
+            self._schema.ensure()
+            yield
+        except Refused:
+            raise
+        except StoreError as error:
+            raise GuardUnavailable(f"the store cannot be asked: {error}") from error
+
+    def _ledger(self, connection: Any) -> Ledger:
+        return Ledger(self._database, connection, self._engine.store.clock.now())
+
+
+def _question(asked: Transition) -> rules.Asked:
+    return rules.Asked(
+        asked.type, asked.to, from_=asked.from_, expected_version=asked.expected_version
+    )
+
+
+def _standing(subject: Subject) -> rules.Standing:
+    return rules.Standing(subject.status, subject.version)
+
+
+def _proof_of(draft: Draft, ledger: Ledger) -> Proof | None:
+    return ledger.find_proof(draft.tenant_id, draft.kind, str(draft.idempotency_key))
+
+
+def _conflict(other: Draft | Proof) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"the key {other.idempotency_key!r} was used for another request, of which there is a "
+        "proof; use a new key for a new request"
+    )

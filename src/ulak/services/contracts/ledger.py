@@ -1,0 +1,195 @@
+"""The ledger: subjects and proofs, read and written in somebody's open transaction.
+
+Locks are taken in one order, so that no two transactions wait for each other: the subject first,
+the head of its tenant's chain last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, NamedTuple
+
+from ulak.clock import Instant
+from ulak.services.contracts.database import Database
+from ulak.services.contracts.proofs import FIRST_HASH, Draft, Proof, proved
+
+_FIND_SUBJECT = (
+    "SELECT tenant_id, type, id, status, version, proof_id, created_at, updated_at "
+    "FROM {schema}.hos_contract_subjects WHERE tenant_id = ? AND type = ? AND id = ?"
+)
+_LOCK_SUBJECT = _FIND_SUBJECT + "{for_update}"
+_CREATE_SUBJECT = """
+    INSERT INTO {schema}.hos_contract_subjects
+        (tenant_id, type, id, status, version, proof_id, created_at, updated_at)
+    VALUES (?, ?, ?, ?, ?, NULL, ?, ?)
+    ON CONFLICT (tenant_id, type, id) DO NOTHING
+"""
+_MOVE_SUBJECT = """
+    UPDATE {schema}.hos_contract_subjects
+    SET status = ?, version = ?, proof_id = ?, updated_at = ?
+    WHERE tenant_id = ? AND type = ? AND id = ?
+"""
+
+_COLUMNS = ", ".join(Proof._fields)
+_PROOFS = f"SELECT {_COLUMNS} FROM {{schema}}.hos_proofs"  # noqa: S608 - columns of our own
+_PROOF_OF_KEY = _PROOFS + " WHERE tenant_id = ? AND kind = ? AND idempotency_key = ?"
+_NEXT_ID: Final = {
+    # Nothing is ever removed, so this never answers a number twice.
+    "sqlite": "SELECT coalesce(max(proof_id), 0) + 1 FROM {schema}.hos_proofs",
+    "postgresql": "SELECT nextval('{schema}.hos_proof_ids')",
+}
+_ADD_PROOF = (
+    f"INSERT INTO {{schema}}.hos_proofs ({_COLUMNS}) "  # noqa: S608 - columns of our own
+    f"VALUES ({', '.join('?' for _ in Proof._fields)}) "
+    "ON CONFLICT (tenant_id, kind, idempotency_key) WHERE idempotency_key IS NOT NULL "
+    "DO NOTHING RETURNING proof_id"
+)
+
+_ADD_HEAD = """
+    INSERT INTO {schema}.hos_proof_heads (tenant_id, proof_id, hash) VALUES (?, 0, ?)
+    ON CONFLICT (tenant_id) DO NOTHING
+"""
+_LOCK_HEAD = "SELECT hash FROM {schema}.hos_proof_heads WHERE tenant_id = ?{for_update}"
+_MOVE_HEAD = "UPDATE {schema}.hos_proof_heads SET proof_id = ?, hash = ? WHERE tenant_id = ?"
+
+_TENANTS = """
+    SELECT tenant_id FROM {schema}.hos_proof_heads
+    UNION SELECT DISTINCT tenant_id FROM {schema}.hos_proofs ORDER BY 1
+"""
+# One statement, so that the head and the links are of the same moment; it has a row where there
+# is no link any more.
+_CHAIN = f"""
+    SELECT head.proof_id, head.hash, {", ".join(f"link.{name}" for name in Proof._fields)}
+    FROM (SELECT ? AS tenant_id) asked
+    LEFT JOIN {{schema}}.hos_proof_heads head ON head.tenant_id = asked.tenant_id
+    LEFT JOIN {{schema}}.hos_proofs link ON link.tenant_id = asked.tenant_id AND link.proof_id > ?
+    ORDER BY link.proof_id LIMIT ?
+"""  # noqa: S608 - columns of our own
+
+
+class Subject(NamedTuple):
+    """One row of `hos_contract_subjects`."""
+
+    tenant_id: str
+    type: str
+    id: str
+    status: str
+    version: int
+    """How often its status has changed."""
+    proof_id: int | None
+    """The proof of its last change; None before the first."""
+    created_at: Instant
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which proofs to list; None does not ask."""
+
+    _: KW_ONLY
+    tenant_id: str | None = None
+    kind: str | None = None
+    subject_type: str | None = None
+    subject_id: str | None = None
+    before: int | None = None
+    """Only proofs with a lower number."""
+
+
+class ChainPage(NamedTuple):
+    """Some links of a tenant's chain, and what its head says at the same moment."""
+
+    head: tuple[int, str] | None
+    links: list[Proof]
+
+
+class Ledger:
+    """The statements, on one connection."""
+
+    def __init__(self, database: Database, connection: Any, now: Instant) -> None:
+        self._database = database
+        self._connection = connection
+        self._now = now
+
+    # --- subjects ---------------------------------------------------------------
+
+    def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
+        """Answer a subject as it stands, None when nobody has heard of it."""
+        return self._subject(_FIND_SUBJECT, tenant_id, type, id)
+
+    def lock_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
+        """Answer it, and let nobody else change it before this transaction ends."""
+        return self._subject(_LOCK_SUBJECT, tenant_id, type, id)
+
+    def create_subject(
+        self, tenant_id: str, type: str, id: str, *, status: str, version: int
+    ) -> Subject:
+        """Create a subject and lock it; or lock the one that somebody else was first to create."""
+        self._execute(
+            _CREATE_SUBJECT, tenant_id, type, id, status, version, self._now, self._now
+        )  # fmt: skip
+        subject = self.lock_subject(tenant_id, type, id)
+        if subject is None:  # pragma: no cover - somebody removes rows by hand
+            raise LookupError(f"the subject {type} {id} was removed while it was created")
+        return subject
+
+    def move_subject(self, subject: Subject, proof: Proof, *, status: str) -> None:
+        """Set the status that a proof is of, one version higher."""
+        self._execute(
+            _MOVE_SUBJECT, status, subject.version + 1, proof.proof_id, self._now,
+            subject.tenant_id, subject.type, subject.id,
+        )  # fmt: skip
+
+    # --- proofs -----------------------------------------------------------------
+
+    def find_proof(self, tenant_id: str, kind: str, key: str) -> Proof | None:
+        """Answer the proof that was written under a key."""
+        return next(iter(self._proofs(_PROOF_OF_KEY, tenant_id, kind, key)), None)
+
+    def append(self, draft: Draft) -> Proof | None:
+        """Append a proof to its tenant's chain; None when there is one under its key.
+
+        The head stays locked, so that the chain has no fork; numbers rise along it.
+        """
+        self._execute(_ADD_HEAD, draft.tenant_id, FIRST_HASH)
+        ((prev_hash,),) = self._execute(_LOCK_HEAD, draft.tenant_id)
+        ((proof_id,),) = self._execute(_NEXT_ID[self._database.name])
+        proof = proved(draft, proof_id=proof_id, at=self._now, prev_hash=prev_hash)
+        if not self._execute(_ADD_PROOF, *proof):
+            return None
+        self._execute(_MOVE_HEAD, proof_id, proof.hash, draft.tenant_id)
+        return proof
+
+    def list_proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
+        """Answer proofs, the newest first."""
+        asked = {
+            "tenant_id = ?": wanted.tenant_id,
+            "kind = ?": wanted.kind,
+            "subject_type = ?": wanted.subject_type,
+            "subject_id = ?": wanted.subject_id,
+            "proof_id < ?": wanted.before,
+        }
+        given = {text: value for text, value in asked.items() if value is not None}
+        where = f" WHERE {' AND '.join(given)}" if given else ""
+        statement = f"{_PROOFS}{where} ORDER BY proof_id DESC LIMIT ?"
+        return self._proofs(statement, *given.values(), limit)
+
+    def tenants(self) -> list[str]:
+        """Name every tenant that has a chain."""
+        return [tenant for (tenant,) in self._execute(_TENANTS)]
+
+    def chain(self, tenant_id: str, *, after: int, limit: int) -> ChainPage:
+        """Answer the links of a chain that follow a number."""
+        rows = self._execute(_CHAIN, tenant_id, after, limit)
+        head = None if rows[0][0] is None else (rows[0][0], rows[0][1])
+        return ChainPage(head, [Proof._make(row[2:]) for row in rows if row[2] is not None])
+
+    def _subject(self, statement: str, *values: Any) -> Subject | None:
+        rows = self._execute(statement, *values)
+        return Subject._make(rows[0]) if rows else None
+
+    def _proofs(self, statement: str, *values: Any) -> list[Proof]:
+        return [Proof._make(row) for row in self._execute(statement, *values)]
+
+    def _execute(self, statement: str, *values: Any) -> Sequence[tuple[Any, ...]]:
+        return self._database.execute(self._connection, statement, *values)

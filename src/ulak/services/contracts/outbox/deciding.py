@@ -1,0 +1,187 @@
+"""Mode `remote`: the remote decides, and is asked while the caller waits.
+
+Nothing is kept here. A change that the remote cannot be asked about is not made; a question about
+what is allowed is answered with nothing, so that a page can still be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from ulak.errors import BadInput, NotSupported, StoreError
+from ulak.idempotency import Answer, Answered
+from ulak.services.contracts import rules
+from ulak.services.contracts.contracts import Contracts, Recorded
+from ulak.services.contracts.ledger import Subject, Wanted
+from ulak.services.contracts.outbox.outcomes import Fault, Reply
+from ulak.services.contracts.outbox.remote import CAN_TRANSITION, TRANSITION, VERSIONS, Remote
+from ulak.services.contracts.proofs import Proof
+from ulak.services.contracts.requests import Recording, Transition, written
+from ulak.services.contracts.tables import Version, Versions, read
+from ulak.services.contracts.verification import Report
+
+log = logging.getLogger("ulak.contracts.remote")
+
+UNAVAILABLE: Final = "remote_unavailable"
+"""Why nothing is allowed while the remote cannot be asked."""
+NOTHING: Final = Versions(MappingProxyType({}), Version("", MappingProxyType({})))
+"""What is known while the remote cannot be asked."""
+
+# About our key or the remote itself, and so nothing that our caller could do better.
+_NOT_OF_THE_CALLER: Final = frozenset(
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
+)
+_HANDED_ON: Final = {"content-type": "Content-Type", "retry-after": "Retry-After"}
+
+
+class RemoteUnavailable(StoreError):
+    """The remote decides and could not be asked; trying again with the same key is safe."""
+
+    code = UNAVAILABLE
+
+
+class RemoteContracts:
+    """Asks a remote what `Contracts` would decide here."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def transition(self, asked: Transition) -> Answered:
+        """Have the remote move a subject, once per key, and answer what it answers.
+
+        Raises:
+            RemoteUnavailable: it could not be asked, or has not answered; it may have made the
+                change, and says so to whoever asks again with the same key.
+        """
+        reply = self._ask(TRANSITION, asked)
+        if reply is None:
+            raise RemoteUnavailable(
+                "the remote decides about changes and cannot be asked now; try again with the "
+                "same idempotency key"
+            )
+        headers = ((name, reply.headers.get(kept)) for kept, name in _HANDED_ON.items())
+        return Answered(
+            Answer(
+                reply.status, reply.body,
+                tuple((name, value) for name, value in headers if value is not None),
+            ),
+            is_replay=reply.headers.get("idempotent-replayed") == "true",
+        )  # fmt: skip
+
+    def can_transition(self, asked: Transition) -> tuple[rules.Verdict, str]:
+        """Ask the remote whether it would; while it cannot be asked, nothing is allowed.
+
+        Raises:
+            BadInput: the remote does not understand the question.
+        """
+        reply = self._ask(CAN_TRANSITION, asked)
+        if reply is None:
+            return rules.Verdict(UNAVAILABLE), ""
+        document = reply.document
+        if reply.status != HTTPStatus.OK or "allowed" not in document:
+            raise BadInput(str(document.get("detail") or f"the remote answers {reply.status}"))
+        reason = None if document["allowed"] is True else str(document.get("reason"))
+        return rules.Verdict(reason), str(document.get("contract_version", ""))
+
+    @property
+    def versions(self) -> Versions:
+        """The remote's tables; none while it cannot be asked."""
+        reply = self._read(self._remote.ask(VERSIONS), VERSIONS)
+        if reply is None:
+            return NOTHING
+        try:
+            return _versions_in(reply.document)
+        except (BadInput, KeyError, AttributeError) as error:
+            log.warning("the remote's tables cannot be read", extra={"error": str(error)})
+            return NOTHING
+
+    def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
+        """Not here.
+
+        Raises:
+            NotSupported: the remote keeps subjects.
+        """
+        self._is_kept_there("subjects")
+
+    def record(self, asked: Recording) -> Recorded:
+        """Not here.
+
+        Raises:
+            NotSupported: the remote keeps proofs.
+        """
+        self._is_kept_there("proofs")
+
+    def proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
+        """Not here.
+
+        Raises:
+            NotSupported: the remote keeps proofs.
+        """
+        self._is_kept_there("proofs")
+
+    def verify(self) -> Report:
+        """Not here.
+
+        Raises:
+            NotSupported: the remote keeps proofs.
+        """
+        self._is_kept_there("proofs")
+
+    def _is_kept_there(self, what: str) -> NoReturn:
+        raise NotSupported(
+            f"with HOS_MODE=remote {what} are kept by the remote; ask "
+            f"{self._remote.settings.base_url}"
+        )
+
+    def _ask(self, path: str, asked: Transition) -> Reply | None:
+        return self._read(self._remote.ask(path, _body_of(asked)), path)
+
+    def _read(self, reply: Reply | Fault, path: str) -> Reply | None:
+        """Answer what was answered; None, and a line in the log, when that was not to us."""
+        if isinstance(reply, Fault):
+            why = reply.why
+        elif _is_answer(reply.status):
+            return reply
+        else:
+            why = f"HTTP {reply.status}"
+        log.warning("the remote cannot be asked", extra={"path": path, "why": why})
+        return None
+
+
+Decider = Contracts | RemoteContracts
+"""Who decides about changes, here or elsewhere."""
+
+
+def _is_answer(status: int) -> bool:
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
+    return not is_redirect and status < 500 and status not in _NOT_OF_THE_CALLER
+
+
+def _body_of(asked: Transition) -> bytes:
+    """Write a request as the remote reads it, with details as the caller wrote them."""
+    members: dict[str, Any] = {
+        "idempotency_key": asked.key or None,
+        "tenant_id": asked.tenant_id or None,
+        "subject_ref": {"type": asked.type, **({"id": asked.id} if asked.id else {})},
+        "from": asked.from_,
+        "to": asked.to,
+        "expected_version": asked.expected_version,
+        "actor_id": asked.actor_id,
+        "source": asked.source or asked.caller or None,
+        "request_id": asked.request_id,
+        "contract_version": asked.contract_version,
+    }
+    said = {name: json.dumps(value) for name, value in members.items() if value is not None}
+    return written({**said, **asked.details}).encode()
+
+
+def _versions_in(document: Any) -> Versions:
+    known = {
+        name: read(json.dumps({"version": name, "types": types}), "the remote")
+        for name, types in document["versions"].items()
+    }
+    return Versions(MappingProxyType(known), known[document["active"]])

@@ -1,0 +1,142 @@
+"""The remote service, asked over HTTP: one answer or one fault for each question, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from ulak.errors import BadInput, NotSupported
+from ulak.services.contracts.outbox.outcomes import Fault, Reply
+from ulak.services.contracts.outbox.settings import RemoteSettings
+
+if TYPE_CHECKING:
+    import httpx
+
+TRANSITION: Final = "/v1/contract/transition"
+CAN_TRANSITION: Final = "/v1/contract/can-transition"
+VERSIONS: Final = "/v1/contract"
+
+# Far above what a contract service answers; whoever sends more is somebody else.
+LARGEST_ANSWER: Final = 1024 * 1024
+
+
+class Remote:
+    """Where the remote is and how it is asked; may be used by many threads at once.
+
+    Args:
+        settings: Its address, its key, and how patient we are.
+        transport: What carries the requests, by default the network.
+
+    Raises:
+        BadInput: the address or the key is not set.
+        NotSupported: the extra is not installed.
+    """
+
+    def __init__(
+        self, settings: RemoteSettings, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        if settings.lacking:
+            raise BadInput(f"there is no remote to ask; set {' and '.join(settings.lacking)}")
+        try:
+            import httpx  # noqa: F401 - said here, and not in the middle of a round
+        except ModuleNotFoundError as error:
+            raise NotSupported(
+                f"asking a remote needs the contracts extra ({error.name} is missing); "
+                "pip install 'ulak[contracts]'"
+            ) from error
+        self.settings = settings
+        self._transport = transport
+        # Reading the authorities takes longer than a request does, so it is done once.
+        self._tls = ssl.create_default_context()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Open connections that are shared by every question of the block."""
+        import httpx
+
+        async with httpx.AsyncClient(
+            base_url=self.settings.base_url,
+            transport=self._transport,
+            verify=self._tls,
+            timeout=self.settings.timeout.total_seconds(),
+            headers={
+                "Authorization": f"Token {self.settings.api_key}",
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",  # answers are small, and nothing swells up
+                "Content-Type": "application/json",
+            },
+        ) as client:
+            yield Session(client, self.settings)
+
+    def ask(
+        self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
+    ) -> Reply | Fault:
+        """Ask one question and wait for the answer; not on an event loop."""
+
+        async def once() -> Reply | Fault:
+            async with self.session() as session:
+                return await session.ask(path, body, headers=headers)
+
+        return asyncio.run(once())
+
+
+class Session:
+    """Some connections to the remote."""
+
+    def __init__(self, client: Any, settings: RemoteSettings) -> None:
+        self._client = client
+        self._timeout_s = settings.timeout.total_seconds()
+        self._retries = settings.retries
+
+    async def ask(
+        self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
+    ) -> Reply | Fault:
+        """Post a body, or read where there is none; a question that found nobody is repeated at
+        once, as often as is set.
+
+        Only what is safe to repeat is asked: every change carries its key.
+        """
+        answer = await self._once(path, body, headers)
+        for _ in range(self._retries):
+            if not _found_nobody(answer):
+                break
+            answer = await self._once(path, body, headers)
+        return answer
+
+    async def _once(
+        self, path: str, body: bytes | None, headers: dict[str, str] | None
+    ) -> Reply | Fault:
+        import httpx
+
+        method = "GET" if body is None else "POST"
+        try:
+            # The client's own timeout is one of each step: an answer that comes byte by byte
+            # would never be too late.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream(method, path, content=body, headers=headers) as response,
+            ):
+                content = bytearray()
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > LARGEST_ANSWER:
+                        return Fault(f"the answer is larger than {LARGEST_ANSWER} bytes")
+                return Reply(
+                    response.status_code, body=bytes(content), headers=dict(response.headers)
+                )
+        except (TimeoutError, httpx.TimeoutException):
+            return Fault(f"no answer within {self._timeout_s:g} s")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            return Fault(f"{type(error).__name__}: {error}")
+
+
+def _found_nobody(answer: Reply | Fault) -> bool:
+    """Whether a gateway, or nobody at all, has answered; who names a time is to be heard."""
+    if isinstance(answer, Fault):
+        return True
+    is_down = HTTPStatus.BAD_GATEWAY <= answer.status <= HTTPStatus.GATEWAY_TIMEOUT
+    return is_down and answer.retry_after is None

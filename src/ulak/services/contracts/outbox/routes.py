@@ -1,0 +1,74 @@
+"""What is served of the outbox: whether the remote can be relied on, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from prometheus_client.metrics_core import Metric
+from pydantic import BaseModel, Field
+
+from ulak.auth.principal import METRICS_READ
+from ulak.services.contracts.outbox import figures
+from ulak.services.contracts.outbox.figures import Figures, Limits
+from ulak.services.contracts.outbox.metrics import metrics_of
+from ulak.services.contracts.outbox.tables import Tables
+from ulak.web import Access, Routes
+from ulak.web.problems import problem
+
+NOT_READY: Final = "outbox-not-ready"
+
+
+class OutboxReady(BaseModel):
+    """The outbox stands within its limits."""
+
+    ok: bool = Field(examples=[True])
+    backlog: int = Field(description="Events that wait.", examples=[3])
+    oldest_s: float = Field(description="How long the oldest has been waiting.", examples=[0.4])
+    dead: int = Field(examples=[0])
+    rejected: int = Field(examples=[0])
+    drift: int = Field(description="Events that the remote judged otherwise.", examples=[0])
+    error_rate: float = Field(examples=[0.0])
+    p95_ms: float | None = Field(examples=[21.5])
+    p99_ms: float | None = Field(examples=[48.0])
+
+
+def routes_of(tables: Tables, limits: Limits) -> Routes:
+    """Make the route of readiness, and what is scraped."""
+    router = APIRouter()
+
+    @router.get("/v1/outbox/ready", response_model=OutboxReady)
+    def ready(request: Request) -> JSONResponse:
+        """Tell whether the remote keeps up: 503 names every limit that is exceeded.
+
+        Changes are decided here all the same; this is about the remote.
+        """
+        found = figures.read(tables)
+        fresh = {"Cache-Control": "no-store"}
+        if exceeded := limits.exceeded(found):
+            return problem(
+                request, HTTPStatus.SERVICE_UNAVAILABLE, code=NOT_READY,
+                detail="; ".join(exceeded), headers=fresh, exceeded=exceeded, **_told(found),
+            )  # fmt: skip
+        return JSONResponse({"ok": True, **_told(found)}, headers=fresh)
+
+    def read() -> Iterator[Metric]:
+        return metrics_of(figures.read(tables))
+
+    return Routes([router], [Access("GET", "/v1/outbox/ready", METRICS_READ)], read)
+
+
+def _told(found: Figures) -> dict[str, float | None]:
+    return {
+        "backlog": found.backlog,
+        "oldest_s": found.oldest.total_seconds(),
+        "dead": found.dead,
+        "rejected": found.rejected,
+        "drift": found.drift,
+        "error_rate": found.error_rate,
+        "p95_ms": None if found.p95 is None else found.p95.total_seconds() * 1000,
+        "p99_ms": None if found.p99 is None else found.p99.total_seconds() * 1000,
+    }

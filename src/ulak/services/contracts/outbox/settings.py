@@ -1,0 +1,160 @@
+"""Who decides about changes, and where the other one is: `HOS_MODE` and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import Final, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from ulak.errors import BadInput
+from ulak.idempotency.scope import TTL, Scope
+from ulak.services.contracts.outbox.events import KEY_PREFIX
+from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
+from ulak.settings import read_variables
+
+Mode = Literal["embedded", "hybrid", "remote"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+
+TIMEOUT: Final = timedelta(milliseconds=1500)
+RETRIES: Final = 1
+# Guesses: who waits longer than a minute or asks more often at once has another problem.
+LONGEST_TIMEOUT_MS: Final = 60_000
+MOST_RETRIES: Final = 10
+LONGEST_PREFIX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """What the environment says of the remote service.
+
+    Raises:
+        BadInput: these cannot be used together; says what would work.
+    """
+
+    _: KW_ONLY
+    mode: Mode = "embedded"
+    """`embedded`: there is no remote. `hybrid`: changes are decided here, and told to the remote
+    afterwards. `remote`: the remote decides."""
+    base_url: str = ""
+    """Where the remote is, without a slash at the end; '' when nobody has said it."""
+    api_key: str = field(default="", repr=False)
+    """The key that the remote knows this service by; '' when nobody has said it."""
+    timeout: timedelta = TIMEOUT
+    """How long a request may take, from connecting to the last byte of the answer."""
+    retries: int = RETRIES
+    """How often a request that found nobody is repeated at once, inside one attempt."""
+    ttl: timedelta = TTL
+    """For how long the remote remembers the key of a request."""
+    key_prefix: str = KEY_PREFIX
+    """What the keys of events begin with: of two systems that tell one remote, each has its own,
+    since both count their proofs from 1."""
+
+    def __post_init__(self) -> None:
+        if self.mode != "embedded" and (lacking := self.lacking):
+            raise BadInput(
+                f"HOS_MODE={self.mode} needs {' and '.join(lacking)}; set "
+                f"{'it' if len(lacking) == 1 else 'them'}, or HOS_MODE=embedded for no remote"
+            )
+        if self.mode != "embedded":
+            # A key that the remote forgets while we still try would be a second change.
+            Scope("HOS_REMOTE_TTL_SECONDS", ttl=self.ttl, fed_for=LONGEST_RETRY)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Which variables must be set before anything can be sent."""
+        said = {"HOS_BASE_URL": self.base_url, "HOS_API_KEY": self.api_key}
+        return tuple(name for name, value in said.items() if not value)
+
+
+def load(environ: Mapping[str, str] | None = None) -> RemoteSettings:
+    """Read the settings of this process.
+
+    Args:
+        environ: The environment, by default the process's own.
+
+    Raises:
+        BadInput: naming every value that cannot be used, or what is missing.
+    """
+    found = read_variables(_READERS, environ)
+    return RemoteSettings(**{_FIELDS[name]: value for name, value in found.items()})
+
+
+def _mode(text: str) -> Mode:
+    if text not in MODES:
+        raise ValueError(f"it is {text!r}; write {', '.join(MODES[:-1])} or {MODES[-1]}")
+    return cast(Mode, text)
+
+
+def _base_url(text: str) -> str:
+    # Not quoted: who wrote a password into it need not find it in a log.
+    advice = "write where the service is, as https://hos.example.org"
+    try:
+        parts = urlsplit(text)
+        port_is_good = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError(f"it is no URL; {advice}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_good:
+        raise ValueError(f"it is no address of a web server; {advice}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"it has a user in it; {advice}, and set HOS_API_KEY")
+    if parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError(f"it has more in it than an address and a path; {advice}")
+    return text.rstrip("/")
+
+
+def _api_key(text: str) -> str:
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ValueError("it has characters that no header takes; write the key alone")
+    return text
+
+
+def _timeout(text: str) -> timedelta:
+    return timedelta(milliseconds=_number(text, 1, LONGEST_TIMEOUT_MS))
+
+
+def _retries(text: str) -> int:
+    return _number(text, 0, MOST_RETRIES)
+
+
+def _ttl(text: str) -> timedelta:
+    return timedelta(seconds=_number(text, 1, 10**9))
+
+
+def _key_prefix(text: str) -> str:
+    if len(text) > LONGEST_PREFIX or not all("!" <= letter <= "~" for letter in text):
+        raise ValueError(
+            f"it is {text[:LONGEST_PREFIX]!r}; write 1 to {LONGEST_PREFIX} letters, digits and "
+            "signs without spaces"
+        )
+    return text
+
+
+def _number(text: str, least: int, most: int) -> int:
+    # Ten digits are more than any of these takes, and int() of a million would take its time.
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
+    if not least <= int(text) <= most:
+        raise ValueError(f"it is {text}; write a number from {least} to {most}")
+    return int(text)
+
+
+_READERS: Final = {
+    "HOS_MODE": _mode,
+    "HOS_BASE_URL": _base_url,
+    "HOS_API_KEY": _api_key,
+    "HOS_TIMEOUT_MS": _timeout,
+    "HOS_RETRIES": _retries,
+    "HOS_REMOTE_TTL_SECONDS": _ttl,
+    "HOS_KEY_PREFIX": _key_prefix,
+}
+_FIELDS: Final = {
+    "HOS_MODE": "mode",
+    "HOS_BASE_URL": "base_url",
+    "HOS_API_KEY": "api_key",
+    "HOS_TIMEOUT_MS": "timeout",
+    "HOS_RETRIES": "retries",
+    "HOS_REMOTE_TTL_SECONDS": "ttl",
+    "HOS_KEY_PREFIX": "key_prefix",
+}

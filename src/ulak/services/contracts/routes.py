@@ -1,0 +1,218 @@
+"""The routes of contracts."""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, HTTPException, Path, Query, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION, Principal
+from ulak.clock import rfc3339, to_datetime
+from ulak.engine.engine import Engine
+from ulak.errors import Forbidden, NotFound, StoreError
+from ulak.idempotency.key import HEADER
+from ulak.services.contracts import models
+from ulak.services.contracts.bodies import REPLAYED, Sent, described
+from ulak.services.contracts.ledger import Subject, Wanted
+from ulak.services.contracts.outbox.deciding import Decider
+from ulak.services.contracts.proofs import document_of
+from ulak.services.contracts.tables import LONGEST_NAME, written
+from ulak.web import PUBLIC, Access, Caller, Routes
+from ulak.web.answers import answer
+from ulak.web.health import StoreProbe
+from ulak.web.schemas import problems
+from ulak.web.texts import storable
+
+LARGEST_PAGE: Final = 200
+
+ACCESS: Final = (
+    Access("POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs"),
+    Access("POST", "/v1/contract/can-transition", CONTRACT_READ, "jobs"),
+    Access("GET", "/v1/contract", CONTRACT_READ, "jobs"),
+    Access("GET", "/v1/contract/subjects/{type}/{id:path}", CONTRACT_READ, "job"),
+    Access("POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs"),
+    Access("GET", "/v1/proof", CONTRACT_READ, "jobs"),
+    Access("GET", "/v1/health", PUBLIC),
+    Access("GET", "/v1/ready", PUBLIC),
+)
+
+_CURSOR: Final = re.compile(r"proof:(\d{1,18})")
+
+Word = Annotated[str, AfterValidator(storable), AfterValidator(str.lower)]
+IdText = Annotated[str, AfterValidator(storable)]
+
+
+class SubjectQuery(BaseModel):
+    """Whose subject."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tenant_id: IdText | None = Field(
+        None, description="Whose subject it is; a caller of one tenant need not say."
+    )
+
+
+class ProofsQuery(BaseModel):
+    """Which proofs, and which page of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tenant_id: IdText | None = Field(None, description="Only of this tenant.")
+    subject_type: Word | None = Field(None, description="Only about this type of subject.")
+    subject_id: IdText | None = Field(None, description="Only about this subject.")
+    kind: IdText | None = Field(None, description="Only of this kind.")
+    cursor: str | None = Field(None, description="The `next` of the page before.")
+    limit: int = Field(50, ge=1, le=LARGEST_PAGE, description="How many at most.")
+
+
+def routes_of(engine: Engine, contracts: Decider) -> Routes:
+    """Make the routes, and the lines that say who may call each."""
+    router = APIRouter()
+    probe = StoreProbe(engine)
+
+    # Whatever asks the store is not async: the store is synchronous, so FastAPI runs it in
+    # threads.
+    @router.post(
+        "/v1/contract/transition",
+        response_model=models.Transitioned,
+        responses={422: {"model": models.RefusedTransition}, **problems(409)},
+        openapi_extra=described(models.TransitionBody, models.A_TRANSITION),
+    )
+    def transition(sent: Sent, principal: Caller) -> Response:
+        """Move a subject to a status, once per key; the change and its proof are one commit.
+
+        A refusal is `ok: false` with its `reason`: 422, 409 where the caller's status or version
+        is stale, and 404 for a subject that nobody has heard of, which may be tried again.
+        """
+        asked = models.transition_in(sent, caller=principal.name)
+        _must_be_of(principal, asked.tenant_id)
+        answered = contracts.transition(asked)
+        return Response(
+            answered.answer.body, answered.answer.status,
+            headers=dict(answered.answer.headers) | _told(asked.key, is_replay=answered.is_replay),
+        )  # fmt: skip
+
+    @router.post(
+        "/v1/contract/can-transition",
+        response_model=models.Allowed,
+        openapi_extra=described(models.TransitionBody, models.A_QUESTION),
+    )
+    def can_transition(sent: Sent, principal: Caller) -> Response:
+        """Tell whether a transition would be made. Writes nothing and needs no key. Without a
+        subject's id it is judged as if the subject stood in `from`."""
+        asked = models.transition_in(sent, caller=principal.name, is_question=True)
+        if asked.id:
+            _must_be_of(principal, asked.tenant_id)
+        elif asked.from_ is None:
+            raise HTTPException(400, "say the subject's id, or the status it would move from")
+        verdict, version = contracts.can_transition(asked)
+        return answer(
+            {
+                "allowed": verdict.reason is None, "reason": verdict.reason,
+                "contract_version": version,
+            }
+        )  # fmt: skip
+
+    @router.get("/v1/contract", response_model=models.Contract)
+    def list_versions() -> Response:
+        """List contract versions and their tables."""
+        versions = contracts.versions
+        known = {name: written(version) for name, version in versions.known.items()}
+        return answer({"active": versions.active.name, "versions": known})
+
+    @router.get("/v1/contract/subjects/{type}/{id:path}", response_model=models.SubjectView)
+    def read_subject(
+        type: Annotated[Word, Path(max_length=LONGEST_NAME)],
+        id: Annotated[IdText, Path(max_length=models.LONGEST_ID)],
+        query: Annotated[SubjectQuery, Query()],
+        principal: Caller,
+    ) -> Response:
+        """Read where a subject stands. A foreign tenant's is not found."""
+        tenant = principal.tenant if query.tenant_id is None else query.tenant_id
+        if tenant is None:
+            raise HTTPException(400, "tenant_id: it is missing; this caller sees every tenant")
+        found = contracts.find_subject(tenant, type, id) if principal.sees(tenant) else None
+        if found is None:
+            raise NotFound(f"there is no {type} {id}")
+        return answer(_subject_document(found))
+
+    @router.post(
+        "/v1/proof/record",
+        response_model=models.RecordedProof,
+        openapi_extra=described(models.RecordBody, models.A_PROOF),
+    )
+    def record_proof(sent: Sent, principal: Caller) -> Response:
+        """Record a proof of something that happened elsewhere, once per key; without a key, once
+        per content."""
+        asked = models.recording_in(sent, caller=principal.name)
+        _must_be_of(principal, asked.tenant_id)
+        recorded = contracts.record(asked)
+        told = _told(recorded.key, is_replay=recorded.is_replay)
+        return answer({"proof_id": recorded.proof_id}, headers=told)
+
+    @router.get("/v1/proof", response_model=models.ProofPage)
+    def list_proofs(query: Annotated[ProofsQuery, Query()], principal: Caller) -> Response:
+        """List proofs, the newest first. A caller of one tenant sees the proofs of that tenant."""
+        before = None if query.cursor is None else _number_in(query.cursor)
+        tenant = principal.tenant if query.tenant_id is None else query.tenant_id
+        if tenant is not None and not principal.sees(tenant):
+            return answer({"items": [], "next": None})
+        wanted = Wanted(
+            tenant_id=tenant, kind=query.kind, subject_type=query.subject_type,
+            subject_id=query.subject_id, before=before,
+        )  # fmt: skip
+        # One more than asked tells whether there is another page.
+        found = contracts.proofs(wanted, limit=query.limit + 1)
+        page = found[: query.limit]
+        following = _cursor_of(page[-1].proof_id) if len(found) > len(page) else None
+        return answer({"items": [document_of(proof) for proof in page], "next": following})
+
+    @router.get("/v1/health", response_model=models.Well)
+    async def health() -> dict[str, bool]:
+        """Tell that the process lives; nothing else is asked."""
+        return {"ok": True}
+
+    @router.get("/v1/ready", response_model=models.Well)
+    async def ready() -> dict[str, bool]:
+        """Tell whether the store answers: 503 when it does not."""
+        if (lacking := await probe.complaint()) is not None:
+            raise StoreError(lacking)
+        return {"ok": True}
+
+    return Routes([router], ACCESS)
+
+
+def _must_be_of(principal: Principal, tenant: str) -> None:
+    if not principal.sees(tenant):
+        raise Forbidden(f"{principal.name} acts for its own tenant only, not for {tenant!r}")
+
+
+def _told(key: str, *, is_replay: bool) -> dict[str, str]:
+    return {HEADER: key, REPLAYED: "true" if is_replay else "false"}
+
+
+def _subject_document(subject: Subject) -> dict[str, Any]:
+    return {
+        "tenant_id": subject.tenant_id, "type": subject.type, "id": subject.id,
+        "status": subject.status, "version": subject.version, "last_proof_id": subject.proof_id,
+        "created_at": rfc3339(to_datetime(subject.created_at)),
+        "updated_at": rfc3339(to_datetime(subject.updated_at)),
+    }  # fmt: skip
+
+
+def _cursor_of(proof_id: int) -> str:
+    return urlsafe_b64encode(f"proof:{proof_id}".encode()).decode().rstrip("=")
+
+
+def _number_in(cursor: str) -> int:
+    try:
+        text = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
+        found = _CURSOR.fullmatch(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise HTTPException(400, "cursor: this is no `next` of a page")
+    return int(found[1])
