@@ -18,6 +18,7 @@ from bench import (
     drain,
     growth,
     http,
+    idempotency,
     pickup,
     postgres_claims,
     postgres_submit,
@@ -55,6 +56,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "postgres-soak": storms.postgres_soak_figures,
     "reasons": reasons.reasons_figures,
     "http": http.http_figures,
+    "idempotency": idempotency.idempotency_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

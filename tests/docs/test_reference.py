@@ -2,8 +2,10 @@
 
 import re
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import psycopg
@@ -12,7 +14,7 @@ import typer
 
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
-from tests.docs.pages import DOCS, pages
+from tests.docs.pages import DOCS, ROOT, pages
 from ulak import settings
 from ulak.cli.program import program
 from ulak.core import event
@@ -128,7 +130,19 @@ def options(command: Any) -> set[str]:
     return {o for p in command.params for o in p.opts if o.startswith("-")} | {"--help"}
 
 
-COMMANDS = dict(commands(typer.main.get_command(program)))
+def brought() -> Iterator[tuple[str, Any]]:
+    """The commands that ulak's own package brings by entry points, as a stranger's would."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for name, value in declared.get("ulak.commands", {}).items():
+        group = EntryPoint(name, value, "ulak.commands").load()
+        yield from commands(typer.main.get_group(group), f"ulak {name}")
+    for name, value in declared.get("ulak.services", {}).items():
+        service = EntryPoint(name, value, "ulak.services").load()
+        if service.commands is not None:
+            yield from commands(typer.main.get_group(service.commands()), f"ulak {name}")
+
+
+COMMANDS = dict([*commands(typer.main.get_command(program)), *brought()])
 
 
 def test_the_command_line_page_has_every_command() -> None:

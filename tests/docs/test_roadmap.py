@@ -27,3 +27,9 @@ def test_every_requirement_of_the_first_part_has_a_row_of_its_own() -> None:
     assert {int(number) for number, _ in rows} == FIRST
     assert len(rows) == len(FIRST)
     assert all("`" in shown or shown.startswith("open") for _, shown in rows)
+
+
+def test_every_requirement_of_idempotency_has_a_row_of_its_own() -> None:
+    rows = re.findall(r"^\| I-(\d+) \| [^|]+ \| ([^|]+) \|$", ROADMAP, re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 58))
+    assert all("`" in shown or shown.startswith("open") for _, shown in rows)
