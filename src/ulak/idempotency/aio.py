@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -39,8 +39,8 @@ LOOK_AGAIN_S: Final = 0.05
 
 
 class AsyncGuard:
-    """The verbs of a guard, to be awaited. Its promises are the guard's; the store is the law, and
-    what is known here only spares it questions."""
+    """`guard.aio`: the verbs of a guard, to be awaited. Its promises are the guard's; the store is
+    the law, and what is known here only spares it questions."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -48,11 +48,13 @@ class AsyncGuard:
         self._looking = Aside("idempotency-look", at_once=False)
         # Who must wait for another process does so on a thread of its own, so that few are enough
         # for the rest: threads that are many take their time from each other.
-        self._waiting = Aside("idempotency-wait", self._places, at_once=False)
+        self._waiting = Aside("idempotency-wait", PLACES, at_once=False)
         self._ending = Aside("idempotency-end", ENDING, at_once=False)
         self._here: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = (
             weakref.WeakKeyDictionary()
         )
+        # A loop knows its tasks by weak references only: these may have nobody who waits for them.
+        self._tasks: set[asyncio.Task[None]] = set()
         weakref.finalize(self, _close, (self._looking, self._waiting, self._ending))
 
     async def begin(
@@ -97,6 +99,13 @@ class AsyncGuard:
         else:
             await self._end(execution, execution.abandon)
 
+    async def carry_out(self, serving: Coroutine[Any, Any, None]) -> None:
+        """Wait until a request was served; whoever gives up waiting does not stop it."""
+        task = asyncio.create_task(serving)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
+
     async def _settle_on_loop(self, execution: Transactional, answer: Answer) -> None:
         here = self._of_loop()
         try:
@@ -136,9 +145,10 @@ class AsyncGuard:
         if turn is None:
             here.places.give()
         elif turn.may_go_on and here.places.is_wanted:
-            if turn.has_kept:
+            if turn.has_kept and not turn.is_timed:
                 # Whoever comes next may take long; those who have ended do not wait for it.
-                asyncio.get_running_loop().call_later(LONGEST_S, self._ending.submit, turn.relieve)
+                turn.is_timed = True
+                asyncio.get_running_loop().call_later(LONGEST_S, self._relieve, here, turn)
             here.places.give()
         else:
             here.turn = None
@@ -191,12 +201,12 @@ class AsyncGuard:
 
     async def _begun(self, here: _Here, asked: Asked) -> Execution | Answer:
         if asked.scope.mode == "lease":
-            return await self._run(self._waiting, self._guard.begin, asked)
+            return await self._run(self._guard.begin, asked)
         if self._guard.features.one_writer:
             return await self._begin_part(here, asked)
         if self._guard.features.on_loop:
             return await self._guard.begin_on_loop(asked)
-        return await self._run(self._waiting, self._guard.begin, asked)
+        return await self._run(self._guard.begin, asked)
 
     async def _begin_part(self, here: _Here, asked: Asked) -> Execution | Answer:
         if here.turn is None:
@@ -204,7 +214,7 @@ class AsyncGuard:
             # to a thread and back.
             opened: OpenTransaction | Answer | None = self._guard.open_at_once(asked)
             if opened is None:
-                opened = await self._run(self._waiting, self._guard.open, asked)
+                opened = await self._run(self._guard.open, asked)
             if isinstance(opened, Answer):
                 return opened
             here.turn = Turn(cast(PartedTransaction, opened))
@@ -216,20 +226,26 @@ class AsyncGuard:
             self._pass_on(here)
         here.over(asked.id)
 
-    async def _run(self, threads: Aside, begin: Callable[[Asked], T], asked: Asked) -> T:
-        """Have a thread begin; what was begun for somebody who has gone is abandoned."""
-        beginning: asyncio.Future[T]
+    async def _run(self, begin: Callable[[Asked], T], asked: Asked) -> T:
+        """Have a thread begin; whoever goes away meanwhile has begun nothing."""
+        beginning = self._waiting.run(begin, asked)
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped, and what it claims would be held by nobody: on SQLite
+            # the one writer's turn, for ever. It waits for no longer than the scope's lock_wait.
+            await asyncio.shield(self._give_back(beginning))
+            raise
 
-        def keep(begun: T) -> None:
-            if not beginning.cancelled():
-                return
-            if isinstance(begun, Execution):
-                self._ending.submit(begun.abandon)
-            elif not isinstance(begun, Answer):
-                self._ending.submit(cast(OpenTransaction, begun).roll_back)
-
-        beginning = threads.run(begin, asked, then=keep)
-        return await beginning
+    async def _give_back(self, beginning: asyncio.Future[Any]) -> None:
+        await asyncio.wait({beginning})
+        if beginning.exception() is not None:
+            return
+        begun = beginning.result()
+        if isinstance(begun, Execution):
+            await self._ending.run(begun.abandon)
+        elif not isinstance(begun, Answer):
+            await self._ending.run(cast(OpenTransaction, begun).roll_back)
 
     def _of_loop(self) -> _Here:
         loop = asyncio.get_running_loop()

@@ -76,16 +76,15 @@ def idempotent(
 
             @functools.wraps(function)
             async def protected_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                begun = await _begin(guard, asked(*args, **kwargs))
+                begun = await guard.aio.begin(asked(*args, **kwargs))
                 if isinstance(begun, Answer):
                     return read(begun)
                 try:
                     with begun.as_current():
                         value = await function(*args, **kwargs)
-                    answer = Answer(body=codec.encode(value))
-                    await asyncio.to_thread(begun.settle, answer)
+                    await guard.aio.settle(begun, Answer(body=codec.encode(value)))
                 finally:
-                    await asyncio.shield(asyncio.to_thread(begun.abandon))
+                    await asyncio.shield(guard.aio.abandon(begun))
                 return value
 
             return protected_async  # type: ignore[return-value] # R is its coroutine
@@ -104,20 +103,6 @@ def idempotent(
         return protected
 
     return protect
-
-
-async def _begin(guard: Guard, asked: Asked) -> Execution | Answer:
-    """Claim a key on a thread; whoever is cancelled meanwhile has claimed nothing."""
-    claiming = asyncio.ensure_future(asyncio.to_thread(guard.begin, asked))
-    try:
-        return await asyncio.shield(claiming)
-    except asyncio.CancelledError:
-        # The thread cannot be stopped, and what it claims would be held by nobody: on SQLite the
-        # one writer's turn, for ever. It waits for no longer than the scope's lock_wait.
-        await asyncio.wait({claiming})
-        if claiming.exception() is None and isinstance(begun := claiming.result(), Execution):
-            await asyncio.to_thread(begun.abandon)
-        raise
 
 
 def _fact(value: Any) -> Any:

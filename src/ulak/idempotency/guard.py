@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
+from functools import cached_property
 from hashlib import sha256
 from secrets import token_hex
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ulak.clock import micros
 from ulak.core.acts import must_act
@@ -30,6 +32,9 @@ from ulak.idempotency.scope import Scope
 from ulak.store.protocol import Features, Store
 from ulak.store.records import PROCESSING, RecordId, RecordRow
 from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore
+
+if TYPE_CHECKING:
+    from ulak.idempotency.aio import AsyncGuard
 
 A_BATCH: Final = 1000
 SOON: Final = timedelta(seconds=1)
@@ -104,17 +109,22 @@ class Guard:
             AnswerNotStored: it was executed, and the answer was too large to be kept.
             GuardUnavailable: the store cannot be asked; nothing was executed.
         """
-        try:
+        with _asking():
             try:
                 if asked.scope.mode == "lease":
                     return self._lease(asked)
-                return self._transact(asked, micros(asked.scope.lock_wait) // 1000)
+                return self._claim_in(asked, self._open(asked))
             except Contended as error:
                 return self._without_waiting(asked, error)
-        except Refused:
-            raise
-        except StoreError as error:
-            raise _unavailable(error) from error
+
+    @cached_property
+    def aio(self) -> AsyncGuard:
+        """The same verbs for an event loop, where requests of one process share their questions."""
+        from ulak.idempotency.aio import AsyncGuard
+
+        return AsyncGuard(self)
+
+    # --- what `aio` begins with ---------------------------------------------------
 
     def open_at_once(self, asked: Asked) -> OpenTransaction | None:
         """Open a transaction for an operation without waiting for anybody; None when somebody is
@@ -123,12 +133,11 @@ class Guard:
         Raises:
             GuardUnavailable: the store cannot be asked.
         """
-        try:
-            return self._open(asked, patience_ms=0)
-        except Contended:
-            return None
-        except StoreError as error:
-            raise _unavailable(error) from error
+        with _asking():
+            try:
+                return self._open(asked, patience_ms=0)
+            except Contended:
+                return None
 
     def open(self, asked: Asked) -> OpenTransaction | Answer:
         """Open a transaction for an operation, or answer what was answered meanwhile.
@@ -136,13 +145,11 @@ class Guard:
         Raises:
             IdempotencyError: as `begin` does.
         """
-        try:
+        with _asking():
             try:
-                return self._open(asked, micros(asked.scope.lock_wait) // 1000)
+                return self._open(asked)
             except Contended as error:
                 return self._without_waiting(asked, error)
-        except StoreError as error:
-            raise _unavailable(error) from error
 
     def begin_within(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
         """Begin an operation as `begin` does, in a transaction that is open. When nothing is to
@@ -151,37 +158,30 @@ class Guard:
         Raises:
             IdempotencyError: as `begin` does.
         """
-        try:
+        with _asking():
             return self._claim_in(asked, transaction)
-        except Refused:
-            raise
-        except StoreError as error:
-            raise _unavailable(error) from error
 
     async def begin_on_loop(self, asked: Asked) -> Execution | Answer:
-        """Begin a transactional operation as `begin` does, on an event loop that goes on meanwhile.
-        For a store with `Features.on_loop`.
+        """Begin a transactional operation as `begin` does, while the event loop goes on. For a
+        store with `Features.on_loop`.
 
         Raises:
             IdempotencyError: as `begin` does.
         """
-        try:
+        with _asking():
             try:
-                opened = self._open(asked, micros(asked.scope.lock_wait) // 1000)
-                transaction = cast(LoopTransaction, opened)
+                transaction = cast(LoopTransaction, self._open(asked))
                 claim = await transaction.claim_record_on_loop(
                     _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=None
                 )
             except Contended as error:
                 return await asyncio.to_thread(self._without_waiting, asked, error)
-        except Refused:
-            raise
-        except StoreError as error:
-            raise _unavailable(error) from error
         if claim.is_mine:
             return Transactional(asked.scope, claim.row, self._store, transaction)
         await asyncio.to_thread(transaction.roll_back)
         return _told(asked, claim.row)
+
+    # --- looking, and the care of records -----------------------------------------
 
     def look(self, asked: Sequence[Asked]) -> list[Answer | IdempotencyError | None]:
         """Tell what became of each: its answer, why it has none, or None when nobody has asked
@@ -190,10 +190,8 @@ class Guard:
         Raises:
             GuardUnavailable: the store cannot be asked.
         """
-        try:
+        with _asking():
             rows = self._store.find_records([one.id for one in asked])
-        except StoreError as error:
-            raise _unavailable(error) from error
         now = self._store.clock.now()
         found: list[Answer | IdempotencyError | None] = []
         for one, row in zip(asked, rows, strict=True):
@@ -228,9 +226,6 @@ class Guard:
                 break
         return removed
 
-    def _transact(self, asked: Asked, patience_ms: int) -> Execution | Answer:
-        return self._claim_in(asked, self._open(asked, patience_ms))
-
     def _claim_in(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
         try:
             claim = transaction.claim_record(
@@ -244,13 +239,16 @@ class Guard:
         transaction.roll_back()
         return _told(asked, claim.row)
 
-    def _open(self, asked: Asked, patience_ms: int) -> OpenTransaction:
+    def _open(self, asked: Asked, patience_ms: int | None = None) -> OpenTransaction:
+        """Begin a transaction that waits as long as the scope says, or so long."""
         if not self._store.features.open_transactions:
             raise NotSupported(
                 f'the scope "{asked.scope.name}" is transactional, and the '
                 f"{self._store.features.name} store has no transaction to share; give it the mode "
                 '"lease", or connect to SQLite or PostgreSQL'
             )
+        if patience_ms is None:
+            patience_ms = micros(asked.scope.lock_wait) // 1000
         return cast(TransactionStore, self._store).begin(
             patience_ms=patience_ms, purpose=digest_of(asked.id)
         )
@@ -296,10 +294,17 @@ def _told(asked: Asked, row: RecordRow) -> Answer:
     return answer_in(row)
 
 
-def _unavailable(error: StoreError) -> GuardUnavailable:
-    return GuardUnavailable(
-        f"the store of idempotency records cannot be asked, so nothing was done: {error}"
-    )
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Say of a store that cannot be asked that nothing was done; what it refuses is let out."""
+    try:
+        yield
+    except Refused:
+        raise
+    except StoreError as error:
+        raise GuardUnavailable(
+            f"the store of idempotency records cannot be asked, so nothing was done: {error}"
+        ) from error
 
 
 def in_progress(asked: Asked) -> InProgress:

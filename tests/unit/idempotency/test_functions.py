@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,9 +184,8 @@ def test_a_call_that_is_cancelled_while_it_claims_leaves_no_claim_behind(
     guard: Guard, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claiming, may_claim = threading.Event(), threading.Event()
-    begin = guard.begin
 
-    def slowly(asked: Any) -> Any:
+    def slowly(begin: Callable[[Any], Any], asked: Any) -> Any:
         claiming.set()
         may_claim.wait(10)
         return begin(asked)
@@ -195,7 +196,10 @@ def test_a_call_that_is_cancelled_while_it_claims_leaves_no_claim_behind(
 
     async def main() -> int:
         with monkeypatch.context() as slow:
-            slow.setattr(guard, "begin", slowly)
+            # Somebody is in the way, so that a thread waits: for the claim, or for the turn.
+            slow.setattr(guard, "begin", partial(slowly, guard.begin))
+            slow.setattr(guard, "open", partial(slowly, guard.open))
+            slow.setattr(guard, "open_at_once", lambda asked: None)
             first = asyncio.create_task(charge("a"))
             await asyncio.to_thread(claiming.wait, 10)
             first.cancel()

@@ -10,7 +10,6 @@ import pytest
 
 from ulak.errors import GuardUnavailable, StoreError
 from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
-from ulak.idempotency.aio import AsyncGuard
 from ulak.store.records import RecordId
 from ulak.store.sqlite import SqliteStore
 from ulak.store.sqlite.transactions import SqliteTransaction
@@ -29,7 +28,7 @@ class House:
         self.store, self.elsewhere = SqliteStore(path), SqliteStore(path)
         self.store.open()
         self.elsewhere.open()
-        self.guard = AsyncGuard(Guard(self.store))
+        self.guard = Guard(self.store).aio
         self.commits = 0
         commit, commit_parts = SqliteTransaction.commit, SqliteTransaction.commit_parts
 

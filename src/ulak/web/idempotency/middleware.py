@@ -16,7 +16,6 @@ from starlette.types import Scope as Connection
 
 from ulak.errors import UlakError
 from ulak.idempotency import Answer, Guard, Scope
-from ulak.idempotency.aio import AsyncGuard
 from ulak.web import problems
 from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
 from ulak.web.idempotency.visit import Visit
@@ -70,7 +69,7 @@ class IdempotencyMiddleware:
         self, app: ASGIApp, guard: Guard, *, routes: Iterable[Protection], identify: Identify
     ) -> None:
         self._app = app
-        self._guard = AsyncGuard(guard)
+        self._guard = guard.aio
         self._identify = identify
         self._lines = [
             (compile_path(line.path)[0], frozenset(line.methods), line.rule()) for line in routes
@@ -82,7 +81,7 @@ class IdempotencyMiddleware:
             await self._app(scope, receive, send)
             return
         visit = Visit(self._guard, rule, scope, receive, send)
-        await visit.carry_out(self._serve(visit))
+        await self._guard.carry_out(self._serve(visit))
 
     def _rule_of(self, scope: Connection) -> Rule | None:
         root = scope.get("root_path", "").rstrip("/")

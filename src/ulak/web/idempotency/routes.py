@@ -87,7 +87,7 @@ def idempotent_route(
     """
     rule = Rule(scope, policy, in_body, fingerprint, wait)
     takes_request = _takes_only_the_request(identify)
-    protecting = _Protecting(AsyncGuard(guard), rule, identify if takes_request else None)
+    protecting = _Protecting(guard.aio, rule, identify if takes_request else None)
 
     async def protect(
         request: Request,
@@ -158,7 +158,7 @@ class IdempotentRoute(APIRoute):
             return
         visit = Visit(self._protecting.guard, self._protecting.rule, scope, receive, send)
         visit.identify = self._protecting.identify
-        await visit.carry_out(self._serve(visit))
+        await visit.guard.carry_out(self._serve(visit))
 
     async def _serve(self, visit: Visit) -> None:
         _visit.set(visit)

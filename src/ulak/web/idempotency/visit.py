@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,9 +25,6 @@ EXECUTION: Final = "ulak.idempotency"
 
 _OURS: Final = frozenset({HEADER.lower().encode(), REPLAYED.lower().encode()})
 _WITHOUT_BODY: Final = frozenset({204, 304})
-
-# A loop knows its tasks by weak references only: these may have nobody who waits for them.
-_RUNNING: Final[set[asyncio.Task[None]]] = set()
 
 
 class Visit:
@@ -63,13 +60,6 @@ class Visit:
         connection[problems.EXTRA] = self._marks()
         # What bypasses `send` would bypass the record.
         connection["extensions"] = {}
-
-    async def carry_out(self, serving: Coroutine[Any, Any, None]) -> None:
-        """Wait until a request was served; whoever gives up waiting does not stop it."""
-        task = asyncio.create_task(serving)
-        _RUNNING.add(task)
-        task.add_done_callback(_RUNNING.discard)
-        await asyncio.shield(task)
 
     def begin(self, execution: Execution) -> None:
         """From now on the handler executes."""
