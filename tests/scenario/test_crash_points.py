@@ -50,7 +50,8 @@ WRITES = {
 }  # fmt: skip
 READS = {
     "reading",
-    "due", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload", "find_results",
+    "due", "ended", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload",
+    "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",

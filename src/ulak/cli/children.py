@@ -14,7 +14,7 @@ from ulak.settings import Settings
 
 def queues_beside(engine: Engine) -> list[str]:
     """Every queue that the program does not want apart."""
-    return [queue for queue in queues_of(engine) if queue not in engine.apart_workers]
+    return [queue for queue in queues_of(engine) if queue not in engine.queues_apart]
 
 
 def children_of(
@@ -31,13 +31,13 @@ def children_of(
     Raises:
         NotSupported: no child would see the jobs of the store.
     """
-    served = {
-        f"{queue}-{n}": [queue]
-        for queue, how_many in sorted(engine.apart_workers.items())
-        for n in range(1, how_many + 1)
-    }
+    served: dict[str, tuple[list[str], list[str]]] = {}
+    for queue, apart in sorted(engine.queues_apart.items()):
+        # Typed last, so it is the one that counts.
+        own = [] if apart.lease is None else ["--lease", f"{apart.lease.total_seconds():g}"]
+        served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
     if beside := queues_beside(engine):
-        served |= {f"worker-{n}": beside for n in range(1, workers + 1)}
+        served |= {f"worker-{n}": (beside, []) for n in range(1, workers + 1)}
     features = engine.store.features
     if served and not features.shared:
         raise NotSupported(
@@ -49,8 +49,8 @@ def children_of(
     if found.service:
         program += ["--service", found.service]
     return [
-        Child(name, _command(name, queues, [*program, *options]))
-        for name, queues in served.items()
+        Child(name, _command(name, queues, [*program, *options, *own]))
+        for name, (queues, own) in served.items()
     ]  # fmt: skip
 
 

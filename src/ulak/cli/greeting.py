@@ -56,14 +56,14 @@ def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
     """Say which queues are served, and where."""
     beside = ", ".join(queues_beside(engine))
     if not beside:
-        beside = "no queue" if engine.apart_workers else "no queue, since no flow has a stage"
+        beside = "no queue" if engine.queues_apart else "no queue, since no flow has a stage"
     elif workers:
         beside += f" (in {_children(workers)})"
-    apart = [
-        f"{queue} (in {_children(how_many)})"
-        for queue, how_many in sorted(engine.apart_workers.items())
+    children = [
+        f"{queue} (in {_children(apart.workers)})"
+        for queue, apart in sorted(engine.queues_apart.items())
     ]
-    return [("queues", beside)] + ([("apart", ", ".join(apart))] if apart else [])
+    return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
 
 
 def _children(number: int) -> str:

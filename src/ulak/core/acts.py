@@ -19,7 +19,7 @@ from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
 from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
-from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry, Signal
+from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Expire, Release, Retry, Signal
 from ulak.core.policy import SUBMITTER
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
@@ -73,6 +73,8 @@ def answer(
         return _release(draft, asked)
     if isinstance(asked, Retry):
         return _retry(draft, asked)
+    if isinstance(asked, Expire):
+        return _expire(draft, asked)
     return _cancel(draft, asked)
 
 
@@ -202,6 +204,30 @@ def _cancel(draft: Draft, asked: Cancel) -> Change:
     undo.give_up(
         draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE, message=asked.note
     )
+    return draft.change()
+
+
+def _expire(draft: Draft, asked: Expire) -> Change:
+    job, end = draft.row, draft.flow.lifecycle.expired
+    if asked.state is not None and job.state != asked.state:
+        raise _no(job, f'only a job in "{asked.state}" was to expire')
+    if job.role in FINAL:
+        if (job.state, end) not in draft.table.legal:
+            raise _no(job, f'nothing leads from here to "{end}"', code=kinds.TOO_LATE)
+        draft.arrive(draft.table.places[end])
+        # Why it failed, if it did, stays true.
+        draft.row = draft.row._replace(
+            code=job.code or kinds.EXPIRED_CODE, permanent=job.permanent, resume=job.resume
+        )
+        draft.note(
+            kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note
+        )  # fmt: skip
+    elif job.undo_to is not None:
+        raise _no(job, "its undos are owed; release it to try them again")
+    else:
+        undo.give_up(
+            draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
+        )  # fmt: skip
     return draft.change()
 
 

@@ -78,7 +78,8 @@ def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
 def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
     life = flow.lifecycle
     roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
-    roles |= {life.expired: EXPIRED, life.cancelled: CANCELLED, life.failed: FAILED}
+    # Who tells cancelled jobs and expired ones not apart has one state for both.
+    roles |= {life.cancelled: CANCELLED, life.expired: EXPIRED, life.failed: FAILED}
     roles[life.held] = HELD
     if life.undone is not None:
         roles[life.undone] = FAILED
@@ -123,7 +124,8 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
     roles: dict[str, str] = {}
     special = [(s, "done") for s in life.done_states()]
     special += [(life.held, "held"), (life.failed, "failed"), (life.expired, "expired")]
-    special += [(life.cancelled, "cancelled")]
+    if life.cancelled != life.expired:
+        special += [(life.cancelled, "cancelled")]
     special += [(s, n) for s, n in [(life.undoing, "undoing"), (life.undone, "undone")] if s]
     for state, role in special:
         if state in roles:
@@ -270,10 +272,14 @@ def _backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
     if backoff is None:
         return
     spans = [backoff.first, backoff.longest, *(backoff.delays or ())]
-    if backoff.retries < 0 or backoff.factor < 1 or backoff.jitter < 0:
+    if backoff.retries < 0 or backoff.factor < 1 or _is_odd(backoff.jitter):
         yield f"{where} has {backoff}; retries and jitter are not negative, the factor is not < 1"
     elif any(span < timedelta(0) for span in spans):
         yield f"{where} has a negative delay; a retry cannot come before its failure"
+
+
+def _is_odd(jitter: float | str) -> bool:
+    return jitter != "full" if isinstance(jitter, str) else jitter < 0
 
 
 def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:

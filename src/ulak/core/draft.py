@@ -149,8 +149,10 @@ class Draft:
         """Go on to the next stage under the same lease, entering its busy state on the way."""
         place = self.table.places[self.row.state]
         if self.row.role != UNDOING and place.during is not None:
-            source = self.row.state
+            source, attempt, lapses = self.row.state, self.row.attempt, self.row.lapses
             self.arrive(self.table.places[place.during])
+            # It is the same stage: a retry that is due at once would else have no end.
+            self.row = self.row._replace(attempt=attempt, lapses=lapses)
             self.note(kinds.ENTERED, from_state=source)
         self.row = self.row._replace(leased_at=self.now, stood=1)
 

@@ -23,11 +23,12 @@ LAPSED: Final = "lapsed"
 GIVEN_BACK: Final = "given-back"
 OVERRAN: Final = "overran"
 NOTED: Final = "noted"
+TAKEN: Final = "taken"
 
 KINDS: Final = frozenset(
     {
         SUBMITTED, ENTERED, MOVED, RETRY, HELD, RELEASED, DECIDED, SIGNALLED, WAITED, FAILED,
-        UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED,
+        UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED, TAKEN,
     }
 )  # fmt: skip
 

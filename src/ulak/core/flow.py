@@ -198,7 +198,8 @@ class Flow(Generic[P]):
         dedup: When two submissions are the same job.
         operator_retry: How often and after which delays an operator may retry a failed job.
         retries_permanent: Whether an operator may retry a permanent failure.
-        retry_via: A state that an automatic retry passes through, written in the same commit.
+        retry_via: A state that a run passes through which is retried, written in the same commit;
+            one that is cancelled or expires too, if the table has a move from there.
         on_lapse: A code that makes the loss of a worker a failed attempt.
         max_lapses: After so many lost workers at one stage the job is held.
         expires: How long a job may take from its submit to its end.

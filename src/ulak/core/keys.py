@@ -92,6 +92,16 @@ def storable_key(key: object, where: str) -> str:
     return key
 
 
+def short_key(key: str) -> str:
+    """Keep a dedup key as it is when it is short, else by its digest: keys are compared, not
+    read."""
+    if len(key) <= 200:
+        return key
+    import hashlib
+
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def _cost(flow: Flow[Any], stage: Stage[Any, Any], cost: object) -> int:
     where = f'{flow.name}: a run of "{stage.state}" costs {cost!r} for this payload'
     if not isinstance(cost, int) or isinstance(cost, bool) or cost < 1:

@@ -53,7 +53,7 @@ class Lifecycle:
         held: Where a fault that a person must look at stops a job.
         failed: Where a job that gave up ends.
         expired: Where a job ends whose time has run out.
-        cancelled: Where a cancelled job ends.
+        cancelled: Where a cancelled job ends; may be the same as `expired`.
         undoing: A state of its own for a job whose undos run; without it the job keeps its state.
         undone: Where a job that gave up ends instead of `failed` once its undos have run.
         release_to: Where an operator's release sends a held job.

@@ -156,6 +156,14 @@ class Cancel(Act):
 
 
 @dataclass(frozen=True, slots=True)
+class Expire(Act):
+    """A program ends a job whose time is over by its own count."""
+
+    state: str | None = None
+    """Only if it stands here."""
+
+
+@dataclass(frozen=True, slots=True)
 class Signal(Act):
     """Something outside happened that a waiting job waits for."""
 
@@ -170,4 +178,4 @@ class Elapsed(Act):
     actor: str = field(default="ulak")
 
 
-Asked = Decide | Release | Retry | Cancel | Signal | Elapsed
+Asked = Decide | Release | Retry | Cancel | Expire | Signal | Elapsed

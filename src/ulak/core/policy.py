@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from ulak.clock import micros
@@ -24,7 +24,8 @@ class Backoff:
         first: The delay before the first retry.
         factor: By how much each delay exceeds the one before it.
         longest: No delay is longer, jitter aside.
-        jitter: The share by which a delay may be longer, so that a crowd does not return at once.
+        jitter: The share by which a delay may be longer, so that a crowd does not return at once;
+            "full" draws every delay from nothing up to its whole length.
         delays: The delays themselves, instead of all of the above; no jitter is added.
     """
 
@@ -33,7 +34,7 @@ class Backoff:
     first: timedelta = timedelta(seconds=1)
     factor: float = 2.0
     longest: timedelta = timedelta(minutes=15)
-    jitter: float = 0.1
+    jitter: float | Literal["full"] = 0.1
     delays: Sequence[timedelta] | None = None
 
     def limit(self) -> int:
@@ -52,6 +53,8 @@ class Backoff:
         except OverflowError:  # 2.0 ** 2000 is an error, not a long time
             base = longest
         draw = crc32(job_id + failures.to_bytes(4, "big")) / 0xFFFFFFFF
+        if self.jitter == "full":
+            return int(base * draw)
         return int(base * (1 + self.jitter * draw))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ulak.core import event as kinds
 from ulak.core.draft import Draft, clean
 from ulak.core.job import lane_for
-from ulak.core.lifecycle import CANCELLED, EXPIRED, FINAL, HELD, UNDOING
+from ulak.core.lifecycle import BUSY, CANCELLED, EXPIRED, FINAL, HELD, UNDOING
 from ulak.core.outcome import NOTHING, Left, Raised
 
 _CODES = {CANCELLED: kinds.CANCELLED_CODE, EXPIRED: kinds.EXPIRED_CODE}
@@ -42,6 +42,11 @@ def give_up(
     """
     row = draft.row
     owed = _with_present_stage(draft)
+    via, came = draft.flow.retry_via, row.state
+    if via is not None and row.role == BUSY and not owed and (via, to) in draft.table.legal:
+        draft.row = row._replace(state=via)
+        draft.note(kinds.FAILED, from_state=row.state, code=code, message=message)
+        draft.row, came = row, via
     if owed:
         _begin(draft, owed, to)
     else:
@@ -50,9 +55,7 @@ def give_up(
         draft.row = draft.row._replace(
             code=clean(code), permanent=int(permanent), resume=row.resume or row.state
         )
-    draft.note(
-        kind, from_state=row.state, code=code, message=message, details=details, emitted=emitted
-    )
+    draft.note(kind, from_state=came, code=code, message=message, details=details, emitted=emitted)
 
 
 def finished(draft: Draft, left: Left = NOTHING) -> None:

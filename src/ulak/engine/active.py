@@ -91,6 +91,7 @@ class ActiveRun:
         self.row = row
         self.place: Place = flow.table.places[row.state]
         self.pool = ""
+        """Of which pool it has a place."""
         self.payload_bytes = payload
         self._payload: Any = _UNREAD
         self.results = results
@@ -164,6 +165,11 @@ class ActiveRun:
         self.spawns = ()
         self.change = None
         self.noted = None
+
+    @property
+    def where(self) -> str:
+        """Where it runs: on the loop, in a thread or in a process."""
+        return self.pool.partition("/")[0]
 
     def is_stopping(self) -> bool:
         """What `run.cancelled` answers."""
@@ -245,7 +251,7 @@ class ActiveRun:
         return Results(self.results).find_decision(gate)
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
-        if self.pool == "loop":
+        if self.where == "loop":
             if not inspect.iscoroutinefunction(function):
                 raise BadInput(
                     f"once({name!r}) in an async stage needs an async function; "

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
+from ulak.clock import to_instant
 from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
-from ulak.core.outcome import Asked, Cancel, Release, Retry, Signal
+from ulak.core.outcome import Asked, Cancel, Expire, Release, Retry, Signal
 from ulak.engine.asking import approving, decision
 from ulak.engine.reads import Reads
 from ulak.engine.telemetry import Listeners, commit_one
@@ -134,6 +136,44 @@ class Acts(Reads):
         """
         asked = Cancel(actor, note)
         return self._act_or_request(self._row(job_id), asked, "cancel", "", None)
+
+    def expire(self, job_id: str, *, actor: str, note: str = "", state: str | None = None) -> Job:
+        """End a job whose time is over by the program's own count, in the flow's expired state.
+
+        An unfinished job that nobody has leased expires as if its `expires` had come; a finished
+        one whose table has a move to the expired state makes it. With `state` only a job that
+        stands there expires.
+
+        Raises:
+            TransitionNotAllowed: a worker runs it, it has expired, or its table has no such move.
+            StaleJob: somebody else was faster.
+        """
+        return self._act_once(self._row(job_id), Expire(actor, note, state))
+
+    def prune(
+        self,
+        *,
+        ended_before: datetime,
+        of: tuple[str, str] | None = None,
+        limit: int = 500,
+        actor: str = "",
+        note: str = "",
+    ) -> int:
+        """Remove jobs that ended before then, with their trails; answer how many, `limit` at most.
+
+        Proofs stay, and so does a job that is still needed: one whose dedup key is kept until a
+        date, or with messages that are not sent.
+
+        Args:
+            ended_before: Younger ones stay.
+            of: Only those of a (flow, state).
+            limit: How many at once; call again until fewer are answered.
+            actor: Who removes them, for the audit; nobody writes no line.
+            note: Why, for people.
+        """
+        return self.open().store.prune(
+            before=to_instant(ended_before), limit=limit, actor=actor, note=note, of=of
+        )
 
     def signal(
         self,

@@ -16,9 +16,11 @@ from ulak.core.policy import Rate
 from ulak.engine.function import Call
 from ulak.engine.intake import guest_of
 from ulak.engine.outbox import DeadMessage
+from ulak.engine.ports import WorkerSettings
 from ulak.engine.reads import EVERY_JOB
 from ulak.engine.scheduling import Schedule, ScheduleTick
 from ulak.engine.steering import AuditLine, Pause, StageLimit, StageRate, Weight
+from ulak.engine.taking import LEASE, Attempt
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.verify import Finding
 from ulak.engine.view import Job, TrailEvent
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 Ts = TypeVarTuple("Ts")
 
+USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
@@ -95,6 +98,13 @@ class AsyncEngine:
             added = [a for part in parts for a in await self._offer(part)]
         return [Job(a.row, created=a.created) for a in added]
 
+    async def work_on(self, job_id: str, settings: WorkerSettings = USUAL) -> Job:
+        """Run one job's stages on this loop, as a worker would, and answer how it stands then."""
+        await self._ready()
+        worker = self._engine.worker(settings)
+        await worker.run(only=job_id)
+        return await self.get(job_id)
+
     async def _ready(self) -> None:
         """Open the engine before it is asked on the loop, which a store would hold up."""
         if not self._engine.is_open:
@@ -148,6 +158,48 @@ class AsyncEngine:
     async def cancel(self, job_id: str, *, actor: str, note: str = "") -> Job:
         """End a job."""
         return await asyncio.to_thread(self._engine.cancel, job_id, actor=actor, note=note)
+
+    async def expire(
+        self, job_id: str, *, actor: str, note: str = "", state: str | None = None
+    ) -> Job:
+        """End a job whose time is over by the program's own count."""
+        return await asyncio.to_thread(
+            self._engine.expire, job_id, actor=actor, note=note, state=state
+        )
+
+    async def take(
+        self, job_id: str, *, worker: str = "hand", lease: timedelta = LEASE
+    ) -> Attempt | None:
+        """Lease one job to the caller, who does its stage; the attempt's own verbs block."""
+        return await asyncio.to_thread(self._engine.take, job_id, worker=worker, lease=lease)
+
+    async def prune(
+        self,
+        *,
+        ended_before: datetime,
+        of: tuple[str, str] | None = None,
+        limit: int = 500,
+        actor: str = "",
+        note: str = "",
+    ) -> int:
+        """Remove jobs that ended before then, with their trails."""
+        act = partial(
+            self._engine.prune, ended_before=ended_before, of=of, limit=limit, actor=actor,
+            note=note,
+        )  # fmt: skip
+        return await asyncio.to_thread(act)
+
+    async def find(self, flow: str, key: str, *, tenant: str = "") -> Job | None:
+        """Answer the job that holds a dedup key now, or None when it is free."""
+        return await asyncio.to_thread(self._engine.find, flow, key, tenant=tenant)
+
+    async def ended(
+        self, flow: str, state: str, *, before: datetime, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Answer finished jobs that came into this state of a flow before then, by id."""
+        return await asyncio.to_thread(
+            self._engine.ended, flow, state, before=before, after=after, limit=limit
+        )
 
     async def signal(
         self,

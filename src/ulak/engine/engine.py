@@ -25,17 +25,17 @@ from ulak.clock import Instant
 from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload, queue_of
-from ulak.core.keys import keys_of
+from ulak.core.keys import keys_of, short_key
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 from ulak.engine import steering, together
-from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.intake import Intake, guest_of
 from ulak.engine.outbox import Outbox
-from ulak.engine.ports import Publisher, Resource, ResourceFactory, WorkerSettings
+from ulak.engine.ports import Apart, Publisher, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.scheduling import Declared, Scheduling
 from ulak.engine.steering import Steering
+from ulak.engine.taking import Taking
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import FLOW, Tracing, describe_submit, submitting
 from ulak.engine.transactions import Transactions
@@ -60,7 +60,7 @@ USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
 
 
-class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
+class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
     """Accepts jobs, lets people act on them, and answers how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for
@@ -81,8 +81,8 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         self.publisher: Publisher | None = None
         self.resources: dict[type, Resource] = {}
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
-        self.apart_workers: dict[str, int] = {}
-        """How many children `ulak up` keeps for each queue that is served apart."""
+        self.queues_apart: dict[str, Apart] = {}
+        """The queues that `ulak up` serves by children, and how."""
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
         self.submit_timeout_s = submit_timeout.total_seconds()
@@ -151,21 +151,28 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         return declare if function is None else declare(function)
 
     def resource(
-        self, kind: type[R], *, queue: str | None = None
+        self, kind: type[R], *, queue: str | None = None, places: int | None = None
     ) -> Callable[[ResourceFactory], ResourceFactory]:
         """Declare how each worker opens its own `kind`: an async context manager.
 
         A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
-        queue open it, so that a browser starts where pages are printed and nowhere else.
+        queue open it, so that a browser starts where pages are printed and nowhere else; with
+        `places` such a worker takes no more jobs of that queue at once, so that none is leased
+        to wait for the resource.
+
+        Raises:
+            BadInput: places without a queue, or none at all.
         """
+        if places is not None and (queue is None or places < 1):
+            raise BadInput(f"places={places} of queue={queue!r}; say a queue, and 1 or more")
 
         def declare(factory: ResourceFactory) -> ResourceFactory:
-            self.resources[kind] = Resource(factory, queue)
+            self.resources[kind] = Resource(factory, queue, places)
             return factory
 
         return declare
 
-    def apart(self, queue: str, *, workers: int = 1) -> None:
+    def apart(self, queue: str, *, workers: int = 1, lease: timedelta | None = None) -> None:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
         For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
@@ -176,13 +183,14 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         Args:
             queue: The queue of a flow or of single stages.
             workers: How many children serve it, each with places of its own.
+            lease: How long the jobs of a vanished child stay taken, instead of `--lease`.
 
         Raises:
             BadInput: nobody would serve it.
         """
         if workers < 1:
             raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
-        self.apart_workers[queue] = workers
+        self.queues_apart[queue] = Apart(workers, lease)
 
     def publish(self, publisher: Publisher) -> Publisher:
         """Declare the function that sends outbox messages; it may see a message twice."""
@@ -260,7 +268,7 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
     def _refuse_unknown_queues(self) -> None:
         """A slip of the pen would keep children for nothing, and a resource closed."""
         known = {queue_of(lane) for flow in self._flows.values() for lane in flow.table.lanes}
-        said = {*self.apart_workers, *(r.queue for r in self.resources.values() if r.queue)}
+        said = {*self.queues_apart, *(r.queue for r in self.resources.values() if r.queue)}
         if unknown := sorted(said - known):
             raise FlowError(
                 f"no stage is in the queue {names(unknown)}; queues are {names(sorted(known))}"
@@ -393,7 +401,8 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         now = self.store.clock.now()
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=_short_key(dedup_key), scheduled_for=scheduled_for, keys=keys,
+            dedup_key=None if dedup_key is None else short_key(dedup_key),
+            scheduled_for=scheduled_for, keys=keys,
         )  # fmt: skip
         trace = None if self.tracing is None else self.tracing.current()
         return begin(
@@ -424,7 +433,7 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         if flow.dedup is None:
             return None
         rule = flow.dedup.key
-        return _short_key(codec.canonical(payload) if rule is None else rule(payload))
+        return short_key(codec.canonical(payload) if rule is None else rule(payload))
 
     def _fit(self, flow: Flow[Any], payload: Any) -> Any:
         kind = flow.payload
@@ -508,6 +517,19 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         self.open()
         return Worker(self, settings)
 
+    def work_on(self, job_id: str, settings: WorkerSettings = USUAL) -> Job:
+        """Run one job's stages here and now, as a worker would, and answer how it stands then.
+
+        For a queue of another make that carries ids of jobs. Nothing is done when the job is not
+        due, is leased by somebody else or has ended: a message that comes twice is harmless.
+
+        Raises:
+            JobNotFound: there is none.
+            NotSupported: its stage has a rate, which only ordinary claims pay.
+        """
+        self._refuse_on_a_loop("work_on")
+        return asyncio.run(self.aio.work_on(job_id, settings))
+
     @contextmanager
     def working(self, settings: WorkerSettings = USUAL) -> Iterator[Any]:
         """Run a worker on a thread of its own for as long as the block lasts, then drain it."""
@@ -559,12 +581,3 @@ class Engine(Acts, Scheduling, Steering, Outbox, Transactions):
         for ring in tuple(self._rings):
             ring()
         self.moved()
-
-
-def _short_key(key: str | None) -> str | None:
-    """Keep a key as it is when it is short, else by its digest: keys are compared, not read."""
-    if key is None or len(key) <= 200:
-        return key
-    import hashlib
-
-    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

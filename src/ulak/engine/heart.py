@@ -59,7 +59,7 @@ class Heart:
 
     def _overrun(self, run: ActiveRun) -> None:
         run.stopping = True
-        if run.pool == "thread":
+        if run.where == "thread":
             run.note_overrun()
         else:
             run.overran = True

@@ -38,7 +38,7 @@ class Lease:
     """Renews at a third of the lease, and stops when the worker's loop has stopped.
 
     A loop that has not ticked for two leases is stuck: going on to renew would keep its jobs
-    from everybody else for ever.
+    from everybody else for ever. Without a loop (`must_tick=False`) the process is all there is.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Lease:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         telemetry: Telemetry = NOBODY,
+        must_tick: bool = True,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -57,6 +58,7 @@ class Lease:
         self._listener = listener
         self._monotonic = monotonic
         self._telemetry = telemetry
+        self._must_tick = must_tick
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._troubled = False
@@ -104,7 +106,7 @@ class Lease:
         pause, failed = self._lease_s / 3, False
         while not self._has_stopped_after(pause):
             now = self._monotonic()
-            if now - self._ticked_at > 2 * self._lease_s:
+            if self._must_tick and now - self._ticked_at > 2 * self._lease_s:
                 log.error("the worker's loop is stuck; its lease is left to lapse")
                 self._listener.lease_lost()
                 return

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ulak.core.flow import Flow
 from ulak.core.job import family_of
-from ulak.engine.ports import WorkerSettings
+from ulak.engine.ports import Resource, WorkerSettings
 from ulak.store.protocol import Want
 
 
 class Pools:
-    """The places of one worker, by where stages run: on the loop, in threads, in processes."""
+    """The places of one worker, by where stages run: on the loop, in threads, in processes.
 
-    def __init__(self, flows: Iterable[Flow[Any]], settings: WorkerSettings) -> None:
-        self._free = {
+    A queue whose resource has places of its own is a pool of its own, called `loop/QUEUE`; what
+    stands before the stroke is where its stages run.
+    """
+
+    def __init__(
+        self,
+        flows: Iterable[Flow[Any]],
+        settings: WorkerSettings,
+        resources: Iterable[Resource] = (),
+    ) -> None:
+        places = {
             "loop": settings.loop,
             "thread": settings.threads,
             "process": settings.processes,
         }
-        self._lanes = _lanes_by_pool(flows, settings)
+        few = _places_by_queue(resources)
+        self._lanes = _lanes_by_pool(flows, settings, few)
+        self._free = {pool: _places(pool, places, few) for pool in self._lanes}
         self._pool_of = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
 
     @property
@@ -29,7 +40,7 @@ class Pools:
         return sorted(self._pool_of)
 
     def find(self, lane: str) -> str | None:
-        """Answer where the stages of a lane run, or None when it is not served here."""
+        """Answer the pool of a lane, or None when it is not served here."""
         return self._pool_of.get(family_of(lane))
 
     def wants(self) -> tuple[Want, ...]:
@@ -68,13 +79,27 @@ class Pools:
         self._free[pool] += 1
 
 
+def _places_by_queue(resources: Iterable[Resource]) -> dict[str, int]:
+    """Answer how many jobs of a queue its resources can serve at once: the narrowest decides."""
+    few: dict[str, int] = {}
+    for resource in resources:
+        if resource.queue is not None and resource.places is not None:
+            few[resource.queue] = min(resource.places, few.get(resource.queue, resource.places))
+    return few
+
+
 def _lanes_by_pool(
-    flows: Iterable[Flow[Any]], settings: WorkerSettings
+    flows: Iterable[Flow[Any]], settings: WorkerSettings, few: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     pools: dict[str, list[str]] = {}
     for flow in flows:
         for lane in sorted(flow.table.lanes):
             queue, pool, _ = lane.split("/", 2)
             if settings.serves(queue):
-                pools.setdefault(pool, []).append(lane)
+                pools.setdefault(f"{pool}/{queue}" if queue in few else pool, []).append(lane)
     return {pool: tuple(lanes) for pool, lanes in pools.items()}
+
+
+def _places(pool: str, places: Mapping[str, int], few: Mapping[str, int]) -> int:
+    where, _, queue = pool.partition("/")
+    return min(places[where], few[queue]) if queue else places[where]

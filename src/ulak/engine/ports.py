@@ -26,6 +26,17 @@ class Resource:
     factory: ResourceFactory
     queue: str | None
     """Opened only by workers that serve this queue; None by every one."""
+    places: int | None = None
+    """How many jobs of that queue a worker takes at once; None is up to the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How a queue is served apart."""
+
+    workers: int
+    lease: timedelta | None = None
+    """How long the jobs of a vanished worker stay taken; None is up to whoever starts it."""
 
 
 @dataclass(frozen=True, slots=True)

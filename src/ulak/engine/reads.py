@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import datetime
 from typing import Any, Self
 
+from ulak.clock import to_instant
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow
+from ulak.core.keys import short_key
 from ulak.engine.view import Job, TrailEvent, event_view
 from ulak.errors import JobNotFound, ResultNotReady, TransitionNotAllowed
 from ulak.ids import from_text, to_text
@@ -38,6 +41,12 @@ class Reads:
             r.kind == "cancel" for r in self.store.pending_requests(row.id)
         )
         return Job(row, cancel_requested=asked)
+
+    def find(self, flow: str, key: str, *, tenant: str = "") -> Job | None:
+        """Answer the job that holds a dedup key now, or None when it is free."""
+        found = self.open().store.find_key(tenant, flow, short_key(key))
+        row = None if found is None else self.store.find_job(found)
+        return None if row is None else Job(row)
 
     def jobs(
         self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
@@ -87,6 +96,17 @@ class Reads:
         order = {_stage_of(flow, state): n for n, state in enumerate(moved) if state is not None}
         last = max(left, key=lambda r: (r.round, order.get(r.stage, -1)))
         return codec.decode(last.data)
+
+    def ended(
+        self, flow: str, state: str, *, before: datetime, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Answer finished jobs that came into this state of a flow before then, by id; `after` is
+        the id of the last one of the page before. Reads no younger ones."""
+        cursor = b"" if after is None else from_text(after)
+        rows = self.open().store.ended(
+            flow, state, before=to_instant(before), limit=limit, after=cursor
+        )
+        return [Job(row) for row in rows]
 
     def counts(self) -> list[CountRow]:
         """Answer how many jobs stand in each state, exactly and cheaply."""

@@ -53,11 +53,11 @@ class Stages:
             why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
             self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
             return
-        if self._tracing is not None and run.pool in ("loop", "thread"):
+        if self._tracing is not None and run.where in ("loop", "thread"):
             function = traced(self._tracing, run, function)
-        if run.pool == "loop":
+        if run.where == "loop":
             run.task = self._loop.create_task(self._run_on_loop(run, function))
-        elif run.pool == "thread":
+        elif run.where == "thread":
             self._threads.run(lambda: self._run_in_thread(run, function))
         else:
             self._children.run(lambda: self._run_in_process(run, function))

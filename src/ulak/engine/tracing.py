@@ -112,7 +112,7 @@ def running(tracing: Tracing, run: ActiveRun) -> Iterator[Span]:
 
 def traced(tracing: Tracing, run: ActiveRun, function: Function) -> Function:
     """Answer a stage's function with a span around it; async when the stage is."""
-    if run.pool == "loop":
+    if run.where == "loop":
 
         async def traced_async(given: Run[Any]) -> Any:
             with running(tracing, run) as span:

@@ -34,10 +34,11 @@ from ulak.engine.pools import Pools
 from ulak.engine.ports import StoreTime, WorkerSettings
 from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
+from ulak.engine.taking import claim_one
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
-from ulak.errors import FlowError, Refused, StoreError, TransitionNotAllowed
-from ulak.ids import CommitIds, to_text
+from ulak.errors import FlowError, JobNotFound, Refused, StoreError, TransitionNotAllowed
+from ulak.ids import CommitIds, from_text, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
 
@@ -81,7 +82,7 @@ class Worker:
         self.upkeep = Upkeep(engine, micros(settings.poll))
         self._relay = Relay(engine)
         self._flows = engine.flows_by_version()
-        self._pools = Pools(self._flows.values(), settings)
+        self._pools = Pools(self._flows.values(), settings, engine.resources.values())
         self._entries = {
             (flow.name, flow.version, state): during
             for flow in self._flows.values()
@@ -169,8 +170,10 @@ class Worker:
             self._hurried_at = self._loop.time()
         self._settled_one.set()
 
-    async def run(self, *, until_idle: bool = False) -> None:
-        """Work until stopped, or until nothing is left that could be done now."""
+    async def run(self, *, until_idle: bool = False, only: str | None = None) -> None:
+        """Work until stopped, or until nothing is left that could be done now, or on one job
+        only, for as long as its lease is kept from stage to stage.
+        """
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
         self._stages = Stages(self.settings, self._ended, tracing=self.engine.tracing)
@@ -191,7 +194,10 @@ class Worker:
                 asyncio.create_task(self._relay.run(self._loop), name="ulak-relay"),
             ]
             try:
-                await self._claim_until_stopped(until_idle)
+                if only is None:
+                    await self._claim_until_stopped(until_idle)
+                else:
+                    await self._work_on(from_text(only))
                 await self._drain()
             finally:
                 stop_ringing()
@@ -246,6 +252,23 @@ class Worker:
         if self._claim is not None:
             # Begun by a ring just before the end: what it has leased is to be given back.
             await asyncio.wait([self._claim])
+
+    async def _work_on(self, job_id: bytes) -> None:
+        row = await self._aside.run(self.store.find_job, job_id)
+        if row is None:
+            raise JobNotFound(to_text(job_id))
+        flow = self._flows.get((row.flow, row.flow_version))
+        if flow is None or self._pools.find(row.lane) is None:
+            return
+        claim = await self._aside.run(
+            claim_one, self.store, flow, job_id, self.id, self.new_commit_id, self.engine.telemetry
+        )
+        if claim is None:
+            return
+        self._take([claim], [])
+        while self._running and not self._stopping:
+            self._settled_one.clear()
+            await self._settled_one.wait()
 
     def _may_claim(self) -> bool:
         return self._lease is None or self._lease.is_calm()
@@ -547,7 +570,7 @@ class Worker:
         patience = self._loop.time() + 0.8 * (deadline - self._loop.time())
         await self._wait_until_empty(lambda: self._hurried_at or patience)
         for run in self.runs():
-            if run.pool != "thread":
+            if run.where != "thread":
                 self._stages.interrupt(run)
         await self._wait_until_empty(
             lambda: (

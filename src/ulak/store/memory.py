@@ -388,14 +388,38 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     def fold_counts(self) -> None:
         """Nothing to do: the sums themselves are kept."""
 
-    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
+    def ended(
+        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
+    ) -> list[JobRow]:
+        with self._transaction():
+            return [
+                row
+                for row in sorted(self._jobs.values())
+                if (row.flow, row.state) == (flow, state)
+                and row.role in FINAL
+                and row.changed_at < before
+                and row.id > after
+            ][:limit]
+
+    def prune(
+        self,
+        *,
+        before: Instant,
+        limit: int,
+        actor: str = "",
+        note: str = "",
+        of: tuple[str, str] | None = None,
+    ) -> int:
         with self._transaction() as now:
             kept = {k.job_id for k in self._keys.values() if (k.expires_at or 0) > now}
             kept |= {m[0] for m, r in self._messages.items() if r.sent_at is None and not r.dead}
             ended = [
                 row.id
                 for row in sorted(self._jobs.values())
-                if row.role in FINAL and row.changed_at < before and row.id not in kept
+                if row.role in FINAL
+                and row.changed_at < before
+                and row.id not in kept
+                and of in (None, (row.flow, row.state))
             ][:limit]
             self._forget(set(ended))
             if ended and actor:

@@ -568,9 +568,24 @@ class Store(RecordStore, Protocol):
     def fold_counts(self) -> None:
         """Sum up the deltas that commits appended; the sums stay the same."""
 
-    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
+    def ended(
+        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
+    ) -> list[JobRow]:
+        """Answer finished jobs that came into this state of a flow before then, by id; `after`
+        is the last one of the page before."""
+
+    def prune(
+        self,
+        *,
+        before: Instant,
+        limit: int,
+        actor: str = "",
+        note: str = "",
+        of: tuple[str, str] | None = None,
+    ) -> int:
         """Remove up to `limit` jobs that ended before then, with everything of theirs except
-        proofs; answer how many. If somebody acts, audited, of the subject `jobs`.
+        proofs; answer how many. If somebody acts, audited, of the subject `jobs`. With `of` only
+        those of a (flow, state).
 
         Unfinished jobs stay. So does a job that is still needed: one whose dedup key expires at
         a date that has not come, since a duplicate is answered with it, and one with a message

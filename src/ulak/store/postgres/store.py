@@ -450,13 +450,27 @@ class PostgresStore:
         self._db.run("fold", upkeep.fold_counts)
         self._read(self._make_months)
 
-    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
-        if time.monotonic() >= self._retire_at:
+    def ended(
+        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
+    ) -> list[JobRow]:
+        return self._read(lambda db: upkeep.ended(db, flow, state, before, limit, after))
+
+    def prune(
+        self,
+        *,
+        before: Instant,
+        limit: int,
+        actor: str = "",
+        note: str = "",
+        of: tuple[str, str] | None = None,
+    ) -> int:
+        # A month goes as a whole, so it is looked at only when every flow is.
+        if of is None and time.monotonic() >= self._retire_at:
             self._retire_at = time.monotonic() + RETIRE_EVERY_S
             over = [m for m in self._read(months.existing) if m < months.month_of(before)]
             if over:
                 self._db.run("prune", lambda t: upkeep.retire(t, over, before))
-        pruned = self._db.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note))
+        pruned = self._db.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note, of))
         if pruned < limit:
             for month in self._read(upkeep.empty_months):
                 self._read(partial(months.drop, month=month))

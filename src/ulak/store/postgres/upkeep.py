@@ -96,7 +96,14 @@ _NEEDED = """(
 ENDED = f"""
     SELECT id, flow, flow_version, state, role, tenant, dedup_key, month FROM ulak.jobs
     WHERE {_ENDED} AND changed_at < %(before)s::bigint AND NOT {_NEEDED}
+      AND (%(flow)s::text IS NULL OR (flow = %(flow)s::text AND state = %(state)s::text))
     ORDER BY changed_at, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED
+"""
+OF_STATE = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs
+    WHERE {_ENDED} AND changed_at < %s::bigint AND flow = %s::text AND state = %s::text
+      AND id > %s::uuid
+    ORDER BY id LIMIT %s::bigint
 """
 FORGET = [
     f"DELETE FROM ulak.{table} WHERE {column} = ANY (%s::uuid[])"
@@ -193,9 +200,26 @@ def fold_counts(t: Transaction) -> None:
     t.db.execute(FOLD)
 
 
-def prune(t: Transaction, before: Instant, limit: int, actor: str, note: str) -> int:
+def ended(
+    db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes
+) -> list[JobRow]:
+    """Answer finished jobs of a state."""
+    facts = (before, flow, state, Id(after or FIRST_ID), limit)
+    return list(map(as_job, db.rows(OF_STATE, facts)))
+
+
+def prune(
+    t: Transaction,
+    before: Instant,
+    limit: int,
+    actor: str,
+    note: str,
+    of: tuple[str, str] | None = None,
+) -> int:
     """Remove ended jobs with everything of their own; proofs stay."""
-    ended = t.db.rows(ENDED, {"before": before, "now": t.now, "limit": limit})
+    flow, state = of or (None, None)
+    asked = {"before": before, "now": t.now, "limit": limit, "flow": flow, "state": state}
+    ended = t.db.rows(ENDED, asked)
     if not ended:
         return 0
     for row in ended:

@@ -328,8 +328,21 @@ class SqliteStore:
     def fold_counts(self) -> None:
         self._writer.run("fold", upkeep.fold_counts)
 
-    def prune(self, *, before: Instant, limit: int, actor: str = "", note: str = "") -> int:
-        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note))
+    def ended(
+        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
+    ) -> list[JobRow]:
+        return self._read(lambda db: upkeep.ended(db, flow, state, before, limit, after))
+
+    def prune(
+        self,
+        *,
+        before: Instant,
+        limit: int,
+        actor: str = "",
+        note: str = "",
+        of: tuple[str, str] | None = None,
+    ) -> int:
+        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note, of))
 
     # --- schedules --------------------------------------------------------------
 

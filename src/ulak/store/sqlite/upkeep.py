@@ -73,7 +73,14 @@ ENDED = """
         AND dedup.key = jobs.dedup_key AND dedup.job_id = jobs.id AND dedup.expires_at > ?2)
       AND NOT EXISTS (
         SELECT 1 FROM outbox WHERE outbox.job_id = jobs.id AND sent_at IS NULL AND dead = 0)
+      AND (?4 IS NULL OR (flow = ?4 AND state = ?5))
     ORDER BY changed_at, id LIMIT ?3
+"""
+OF_STATE = f"""
+    SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_ended
+    WHERE lane = '' AND role <> 'held' AND role <> 'waiting' AND changed_at < ?1
+      AND flow = ?2 AND state = ?3 AND id > ?4
+    ORDER BY id LIMIT ?5
 """
 FORGET_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
 FORGET = [
@@ -151,9 +158,23 @@ def fold_counts(t: Transaction) -> None:
     t.db.execute("DELETE FROM count_deltas")
 
 
-def prune(t: Transaction, before: Instant, limit: int, actor: str, note: str) -> int:
+def ended(
+    db: sqlite3.Connection, flow: str, state: str, before: Instant, limit: int, after: bytes
+) -> list[JobRow]:
+    """Answer finished jobs of a state."""
+    return list(map(as_job, db.execute(OF_STATE, (before, flow, state, after, limit)).fetchall()))
+
+
+def prune(
+    t: Transaction,
+    before: Instant,
+    limit: int,
+    actor: str,
+    note: str,
+    of: tuple[str, str] | None = None,
+) -> int:
     """Remove ended jobs with everything of their own; proofs stay."""
-    ended = t.db.execute(ENDED, (before, t.now, limit)).fetchall()
+    ended = t.db.execute(ENDED, (before, t.now, limit, *(of or (None, None)))).fetchall()
     for row in ended:
         t.count(row[1:5], -1)
     ids = pack(row[0] for row in ended)

@@ -69,8 +69,8 @@ class TestUpkeep(Suite):
         desk.store.report([Progress(row.id, 1.0, None, desk.now)])
         desk.turn(days=1)
         young = _ended(desk)
-        said = {"actor": "olga", "note": "spring"}
-        assert desk.store.prune(before=young.changed_at, limit=1, **said) == 1
+        before = young.changed_at
+        assert desk.store.prune(before=before, limit=1, actor="olga", note="spring") == 1
         (line,) = desk.store.audit_trail(subject="jobs")
         assert (line.actor, line.act, line.note) == ("olga", "prune", "spring")
         assert '"jobs":1' in line.details

@@ -1,0 +1,207 @@
+"""One job taken by its id: for whoever does its stage by hand, and for a worker that is told
+which job to run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from ulak.clock import micros
+from ulak.core.change import Committed
+from ulak.core.decide import RunFacts, decide, lapse_answer
+from ulak.core.flow import Flow
+from ulak.core.job import Request
+from ulak.core.outcome import GivenBack, Outcome
+from ulak.core.taking import can_be_taken, taken
+from ulak.engine.acts import Acts
+from ulak.engine.lease import Lease
+from ulak.engine.results import read_payload
+from ulak.engine.runner import read_error, read_return
+from ulak.engine.telemetry import Listeners, commit_one
+from ulak.engine.view import Job
+from ulak.errors import JobNotFound, NotSupported, StaleJob
+from ulak.ids import CommitIds, to_text
+from ulak.store.protocol import Claim, ClaimRequest, Store
+
+LEASE: Final = timedelta(seconds=30)
+
+
+class Taking(Acts):
+    """The verb of those who do a stage by hand."""
+
+    def take(
+        self, job_id: str, *, worker: str = "hand", lease: timedelta = LEASE
+    ) -> Attempt | None:
+        """Lease one job to the caller, who does its stage and ends the attempt.
+
+        None when it is not due, is leased or parked, or has ended; of two who take a job one has
+        it. The lease is renewed until the attempt is ended or this process dies.
+
+        Args:
+            job_id: The job.
+            worker: What the trail calls whoever takes it.
+            lease: How long the job stays taken when this process has died.
+
+        Raises:
+            JobNotFound: there is none.
+            NotSupported: its stage has a rate, which only workers pay.
+        """
+        row = self._row(job_id)
+        flow = self._flow_of(row)
+        host, process = socket.gethostname(), os.getpid()
+        taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
+        self.store.register(
+            taker, lease_us=micros(lease), lanes=(), about=f"{host} process {process}, by hand"
+        )
+        claim = None
+        try:
+            claim = claim_one(self.store, flow, row.id, taker, self.new_commit_id, self.telemetry)
+        finally:
+            if claim is None:
+                self.store.unregister(taker)
+        if claim is None:
+            return None
+        self._ring()
+        attempt = Attempt(
+            self.store, flow, claim, lease_s=lease.total_seconds(), telemetry=self.telemetry,
+            new_commit_id=self.new_commit_id, ring=self._ring,
+        )  # fmt: skip
+        if (lost := lapse_answer(flow, claim.row)) is not None:
+            # Its last worker has died, and that was an attempt: this one ends with it.
+            attempt.end(lost)
+            return None
+        return attempt
+
+
+class Attempt:
+    """A job that somebody has taken, to be ended once: by `finish`, `fail` or `give_back`."""
+
+    def __init__(
+        self,
+        store: Store,
+        flow: Flow[Any],
+        claim: Claim,
+        *,
+        lease_s: float,
+        telemetry: Listeners,
+        new_commit_id: CommitIds,
+        ring: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._claim = claim
+        self._telemetry = telemetry
+        self._new_commit_id = new_commit_id
+        self._ring = ring
+        self._worker = str(claim.row.leased_by)
+        self._lease = Lease(
+            store, self._worker, lease_s, _Nobody(), telemetry=telemetry, must_tick=False
+        )
+        self._lease.start()
+
+    @property
+    def job(self) -> Job:
+        """The job as it was taken."""
+        return Job(self._claim.row)
+
+    @property
+    def payload(self) -> Any:
+        """What the job was submitted with."""
+        return read_payload(self._flow, self._claim.payload)
+
+    @property
+    def token(self) -> int:
+        """Which taking of the job this is; it rises with each."""
+        return self._claim.row.token
+
+    def finish(self, result: object = None) -> Job:
+        """Move the job on as its stage would: by a result, a `Goto`, a `Hold` or a `RetryLater`.
+
+        Raises:
+            StaleJob: the lease was lost, so somebody else has the job; nothing was written.
+            TransitionNotAllowed: the stage may not go there; the attempt goes on.
+        """
+        return self.end(read_return(result, (), ()))
+
+    def fail(self, error: BaseException) -> Job:
+        """Fail as if the stage had raised: the job is retried or given up, as its flow declares.
+
+        Raises:
+            StaleJob: as for `finish`.
+        """
+        return self.end(read_error(self._flow, error))
+
+    def give_back(self) -> Job:
+        """Let somebody else have the job; no attempt is spent.
+
+        Raises:
+            StaleJob: as for `finish`.
+        """
+        return self.end(GivenBack())
+
+    def end(self, outcome: Outcome) -> Job:
+        """Commit what the attempt came to, and end its lease."""
+        row = self._claim.row
+        change = decide(
+            self._flow, row, outcome, self._store.clock.now(),
+            facts=RunFacts(self._worker, row.leased_at or 0, None, None),
+            commit_id=self._new_commit_id(),
+        )  # fmt: skip
+        receipt = commit_one(self._store, change, self._telemetry)
+        self._lease.stop()
+        self._store.unregister(self._worker)
+        self._ring()
+        if not isinstance(receipt, Committed):
+            job_id = to_text(row.id)
+            raise StaleJob(f"job {job_id}: its lease was lost; read it again", job_id=job_id)
+        return Job(change.row)
+
+
+class _Nobody:
+    """Hears what a lease learns: who works by hand is told when the attempt is ended."""
+
+    def asked(self, requests: list[Request]) -> None:
+        """Leave it: a cancel is answered once the attempt has ended."""
+
+    def lease_lost(self) -> None:
+        """Leave it: the end of the attempt will be refused."""
+
+
+def claim_one(
+    store: Store,
+    flow: Flow[Any],
+    job_id: bytes,
+    worker: str,
+    new_commit_id: CommitIds,
+    telemetry: Listeners,
+) -> Claim | None:
+    """Lease one job to a registered worker; None when it cannot be had now.
+
+    Raises:
+        JobNotFound: there is none.
+        NotSupported: its stage has a rate, which only an ordinary claim can pay.
+    """
+    # Nobody else may be claiming: whoever has vanished would keep the job for ever.
+    store.claim(ClaimRequest(worker, ()))
+    row = store.find_job(job_id)
+    if row is None:
+        raise JobNotFound(to_text(job_id))
+    now = store.clock.now()
+    if not can_be_taken(row, now):
+        return None
+    if row.rate is not None:
+        raise NotSupported(
+            f'{flow.name}: the stage for "{row.state}" has a rate, and only workers pay it; '
+            "leave the job to them"
+        )
+    change = taken(flow, row, now, worker=worker, commit_id=new_commit_id())
+    if not isinstance(commit_one(store, change, telemetry), Committed):
+        return None
+    payload = store.find_payload(job_id)
+    if payload is None:
+        raise JobNotFound(to_text(job_id))
+    results = store.find_results(job_id) if row.has_results else []
+    return Claim(change.row, payload, tuple(results))
