@@ -9,7 +9,7 @@ A package declares one under the entry-point group `ulak.services`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +28,16 @@ GROUP: Final = "ulak.services"
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """How it stands with a service on this machine, for `ulak doctor`."""
+
+    settings: Mapping[str, tuple[str, str]]
+    """For each of its variables the value in force, as it may be printed, and where it is from."""
+    notes: Sequence[str] = ()
+    """What is missing or weaker here, and how to mend it, a sentence or two each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """What a package brings. Every part is a function, called when it is needed and not before:
     a worker needs no web framework, and a command line no flows."""
@@ -42,6 +52,8 @@ class Service:
     """Makes its routes, each with a line that says who may call it."""
     commands: Callable[[], typer.Typer] | None = None
     """Makes its commands, which stand below `ulak NAME`."""
+    condition: Callable[[Settings], Condition] | None = None
+    """Tells what of it is in force here, and what this machine lacks."""
 
 
 def installed(group: str = GROUP) -> Mapping[str, list[EntryPoint]]:

@@ -107,7 +107,7 @@ def test_a_caller_learns_who_it_is_and_what_it_may_do(site):
     assert (me["name"], me["tenant"], me["roles"]) == ("key:service", None, ["service"])
     assert me["scopes"] == [
         "jobs:read", "jobs:submit", "jobs:signal", "contract:read", "contract:transition",
-        "metrics:read",
+        "pdf:read", "pdf:render", "metrics:read",
     ]  # fmt: skip
     assert me["credential"].startswith("key/")
     narrow = site.key("admin", tenant="acme", scopes=["jobs:read"])

@@ -23,6 +23,8 @@ QUEUES_PAUSE: Final = "queues:pause"
 QUEUES_LIMIT: Final = "queues:limit"
 CONTRACT_READ: Final = "contract:read"
 CONTRACT_TRANSITION: Final = "contract:transition"
+PDF_READ: Final = "pdf:read"
+PDF_RENDER: Final = "pdf:render"
 METRICS_READ: Final = "metrics:read"
 AUDIT_READ: Final = "audit:read"
 IDENTITY: Final = "identity:manage"
@@ -38,6 +40,8 @@ SCOPES: Mapping[str, str] = MappingProxyType(
         QUEUES_LIMIT: "set limits, rates and weights",
         CONTRACT_READ: "read contract versions, subjects and proofs",
         CONTRACT_TRANSITION: "move contract subjects and record proofs",
+        PDF_READ: "read PDF jobs of one's own and download what they made",
+        PDF_RENDER: "have PDFs rendered",
         METRICS_READ: "read metrics",
         AUDIT_READ: "read what operators did",
         IDENTITY: "make, rotate and revoke keys; make and disable users",
@@ -47,21 +51,27 @@ SCOPES: Mapping[str, str] = MappingProxyType(
 
 # Everything else concerns the whole installation, so nobody of one tenant has it.
 OF_A_TENANT: Final = frozenset(
-    {JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_READ, CONTRACT_TRANSITION}
-)
+    {
+        JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_READ, CONTRACT_TRANSITION,
+        PDF_READ, PDF_RENDER,
+    }
+)  # fmt: skip
 
-_READS = frozenset({JOBS_READ, QUEUES_READ, CONTRACT_READ, METRICS_READ})
+_READS = frozenset({JOBS_READ, QUEUES_READ, CONTRACT_READ, PDF_READ, METRICS_READ})
 GRANTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         VIEWER: _READS,
         SERVICE: frozenset(
             {
                 JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, CONTRACT_READ, CONTRACT_TRANSITION,
-                METRICS_READ,
+                PDF_READ, PDF_RENDER, METRICS_READ,
             }
         ),
         OPERATOR: _READS
-        | {JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_TRANSITION, QUEUES_PAUSE, AUDIT_READ},
+        | {
+            JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_TRANSITION, PDF_RENDER, QUEUES_PAUSE,
+            AUDIT_READ,
+        },
         ADMIN: frozenset(SCOPES),
     }
 )  # fmt: skip

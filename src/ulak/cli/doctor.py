@@ -18,6 +18,7 @@ from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
+from ulak.service import Condition, get_service
 from ulak.settings import Settings
 from ulak.store.protocol import CountRow, WorkerRow
 
@@ -93,15 +94,21 @@ def _facts(
 ) -> dict[str, Any]:
     store = engine.store
     about: dict[str, Any] = getattr(store, "about", dict)()
+    conditions = _conditions(found)
     return {
         "ulak": ulak.__version__,
         "settings": {
             name: {"value": found.shown(name), "source": found.source(name)}
             for name in settings.names()
         }
-        | _of_idempotency(),
+        | _of_idempotency()
+        | {
+            name: {"value": value, "source": source}
+            for condition in conditions
+            for name, (value, source) in condition.settings.items()
+        },
         "store": {**asdict(store.features), **about},
-        "notes": _notes(about),
+        "notes": _notes(about) + [note for condition in conditions for note in condition.notes],
         "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
         "schedules": [
             {"schedule": row.name, "paused": row.paused_at is not None} for row in store.schedules()
@@ -121,6 +128,12 @@ def _facts(
             "ended": sum(c.jobs for c in counts if c.role in FINAL),
         },
     }
+
+
+def _conditions(found: Settings) -> list[Condition]:
+    """Have each service that is run tell how it stands here."""
+    services = map(get_service, found.services)
+    return [service.condition(found) for service in services if service.condition is not None]
 
 
 def _of_idempotency() -> dict[str, dict[str, Any]]:

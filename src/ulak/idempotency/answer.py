@@ -11,7 +11,7 @@ from ulak.errors import AnswerNotStored
 from ulak.idempotency.scope import Scope
 from ulak.store.records import COMPLETED, FAILED, RecordRow
 
-REPLAYED: Final = frozenset({"content-type", "location", "etag", "link"})
+ALWAYS_REPLAYED: Final = frozenset({"content-type", "location", "etag", "link"})
 """The headers that are kept whatever the scope says, in lower case."""
 NEVER_REPLAYED: Final = frozenset(
     {
@@ -67,7 +67,7 @@ class Answer:
         )
 
     def _kept_headers(self, scope: Scope) -> list[tuple[str, str]]:
-        wanted = (REPLAYED | {name.lower() for name in scope.headers}) - NEVER_REPLAYED
+        wanted = (ALWAYS_REPLAYED | {name.lower() for name in scope.headers}) - NEVER_REPLAYED
         return [(name, value) for name, value in self.headers if name.lower() in wanted]
 
 

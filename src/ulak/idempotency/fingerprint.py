@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from urllib.parse import parse_qsl
+
+from ulak.strict_json import read_json
 
 # Members of a JSON body that change from one attempt to the next and ask for nothing.
 LEFT_OUT: Final = frozenset({"idempotency_key", "request_id", "attempt", "sent_at"})
@@ -70,10 +72,7 @@ def _is_json(kind: str) -> bool:
 def _canonical(body: bytes, fields: Sequence[str] | None) -> bytes | None:
     """Write JSON in the one way; None when it is none, or says a member twice, or is too deep."""
     try:
-        value = json.loads(
-            body.decode(), parse_int=_Number, parse_float=_Number, parse_constant=_refuse,
-            object_pairs_hook=_object,
-        )  # fmt: skip
+        value = read_json(body, number=_Number)
         if isinstance(value, dict):
             value = {
                 name: member
@@ -83,17 +82,6 @@ def _canonical(body: bytes, fields: Sequence[str] | None) -> bytes | None:
         return "".join(_written(value)).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         return None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("a member is there twice")
-    return value
 
 
 def _written(value: Any, depth: int = 0) -> Iterable[str]:

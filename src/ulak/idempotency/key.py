@@ -13,6 +13,8 @@ INVALID: Final = "idempotency_key_invalid"
 CONFLICT: Final = "idempotency_key_conflict"
 
 HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotent-Replayed"
+"""The header that tells whether an answer was given before."""
 LONGEST: Final = 255
 
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{LONGEST}}}")

@@ -98,7 +98,8 @@ def app(
     if isinstance(identity, Identity):
         made.include_router(identity_routes.router(engine, identity))
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
-    made.state.metrics = shown = metrics.Metrics(engine, read_too)
+    counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
+    made.state.metrics = shown = metrics.Metrics(engine, read_too, counted)
     made.include_router(metrics.router(shown))
     for name, routes in brought.items():
         for router in routes.routers:

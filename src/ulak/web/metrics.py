@@ -27,13 +27,15 @@ class Metrics:
     Args:
         engine: Whose metrics they are.
         brought: What services read besides, at each scrape.
+        counted: What services have counted in this process.
     """
 
-    def __init__(self, engine: Engine, brought: Brought = ()) -> None:
+    def __init__(self, engine: Engine, brought: Brought = (), counted: Brought = ()) -> None:
         labels = Labels(engine)
         self.requests = Requests()
         self._instruments = Instruments(labels)
         self._gauges = Gauges(engine, labels, brought)
+        self._counted = counted
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -43,6 +45,8 @@ class Metrics:
         """Answer every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""
         yield from self._instruments.families()
         yield from self.requests.families()
+        for read in self._counted:
+            yield from read()
         yield from self._gauges.families()
 
     def text(self) -> bytes:

@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse
 import ulak
 from ulak.auth.principal import SCOPES
 from ulak.idempotency.key import HEADER as KEY
+from ulak.idempotency.key import REPLAYED
 from ulak.web import docs_page, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
 from ulak.web.answers import answer
@@ -69,10 +70,10 @@ HEADERS: Final = {
         "description": "The id of the request: what was sent as such, if it is plain.",
         "schema": {"type": "string"},
     },
-    "Idempotency-Key": {
+    KEY: {
         "description": "The key as it was sent.", "schema": {"type": "string"},
     },
-    "Idempotent-Replayed": {
+    REPLAYED: {
         "description": "Whether this was answered before, and nothing was done now.",
         "schema": {"type": "string", "enum": ["true", "false"]},
     },
@@ -80,9 +81,7 @@ HEADERS: Final = {
     "Retry-After": {"description": "After how many seconds.", "schema": {"type": "integer"}},
     "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"type": "string"}},
 }  # fmt: skip
-_OF_KEYS: Final = {
-    name: {"$ref": f"#/components/headers/{name}"} for name in (KEY, "Idempotent-Replayed")
-}
+_OF_KEYS: Final = {name: {"$ref": f"#/components/headers/{name}"} for name in (KEY, REPLAYED)}
 _OF_STATUS: Final = {"401": "WWW-Authenticate", "429": "Retry-After"}
 
 # Answered from memory; whatever else there is may find that the store does not answer.

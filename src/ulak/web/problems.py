@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -64,6 +64,12 @@ SOON_S = 1
 
 EXTRA = "ulak.problem-headers"
 """Where the scope of a connection may have headers that every problem of it carries."""
+WORDS = "ulak.problem-words"
+"""Where the scope of a connection may have `Words`: a service whose specification names members
+of its own puts it there, and every problem of the connection has them."""
+
+Words = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Answers, of a problem document, the members that are added to it."""
 
 
 def problem(
@@ -89,6 +95,9 @@ def problem(
     }
     if identity:  # an application that is not ours may know none
         document["correlation_id"] = said[HEADER] = identity
+    words: Words | None = request.scope.get(WORDS)
+    if words is not None:
+        document |= words(document)
     return ProblemResponse(document, status, headers=said)
 
 

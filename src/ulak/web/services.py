@@ -28,6 +28,9 @@ class Routes:
     metrics: ReadMetrics | None = None
     """Called at each scrape, with the engine's own look at the store and within its patience; a
     service that fails to answer is left out of that scrape."""
+    tallies: ReadMetrics | None = None
+    """What this process itself has counted: shown too when the store does not answer, since that
+    may be what is counted. It must ask nobody."""
 
 
 class Routed(Protocol):

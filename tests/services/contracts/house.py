@@ -21,9 +21,9 @@ from ulak.engine.engine import Engine
 from ulak.service import Service
 from ulak.services.contracts import configuration, routes
 from ulak.services.contracts.contracts import TRANSITION, Contracts
-from ulak.services.contracts.database import database_of
-from ulak.services.contracts.schema import upgrade
+from ulak.services.contracts.schema import SCHEMA
 from ulak.services.contracts.tables import Versions
+from ulak.tables import Tables
 from ulak.wiring import store_of
 
 TENANT = "acme"
@@ -34,8 +34,8 @@ PATIENCE = timedelta(seconds=60)
 def make_tables(url: str) -> None:
     """What every database of these tests begins with."""
     make_schema(url)
-    with Engine(store_of(url)) as engine, engine.transaction() as connection:
-        upgrade(database_of(engine.store.features), connection)
+    with Engine(store_of(url)) as engine:
+        Tables(engine, SCHEMA).ensure()
 
 
 class House:

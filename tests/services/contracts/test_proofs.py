@@ -11,10 +11,11 @@ import pytest
 
 from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.clock import ManualClock
-from ulak.services.contracts.database import database_of
 from ulak.services.contracts.ledger import Ledger
 from ulak.services.contracts.requests import Transition
+from ulak.services.contracts.schema import SCHEMA
 from ulak.store.records import RecordId
+from ulak.tables import Tables
 
 RECORD = "/v1/proof/record"
 
@@ -222,7 +223,7 @@ def test_two_transactions_cannot_both_append_under_one_key(
     house.contracts.find_subject("", "", "")
     asked = Transition(TENANT, "order", "1", "paid", key="a")
     draft = asked.draft(status="pending", version=1, contract_version="x")
-    database = database_of(house.engine.store.features)
+    database = Tables(house.engine, SCHEMA).database
     with ThreadPoolExecutor(1) as thread:
         with house.engine.transaction() as connection:
             made = Ledger(database, connection, 1).append(draft)

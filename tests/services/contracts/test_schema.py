@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from tests.conformance.stores import make_schema
-from tests.services.contracts.house import House
+from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.errors import StoreError
-from ulak.services.contracts.schema import NEWEST
+from ulak.services.contracts.schema import SCHEMA
+from ulak.tables import Tables
 
 CROWD = 6
+NEWEST = 2
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -65,6 +68,54 @@ def test_tables_of_a_newer_release_are_left_alone(open_house: Callable[..., Hous
     house.move("a", from_="pending", to="paid")
     house.sql("UPDATE {schema}.hos_contract_schema SET version = 99")
     older = open_house()
-    with pytest.raises(StoreError, match=f"at schema 99, this ulak knows {NEWEST}"):
+    with pytest.raises(StoreError, match=f"at schema 99, this release knows {NEWEST}"):
         older.contracts.find_subject("a", "b", "c")
     assert older.move("a", from_="pending", to="paid").status_code == 503
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_database_of_an_earlier_release_goes_on(
+    open_house: Callable[..., House], version: int
+) -> None:
+    """By the names and numbers that were stored then, whoever makes the tables now."""
+    house = open_house()
+    house.engine.open()
+    make_by_hand(house, version)
+    assert house.subject()["status"] == "pending"
+    assert house.move("a", from_="pending", to="paid").status_code == 200
+    assert house.subject()["status"] == "paid"
+    assert house.contracts.verify().broken == ()
+    assert house.sql("SELECT version FROM {schema}.hos_contract_schema") == [(NEWEST,)]
+    assert house.sql("SELECT count(*) FROM {schema}.hos_outbox_events") == [(0,)]
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_an_earlier_release_that_starts_at_the_same_time_waits_for_this_one(
+    open_house: Callable[..., House],
+) -> None:
+    """Both make the tables behind one lock, by the number that the first release had."""
+    house = open_house()
+    tables = Tables(house.engine, SCHEMA)
+    with tables.writing() as connection:
+        tables.take_turns(connection)
+        assert house.sql("SELECT pg_try_advisory_xact_lock(6844275)") == [(False,)]
+    assert house.sql("SELECT pg_try_advisory_xact_lock(6844275)") == [(True,)]
+
+
+def make_by_hand(house: House, version: int) -> None:
+    """Make the tables as they were at a version, with one subject in them."""
+    scripts = files("ulak.services.contracts") / "sql"
+    house.sql("CREATE TABLE {schema}.hos_contract_schema (version INTEGER NOT NULL)")
+    house.sql("INSERT INTO {schema}.hos_contract_schema VALUES (?)", version)
+    with backdoor(house.url) as (db, schema, _):
+        for number in range(1, version + 1):
+            if schema == "main":
+                db.executescript((scripts / "sqlite" / f"{number:04}.sql").read_text())
+            else:
+                db.execute((scripts / "postgresql" / f"{number:04}.sql").read_text())
+        db.commit()
+    house.sql(
+        "INSERT INTO {schema}.hos_contract_subjects "
+        "VALUES (?, 'order', '1', 'pending', 0, NULL, 0, 0)",
+        TENANT,
+    )

@@ -6,21 +6,20 @@ and a missing idempotency key is told before anything else is judged.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from ulak.idempotency import read_key
-from ulak.idempotency.key import HEADER
+from ulak.idempotency.key import HEADER, REPLAYED
+from ulak.strict_json import read_json
 from ulak.web import problems
 
 KEY: Final = "idempotency_key"
-REPLAYED: Final = "Idempotent-Replayed"
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -88,9 +87,7 @@ class RawBody:
     def _found(self) -> _Found:
         members: dict[str, Any] = {}
         try:
-            found = json.loads(
-                self._body.decode(), parse_constant=_refuse, object_pairs_hook=_without_repeats
-            )
+            found = read_json(self._body)
             if not isinstance(found, dict):
                 raise ValueError("it is no object")
             members = found
@@ -130,14 +127,3 @@ def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
     if "$ref" in schema:
         return _inlined(parts[schema["$ref"].rpartition("/")[2]], parts)
     return {name: _inlined(part, parts) for name, part in schema.items()}
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a member is there twice")
-    return found

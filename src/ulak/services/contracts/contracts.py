@@ -11,13 +11,13 @@ from ulak.engine.engine import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, Refused, StoreError
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
 from ulak.services.contracts import answers, rules, verification
-from ulak.services.contracts.database import database_of
 from ulak.services.contracts.ledger import Ledger, Subject, Wanted
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.services.contracts.proofs import STATUS_CHANGE, Draft, Proof
 from ulak.services.contracts.requests import Recording, Transition
-from ulak.services.contracts.schema import Schema
+from ulak.services.contracts.schema import SCHEMA
 from ulak.services.contracts.tables import Versions
+from ulak.tables import Tables
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
@@ -61,12 +61,10 @@ class Contracts:
         on_change: OnChange | None = None,
     ) -> None:
         self.versions = versions
-        self._engine = engine
         self._scope = scope
         self._on_change = on_change
-        self._database = database_of(engine.store.features)
         self._guard = Guard(engine.store)
-        self._schema = Schema(engine, self._database)
+        self._tables = Tables(engine, SCHEMA)
 
     def transition(self, asked: Transition) -> Answered:
         """Move a subject, once per key: the claim of the key, the change, its proof and the
@@ -125,7 +123,7 @@ class Contracts:
             GuardUnavailable: the store cannot be asked; nothing was recorded.
         """
         draft = asked.draft()
-        with self._failing_closed(), self._engine.transaction() as connection:
+        with self._failing_closed(), self._tables.writing() as connection:
             ledger = self._ledger(connection)
             before = _proof_of(draft, ledger)
             made = None if before else ledger.append(draft)
@@ -193,15 +191,14 @@ class Contracts:
 
     @contextmanager
     def _reading(self) -> Iterator[Ledger]:
-        self._schema.ensure()
-        with self._engine.reading() as connection:
+        with self._tables.reading() as connection:
             yield self._ledger(connection)
 
     @contextmanager
     def _failing_closed(self) -> Iterator[None]:
         """Say of a store that cannot be asked that nothing was done."""
         try:
-            self._schema.ensure()
+            self._tables.ensure()
             yield
         except Refused:
             raise
@@ -209,7 +206,7 @@ class Contracts:
             raise GuardUnavailable(f"the store cannot be asked: {error}") from error
 
     def _ledger(self, connection: Any) -> Ledger:
-        return Ledger(self._database, connection, self._engine.store.clock.now())
+        return Ledger(self._tables.database, connection, self._tables.now)
 
 
 def _question(asked: Transition) -> rules.Asked:

@@ -11,8 +11,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
 from ulak.clock import Instant
-from ulak.services.contracts.database import Database
 from ulak.services.contracts.proofs import FIRST_HASH, Draft, Proof, proved
+from ulak.tables import Database
 
 _FIND_SUBJECT = (
     "SELECT tenant_id, type, id, status, version, proof_id, created_at, updated_at "

@@ -13,9 +13,9 @@ from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION, Principal
 from ulak.clock import rfc3339, to_datetime
 from ulak.engine.engine import Engine
 from ulak.errors import Forbidden, NotFound, StoreError
-from ulak.idempotency.key import HEADER
+from ulak.idempotency.key import HEADER, REPLAYED
 from ulak.services.contracts import models
-from ulak.services.contracts.bodies import REPLAYED, Sent, described
+from ulak.services.contracts.bodies import Sent, described
 from ulak.services.contracts.ledger import Subject, Wanted
 from ulak.services.contracts.outbox.deciding import Decider
 from ulak.services.contracts.proofs import document_of

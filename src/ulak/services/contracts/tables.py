@@ -6,7 +6,6 @@ more. Files are checked when they are read, so that nothing is judged by a table
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ulak.errors import BadInput
+from ulak.strict_json import read_json
 
 LONGEST_NAME = 100
 """Of a type or a status; with ids of their length, every index of PostgreSQL can hold them."""
@@ -100,7 +100,7 @@ def read(text: str, source: str) -> Version:
         BadInput: naming the file, the type and what is wrong with it.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_without_repeats)
+        document = read_json(text)
         version = _text(_member(document, "version"))
         types = _member(document, "types")
         if not isinstance(types, dict) or not types:
@@ -202,13 +202,6 @@ def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise ValueError(f"{values!r} is no list of statuses")
     return tuple(_text(value) for value in values)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a member is there twice")
-    return found
 
 
 def _unknown(name: str, known: Iterable[str]) -> UnknownVersion:

@@ -8,10 +8,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from ulak.clock import Instant, micros
-from ulak.services.contracts.database import Row
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.services.contracts.outbox.tables import Session
 from ulak.services.contracts.proofs import STATUS_CHANGE
+from ulak.tables import Row
 
 KEY_PREFIX: Final = "pazar"
 """Whose proofs they are; two systems that tell the same remote need two."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ulak import tables
 from ulak.clock import Instant
 from ulak.engine.engine import Engine
-from ulak.services.contracts.database import Database, Row, database_of
-from ulak.services.contracts.schema import Schema
+from ulak.services.contracts.schema import SCHEMA
+from ulak.tables import Database, Row
 
 
 class Session:
@@ -43,14 +44,12 @@ class Tables:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._database = database_of(engine.store.features)
-        self._schema = Schema(engine, self._database)
+        self._tables = tables.Tables(engine, SCHEMA)
 
     @property
     def now(self) -> Instant:
         """The store's time."""
-        return self._engine.open().store.clock.now()
+        return self._tables.now
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -59,8 +58,7 @@ class Tables:
         Raises:
             StoreError: nothing was written, or it is not known.
         """
-        self._schema.ensure()
-        with self._engine.transaction() as connection:
+        with self._tables.writing() as connection:
             yield self.joined(connection)
 
     @contextmanager
@@ -70,10 +68,9 @@ class Tables:
         Raises:
             StoreError: the database does not answer.
         """
-        self._schema.ensure()
-        with self._engine.reading() as connection:
+        with self._tables.reading() as connection:
             yield self.joined(connection)
 
     def joined(self, connection: Any) -> Session:
         """Use a connection of somebody else, who has made sure of the table."""
-        return Session(self._database, connection)
+        return Session(self._tables.database, connection)

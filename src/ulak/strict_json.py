@@ -1,0 +1,39 @@
+"""JSON as the standard has it: what Python reads besides, and what says two things, is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+
+def read_json(text: str | bytes, *, number: Callable[[str], Any] | None = None) -> Any:
+    """Answer what a document says, if it says it once.
+
+    `NaN` and `Infinity` are no JSON. An object that has a member twice is refused: one reader
+    would take the first, another the last, and both would be sure.
+
+    Args:
+        text: The document; bytes are UTF-8.
+        number: Makes a number of its text, to the digit; by default it is an `int` or a `float`.
+
+    Raises:
+        ValueError: it is no such document; a `JSONDecodeError` or a `UnicodeDecodeError` where
+            that tells the place.
+        RecursionError: it is nested deeper than Python can follow.
+    """
+    return json.loads(
+        text.decode() if isinstance(text, bytes) else text, parse_int=number, parse_float=number,
+        parse_constant=_refuse, object_pairs_hook=_once_each,
+    )  # fmt: skip
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a member is there twice")
+    return members

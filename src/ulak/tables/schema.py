@@ -1,0 +1,125 @@
+"""What tables a service has: numbered SQL files, forward only, run by whoever comes first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import KW_ONLY, dataclass
+from hashlib import sha256
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+from ulak.errors import BadInput, StoreError
+from ulak.tables.database import Database
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_FILE: Final = re.compile(r"([0-9]{4})\.sql")
+
+_LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
+_EXISTS: Final = {
+    "sqlite": "SELECT count(*) FROM {schema}.sqlite_master WHERE name = ?",
+    # Not `to_regclass`: asked again behind a lock, it remembers that there was no such table.
+    "postgresql": "SELECT count(*) FROM pg_catalog.pg_tables "
+    "WHERE schemaname = '{schema}' AND tablename = ?",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one service, as it declares them; nothing is read before they are needed.
+
+    Args:
+        what: What they hold, in the sentences that are raised: `contracts`.
+        folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
+            without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
+            stays as it is; each must be safe while the release before still runs.
+        version_table: The table that holds the number of the last file that was run. A stored
+            name: begin it with the service's own.
+        why: Why they need a database with transactions, where the store has none.
+        lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
+            one that follows from `version_table`.
+
+    Raises:
+        BadInput: `version_table` is no plain name in lower case.
+    """
+
+    what: str
+    _: KW_ONLY
+    folder: Traversable
+    version_table: str
+    why: str
+    lock: int | None = None
+
+    def __post_init__(self) -> None:
+        # It becomes part of statements.
+        if not _NAME.fullmatch(self.version_table):
+            raise BadInput(
+                f"{self.version_table!r} cannot be the table of a version: use lower-case "
+                "letters, digits and underscores"
+            )
+
+
+def newest(schema: Schema, database: Database) -> int:
+    """Answer the number of the last file for a database.
+
+    Raises:
+        BadInput: there is none, or a number is missing.
+    """
+    folder = schema.folder / database.name
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
+    if not numbers or numbers != list(range(1, len(numbers) + 1)):
+        raise BadInput(
+            f"the files of {schema.what} for {database.name} must be 0001.sql, 0002.sql and so "
+            f"on; there are {', '.join(f'{number:04}.sql' for number in numbers) or 'none'}"
+        )
+    return numbers[-1]
+
+
+def version_of(schema: Schema, database: Database, connection: Any) -> int:
+    """Answer the version of the tables, 0 when there are none."""
+    if not database.execute(connection, _EXISTS[database.name], schema.version_table)[0][0]:
+        return 0
+    statement = f"SELECT version FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
+    return int(database.execute(connection, statement)[0][0])
+
+
+def upgrade(schema: Schema, database: Database, connection: Any) -> None:
+    """Bring the tables to this release in an open transaction; what is there already stays.
+
+    Raises:
+        StoreError: a newer release has been here.
+    """
+    last = newest(schema, database)
+    version = version_of(schema, database, connection)
+    if version < last:
+        take_turns(schema, database, connection)
+        version = version_of(schema, database, connection)
+    if version > last:
+        raise StoreError(
+            f"the tables of {schema.what} are at schema {version}, this release knows {last}: a "
+            "newer one has been here; install that"
+        )
+    table = f"{{schema}}.{schema.version_table}"
+    if version == 0:
+        database.execute(
+            connection, f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL)"
+        )
+        database.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
+    for number in range(version + 1, last + 1):
+        script = schema.folder / database.name / f"{number:04}.sql"
+        database.run_script(connection, script.read_text(encoding="utf-8"))
+        database.execute(connection, f"UPDATE {table} SET version = ?", number)  # noqa: S608
+
+
+def take_turns(schema: Schema, database: Database, connection: Any) -> None:
+    """Wait for whoever else has taken a turn, and keep it until the transaction ends."""
+    # On SQLite a transaction that writes is alone by itself.
+    if database.name == "postgresql":
+        database.execute(connection, _LOCK, _lock_of(schema))
+
+
+def _lock_of(schema: Schema) -> int:
+    if schema.lock is not None:
+        return schema.lock
+    digest = sha256(schema.version_table.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

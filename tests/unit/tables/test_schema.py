@@ -1,0 +1,148 @@
+"""Tables are made and upgraded by whoever comes first, once, and forward only."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from tests.unit.tables.conftest import LOCK, STARS, Service
+from ulak.errors import BadInput, NotSupported, StoreError
+from ulak.tables import Tables
+
+CROWD = 6
+ADD = "INSERT INTO {schema}.acme_notes (text) VALUES (?)"
+COUNT = "SELECT count(*) FROM {schema}.acme_notes"
+VERSION = "SELECT version FROM {schema}.acme_notes_schema"
+BROKEN = {
+    "sqlite": STARS["sqlite"] + "\nINSERT INTO acme_nothing VALUES (1);",
+    "postgresql": STARS["postgresql"] + "\nINSERT INTO ulak.acme_nothing VALUES (1);",
+}
+
+
+def add(tables: Tables, text: str) -> None:
+    with tables.writing() as connection:
+        tables.execute(connection, ADD, text)
+
+
+def test_the_first_use_makes_the_tables(service: Service) -> None:
+    tables = service.start()
+    assert tables.read(COUNT) == [(0,)]
+    assert tables.read(VERSION) == [(1,)]
+
+
+def test_many_who_start_at_once_make_the_tables_once(service: Service) -> None:
+    service.release(2, STARS)
+    crowd = [service.start() for _ in range(CROWD)]
+    for engine in service.engines:
+        engine.open()
+    together = Barrier(CROWD)
+
+    def begin(number: int) -> None:
+        together.wait()
+        add(crowd[number], f"note {number}")
+
+    with ThreadPoolExecutor(CROWD) as threads:
+        list(threads.map(begin, range(CROWD)))
+    assert crowd[0].read(COUNT) == [(CROWD,)]
+    assert crowd[0].read(VERSION) == [(2,)]
+
+
+def test_a_later_release_runs_only_what_is_new_and_keeps_what_is_there(service: Service) -> None:
+    add(service.start(), "kept")
+    service.release(2, STARS)
+    later = service.start()
+    assert later.read("SELECT text, stars FROM {schema}.acme_notes") == [("kept", 0)]
+    assert later.read(VERSION) == [(2,)]
+
+
+def test_a_file_that_fails_leaves_nothing_of_its_own(service: Service) -> None:
+    add(service.start(), "kept")
+    service.release(2, BROKEN)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - each database has its own
+        service.start().read(COUNT)
+    service.release(2, STARS)
+    mended = service.start()
+    assert mended.read("SELECT text, stars FROM {schema}.acme_notes") == [("kept", 0)]
+
+
+def test_who_failed_to_make_the_tables_tries_again(service: Service) -> None:
+    service.release(2, BROKEN)
+    tables = service.start()
+    with pytest.raises(Exception):  # noqa: B017, PT011 - each database has its own
+        tables.ensure()
+    service.release(2, STARS)
+    tables.ensure()
+    assert tables.read(VERSION) == [(2,)]
+
+
+def test_a_newer_release_is_left_alone(service: Service) -> None:
+    service.release(2, STARS)
+    add(service.start(), "of the newer one")
+    for folder in service.folder.iterdir():
+        (folder / "0002.sql").unlink()
+    older = service.start()
+    with pytest.raises(StoreError, match=r"the tables of notes are at schema 2, .* knows 1"):
+        add(older, "of the older one")
+    service.release(2, STARS)
+    assert service.start().read(COUNT) == [(1,)]
+
+
+def test_a_last_statement_needs_no_semicolon(service: Service) -> None:
+    service.release(2, {name: text.rstrip(";") for name, text in STARS.items()})
+    service.release(3, dict.fromkeys(STARS, "SELECT 1;\n-- Nothing follows.\n"))
+    assert service.start().read("SELECT stars FROM {schema}.acme_notes") == []
+
+
+@pytest.mark.parametrize("numbers", [[], [2], [1, 3]])
+def test_a_gap_in_the_files_is_named(service: Service, numbers: list[int]) -> None:
+    for folder in service.folder.iterdir():
+        (folder / "0001.sql").rename(folder / "notes.txt")
+    for number in numbers:
+        service.release(number, STARS)
+    found = ", ".join(f"{number:04}.sql" for number in numbers) or "none"
+    with pytest.raises(BadInput, match=f"the files of notes .* there are {found}"):
+        service.start().ensure()
+
+
+def test_a_database_without_files_of_its_own_is_named(service: Service) -> None:
+    for folder in service.folder.iterdir():
+        folder.rename(service.folder / f"not-{folder.name}")
+    with pytest.raises(BadInput, match="there are none"):
+        service.start().ensure()
+
+
+@pytest.mark.parametrize("name", ["", "1st", "Notes", 'x"; DROP TABLE jobs; --', "a" * 64])
+def test_the_table_of_the_version_has_a_plain_name(name: str) -> None:
+    with pytest.raises(BadInput, match="cannot be the table of a version"):
+        Service("", None, []).schema(version_table=name)  # type: ignore[arg-type]
+
+
+def test_a_store_without_transactions_to_share_is_refused(
+    make_service: Callable[[str], Service],
+) -> None:
+    with pytest.raises(
+        NotSupported,
+        match="notes cannot be kept in the memory store: a note and its job are one transaction; "
+        "connect to SQLite or PostgreSQL",
+    ):
+        make_service("memory://").start()
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("lock", [LOCK, None])
+def test_a_turn_is_kept_until_the_transaction_ends(service: Service, lock: int | None) -> None:
+    tables, other = service.start(lock=lock), service.start(lock=lock)
+    other.ensure()
+
+    def is_free() -> bool:
+        # Whatever number it is, this asks without waiting whether somebody holds one.
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        mine = "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        return other.read(f"{held} {mine}") == [(0,)]
+
+    with tables.writing() as connection:
+        assert is_free()
+        tables.take_turns(connection)
+        assert not is_free()
+    assert is_free()
