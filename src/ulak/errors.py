@@ -21,6 +21,10 @@
     │   ├── AnswerNotStored     it was executed; its answer was too large to be kept
     │   ├── IdempotencyConflict same key, different request
     │   └── GuardUnavailable    the store could not be asked, so nothing was executed
+    ├── ArtifactError           bytes that a job has left could not be read, stored or deleted
+    │   ├── ArtifactMissing     (also a LookupError) nothing is stored under this key
+    │   ├── ArtifactUnreadable  it is damaged, or the storage does not answer
+    │   └── ArtifactWriteFailed the storage has not confirmed it; the same again may help
     ├── NotSupported            this store cannot do that; names the call and the cure
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
@@ -203,6 +207,38 @@ class GuardUnavailable(IdempotencyError):
     """The store of idempotency records could not be asked: nothing was executed."""
 
     code = "idempotency_store_unavailable"
+
+
+class ArtifactError(UlakError):
+    """Bytes that a job has left could not be read, stored or deleted; `key` says which."""
+
+    code = "artifact-error"
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+        """'' when the storage itself was asked."""
+
+
+class ArtifactMissing(ArtifactError, LookupError):
+    """Nothing is stored under this key: it never was, or it has been deleted."""
+
+    code = "artifact-missing"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"nothing is stored under {key}", key=key)
+
+
+class ArtifactUnreadable(ArtifactError):
+    """What is stored is damaged or not an artifact, or the storage does not answer."""
+
+    code = "artifact-unreadable"
+
+
+class ArtifactWriteFailed(ArtifactError):
+    """The storage has not confirmed a write or a deletion; doing the same again may help."""
+
+    code = "artifact-write-failed"
 
 
 class NotSupported(UlakError):

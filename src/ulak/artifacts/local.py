@@ -1,0 +1,278 @@
+"""Artifacts in a directory: each a file that opens as what it is, sealed by its last line.
+
+The last line of a file holds the size, the type and the SHA-256 of what stands before it. It
+begins with `%`, which is a comment to readers of PDF. Digest and bytes are one file because
+they must never be told apart: a second file could be lost, or be that of another writer, and
+extended attributes do not survive every copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from ulak.artifacts import directories
+from ulak.artifacts.storage import (
+    LONGEST_TYPE,
+    Stat,
+    cut,
+    is_part,
+    life_of,
+    must_be_storable,
+    must_be_whole,
+    parts_of,
+    parts_of_prefix,
+)
+from ulak.clock import Instant, to_datetime, to_instant
+from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
+
+TEMPORARY: Final = ".writing-"
+"""How files begin that are not written to their end; no key begins so."""
+
+# Each time somebody must have removed the folder in the moment between its making and its first
+# file. A guess; in sixteen rows something else is wrong.
+_TRIES = 16
+_SEAL = re.compile(
+    rb"\n%%ulak 1 sha256=([0-9a-f]{64}) size=(\d{1,19}) type=([\x20-\x7e]{1,%d})\n\Z" % LONGEST_TYPE
+)
+_LONGEST_SEAL = 512
+
+
+class LocalStorage:
+    """Keeps artifacts in files below a directory. See `StorageBackend` for what it promises.
+
+    A write is a temporary file beside its place, flushed to the disk and renamed, and then each
+    folder above it is flushed. A link below the directory is never followed, whoever made it and
+    whenever. A key that is the folder of another cannot be stored.
+
+    Args:
+        base: The directory; made at the first write, for this user alone.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base.absolute()
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({str(self._base)!r})"
+
+    # --- writing ----------------------------------------------------------------------
+
+    def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
+        *above, name = parts_of(key)
+        must_be_storable(content_type, filename)
+        seal = _seal(data, content_type)
+        for _ in range(_TRIES):
+            try:
+                with directories.made(self._base, above) as chain:
+                    _write(chain[-1], name, data, seal)
+                    # Also the folders that were there: whoever made them may not have come to it.
+                    for folder in reversed(chain):
+                        os.fsync(folder)
+                return key
+            except FileNotFoundError:
+                continue  # a deletion has taken the empty folder away
+            except OSError as error:
+                raise ArtifactWriteFailed(f"{key} was not stored: {error}", key=key) from error
+        raise ArtifactWriteFailed(f"{key} was not stored: its folder is always removed", key=key)
+
+    def delete(self, ref: str) -> bool:
+        *above, name = parts_of(ref)
+        try:
+            with directories.existing(self._base, above) as chain:
+                directories.must_be_file(name, chain[-1])
+                os.unlink(name, dir_fd=chain[-1])
+                os.fsync(_without_empty(chain, above))
+                return True
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise ArtifactWriteFailed(f"{ref} was not deleted: {error}", key=ref) from error
+
+    # --- reading ----------------------------------------------------------------------
+
+    def get_bytes(self, ref: str) -> bytes:
+        with self._opened(ref) as file:
+            found = _found(file, ref)
+            with os.fdopen(file, "rb", closefd=False) as stream:
+                data = stream.read(found.size)
+        return must_be_whole(data, found.sha256, ref)
+
+    def read_range(self, ref: str, start: int, end: int) -> bytes:
+        cut(b"", start, end)  # a range that is none is refused before anything is read
+        return cut(self.get_bytes(ref), start, end)
+
+    def stat(self, ref: str) -> Stat:
+        with self._opened(ref) as file:
+            return _found(file, ref)
+
+    def exists(self, ref: str) -> bool:
+        try:
+            with self._opened(ref):
+                return True
+        except ArtifactMissing:
+            return False
+
+    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+        parts_of(ref)
+        life_of(expires_in)
+        return None
+
+    # --- looking around ---------------------------------------------------------------
+
+    def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
+        before = None if older_than is None else to_instant(older_than)
+        return self._list(tuple(parts_of_prefix(prefix)), before)
+
+    def tidy(self, *, older_than: datetime) -> int:
+        try:
+            return self._tidy((), to_instant(older_than))
+        except OSError as error:
+            raise ArtifactWriteFailed(f"{self._base} cannot be tidied: {error}") from error
+
+    def check(self) -> None:
+        try:
+            with directories.made(self._base, ()) as chain:
+                name = _temporary()
+                os.close(directories.create_file(name, chain[-1]))
+                os.unlink(name, dir_fd=chain[-1])
+        except OSError as error:
+            raise ArtifactWriteFailed(f"nothing can be stored in {self._base}: {error}") from error
+
+    def _list(self, names: tuple[str, ...], before: Instant | None) -> Iterator[str]:
+        try:
+            entries = self._entries(names)
+        except (FileNotFoundError, directories.Crooked):
+            return  # it is gone, or a link by now: nothing of ours is there
+        except OSError as error:
+            raise ArtifactUnreadable(f"{self._base} cannot be listed: {error}") from error
+        for entry in filter(lambda entry: is_part(entry.name), entries):
+            if entry.is_folder:
+                yield from self._list((*names, entry.name), before)
+            elif before is None or entry.changed_at < before:
+                yield "/".join((*names, entry.name))
+
+    def _tidy(self, names: tuple[str, ...], before: Instant) -> int:
+        removed = 0
+        try:
+            entries = self._entries(names)
+        except (FileNotFoundError, directories.Crooked):
+            return 0
+        for entry in entries:
+            if entry.is_folder and is_part(entry.name):
+                removed += self._tidy((*names, entry.name), before)
+        gone = (FileNotFoundError, directories.Crooked)
+        with suppress(*gone), directories.existing(self._base, names) as chain:
+            for entry in entries:
+                if entry.changed_at >= before:
+                    continue
+                if not entry.is_folder and entry.name.startswith(TEMPORARY):
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.name, dir_fd=chain[-1])
+                        removed += 1
+                elif entry.is_folder:
+                    with suppress(OSError):  # it is not empty, or no longer there
+                        os.rmdir(entry.name, dir_fd=chain[-1])
+        return removed
+
+    def _entries(self, names: tuple[str, ...]) -> tuple[_Entry, ...]:
+        """Answer the files and folders of a folder; links and the like are left out."""
+        with (
+            directories.existing(self._base, names) as chain,
+            os.scandir(chain[-1]) as found,
+        ):
+            return tuple(filter(None, map(_entry, found)))
+
+    @contextmanager
+    def _opened(self, ref: str) -> Iterator[int]:
+        *above, name = parts_of(ref)
+        try:
+            with directories.existing(self._base, above) as chain:
+                file = directories.open_file(name, chain[-1])
+        except FileNotFoundError:
+            raise ArtifactMissing(ref) from None
+        except OSError as error:
+            raise ArtifactUnreadable(f"{ref} cannot be read: {error}", key=ref) from error
+        try:
+            yield file
+        except OSError as error:
+            raise ArtifactUnreadable(f"{ref} cannot be read: {error}", key=ref) from error
+        finally:
+            os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    _: KW_ONLY
+    is_folder: bool
+    changed_at: Instant
+
+
+def _entry(found: os.DirEntry[str]) -> _Entry | None:
+    try:
+        is_folder = found.is_dir(follow_symlinks=False)
+        if not is_folder and not found.is_file(follow_symlinks=False):
+            return None
+        changed_at = found.stat(follow_symlinks=False).st_mtime_ns // 1000
+    except FileNotFoundError:
+        return None
+    return _Entry(found.name, is_folder=is_folder, changed_at=changed_at)
+
+
+def _temporary() -> str:
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
+def _write(folder: int, name: str, data: bytes, seal: bytes) -> None:
+    temporary = _temporary()
+    file = directories.create_file(temporary, folder)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+            stream.write(seal)
+            stream.flush()
+            os.fsync(file)
+        # A rename would replace a link and not follow it; but whoever put it there is to hear.
+        with suppress(FileNotFoundError):
+            directories.must_be_file(name, folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+
+
+def _without_empty(chain: tuple[int, ...], names: list[str]) -> int:
+    """Remove the folders that are empty, from the last up, and answer the last that stays."""
+    for depth in range(len(names), 0, -1):
+        try:
+            os.rmdir(names[depth - 1], dir_fd=chain[depth - 1])
+        except OSError:  # it has other files, or somebody else has removed it
+            return chain[depth]
+    return chain[0]
+
+
+def _seal(data: bytes, content_type: str) -> bytes:
+    digest = sha256(data).hexdigest()
+    return f"\n%ulak 1 sha256={digest} size={len(data)} type={content_type}\n".encode("ascii")
+
+
+def _found(file: int, ref: str) -> Stat:
+    """Read the last line of an artifact."""
+    facts = os.fstat(file)
+    begin = max(0, facts.st_size - _LONGEST_SEAL)
+    seal = _SEAL.search(os.pread(file, _LONGEST_SEAL, begin))
+    if seal is None or begin + seal.start() != int(seal[2]):
+        raise ArtifactUnreadable(
+            f"{ref} is damaged: it does not end as it was stored, or was never stored", key=ref
+        )
+    digest, size, content_type = seal[1].decode(), int(seal[2]), seal[3].decode()
+    return Stat(size, digest, content_type, to_datetime(facts.st_mtime_ns // 1000))
