@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers run fmt lint types imports test soak bench figures check lock clean
+.PHONY: help setup servers browser run fmt lint types imports test soak bench figures check lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -18,8 +18,12 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 servers: ## install what tests and benchmarks start for themselves, if it is missing
 	@bash scripts/servers.sh
 
-run: setup ## start the example application
-	$(BIN)/ulak up examples.demo:engine
+browser: setup ## install Chromium and its fonts, if they are missing
+	@bash scripts/browser.sh
+
+run: setup browser ## start the example application with PDF rendering
+	PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
+		$(BIN)/ulak up examples.demo:engine --service pdf
 
 fmt: setup ## format the code and fix what ruff can fix
 	$(BIN)/ruff format
@@ -38,16 +42,16 @@ imports: setup ## imports point the right way (docs/design.md, section 4)
 
 check: lint types imports ## lint, types and imports, without the tests
 
-test: setup servers lint types imports ## everything CI checks
+test: setup servers browser lint types imports ## everything CI checks
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
-soak: setup servers ## kill workers for a long time and count what was lost (STORE=postgres)
+soak: setup servers browser ## kill workers for a long time and count what was lost (STORE=postgres)
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
 
-bench: setup servers ## measure speed
+bench: setup servers browser ## measure speed
 	$(BIN)/python -m bench
 
-figures: setup servers ## measure every promised figure and write docs/figures.md
+figures: setup servers browser ## measure every promised figure and write docs/figures.md
 	$(BIN)/python -m bench.figures
 
 lock: setup ## write requirements.lock anew (UPGRADE=1: newest versions)

@@ -5,6 +5,7 @@
 # What is missing is installed from Debian's or Ubuntu's packages if we may: as root, or by sudo
 # without a password. Only the programs are wanted, so no cluster is made and no service started.
 set -euo pipefail
+. "$(dirname "$0")/packages.sh"
 
 DEFAULTS=/etc/postgresql-common/createcluster.conf
 POLICY=/usr/sbin/policy-rc.d
@@ -26,19 +27,6 @@ has_pgbouncer() {
 missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
-}
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    else
-        sudo -n "$@"
-    fi
-}
-
-apt_install() {
-    as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -q -y --no-install-recommends "$@"
 }
 
 # Packages start what they install. This answer of policy-rc.d, "not allowed", is the way to ask

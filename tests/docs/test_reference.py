@@ -19,6 +19,7 @@ from ulak import settings
 from ulak.cli.program import program
 from ulak.core import event
 from ulak.engine import why
+from ulak.services.pdf.condition import condition
 from ulak.store.postgres import migrations as postgres_migrations
 from ulak.store.sqlite import migrations
 
@@ -175,3 +176,12 @@ def test_every_command_in_the_docs_exists() -> None:
             if name:
                 used = set(re.findall(r"(?<= )--[a-z-]+", line))
                 assert used <= options(COMMANDS[name]), f"{page.name}: {line}"
+
+
+def test_every_setting_of_rendering_is_told_with_its_default() -> None:
+    page = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ((?:PDF|S3)_\w+) \| ([^|]+) \|", page, re.M))
+    found = condition(settings.Settings(), {}).settings
+    usual = {name: value for name, (value, _) in found.items()}
+    usual |= {"PDF_ENV": "`ULAK_ENV`", "PDF_CONCURRENCY": "cores"}
+    assert rows == usual

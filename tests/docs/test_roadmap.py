@@ -33,3 +33,12 @@ def test_every_requirement_of_idempotency_has_a_row_of_its_own() -> None:
     rows = re.findall(r"^\| I-(\d+) \| [^|]+ \| ([^|]+) \|$", ROADMAP, re.M)
     assert [int(number) for number, _ in rows] == list(range(1, 58))
     assert all("`" in shown or shown.startswith("open") for _, shown in rows)
+
+
+def test_every_requirement_of_rendering_has_a_row_of_its_own() -> None:
+    rows = re.findall(r"^\| (P-P?\d+) \| [^|]+ \| ([^|]+) \|$", ROADMAP, re.M)
+    blocking = [f"P-{n}" for n in (*range(1, 44), 53, 59)] + [f"P-P{n}" for n in range(1, 11)]
+    found = [name for name, _ in rows]
+    assert set(blocking) <= set(found)
+    assert len(found) == len(set(found))
+    assert all("`" in shown or shown.startswith("open") for _, shown in rows)

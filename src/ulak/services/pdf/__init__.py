@@ -1,0 +1,107 @@
+"""PDF rendering: an allow-listed template and its variables become a PDF, as a durable job.
+
+    ulak up --service pdf
+
+`docs/pdf.md` tells the rest. Nothing heavy is imported before it is asked for, and no browser by
+anybody but the worker that renders.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ulak.engine.engine import Engine
+from ulak.service import Condition, Service
+from ulak.settings import Settings
+
+if TYPE_CHECKING:
+    import typer
+
+    from ulak.web import Routes
+
+_PUBLIC: Final = {
+    "AllowedFetcher": "fetching",
+    "Created": "jobs",
+    "FailSafePolicy": "failsafe",
+    "InvalidTransition": "jobs",
+    "MAX_RETRIES": "model",
+    "PageOptions": "page",
+    "PdfArtifactStore": "artifacts",
+    "PdfErrorCode": "model",
+    "PdfJob": "model",
+    "PdfJobRequest": "bodies",
+    "PdfJobResponse": "bodies",
+    "PdfJobStatus": "model",
+    "PdfJobStatusResponse": "bodies",
+    "PdfJobStore": "jobs",
+    "PdfPageOptions": "bodies",
+    "PdfRenderConfig": "settings",
+    "PdfRenderOptions": "bodies",
+    "PdfRenderWorker": "worker",
+    "PdfSecurityConfig": "settings",
+    "TRANSIENT_ERRORS": "model",
+    "Templates": "templates",
+    "check_worker_health": "failsafe",
+    "compute_job_key": "keys",
+    "handle_unavailable": "failsafe",
+    "sanitize_html_variables": "security",
+    "should_retry": "model",
+    "validate_template": "security",
+    "validate_url": "security",
+}
+"""Every public name and the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])
+
+
+def _attach(engine: Engine, settings: Settings) -> None:
+    """Refuse to start with settings that would fail the first job; then bring the flow, its
+    queue apart, its worker, the clean-up and the callbacks."""
+    from ulak.services.pdf import callbacks, cleanup
+    from ulak.services.pdf.configuration import artifacts_of
+    from ulak.services.pdf.flow import QUEUE, make_flow
+    from ulak.services.pdf.settings import load
+    from ulak.services.pdf.worker import PdfRenderWorker, open_worker
+
+    config = load(platform=settings)
+    artifacts_of(config, engine.store.clock)
+    engine.add(make_flow(config))
+    engine.apart(QUEUE, lease=config.lease)
+    engine.resource(PdfRenderWorker, queue=QUEUE, places=config.concurrency)(
+        partial(open_worker, engine, config)
+    )
+    cleanup.attach(engine, config)
+    callbacks.attach(engine, config)
+
+
+def _routes(engine: Engine) -> Routes:
+    from ulak.services.pdf.routes import routes_of
+
+    return routes_of(engine)
+
+
+def _commands() -> typer.Typer:
+    from ulak.services.pdf.commands import pdf
+
+    return pdf
+
+
+def _condition(settings: Settings) -> Condition:
+    from ulak.services.pdf.condition import condition
+
+    return condition(settings)
+
+
+service = Service("pdf", attach=_attach, routes=_routes, commands=_commands, condition=_condition)

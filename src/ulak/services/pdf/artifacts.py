@@ -1,0 +1,271 @@
+"""Rendered PDFs: stored under keys that name their job, read, deleted, and swept when nobody's."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from ulak.artifacts import Stat, StorageBackend
+from ulak.clock import Clock, Instant, micros, to_datetime, to_instant
+from ulak.errors import ArtifactError, ArtifactWriteFailed, BadInput
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+
+CONTENT_TYPE: Final = "application/pdf"
+WRITE_FAILED: Final = "artifact_write_failed"
+"""The detail of a job whose PDF could not be stored."""
+FOLDER: Final = "pdfs"
+TRIES: Final = 3
+FIRST_WAIT: Final = timedelta(milliseconds=200)
+"""Before the second try; each further wait is twice as long. A guess: a restart of a server takes
+longer, but an attempt has a browser's place while it waits."""
+STALE: Final = timedelta(hours=1)
+"""When a write has surely broken off: no attempt lasts so long."""
+
+log = logging.getLogger(__name__)
+
+_A_PAGE = 500
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+# The instant to the microsecond, and sixteen random digits: of two attempts in one microsecond,
+# on two machines or on a clock that stands, neither writes over the other.
+_WRITTEN_AS = "%Y%m%dT%H%M%S%fZ"
+_KEY = re.compile(rf"{FOLDER}/({_JOB_ID.pattern})/(\d{{8}}T\d{{12}}Z)-[0-9a-f]{{16}}\.pdf")
+
+Known = Callable[[Sequence[str]], Collection[str]]
+"""Answers which of these job ids have a record."""
+Current = Callable[[Sequence[str]], Mapping[str, str]]
+"""Answers the artifact key of those of these jobs that have succeeded."""
+
+
+class PdfArtifactStore:
+    """The PDFs of jobs, in any storage. Every call may block; asynchronous callers use threads.
+
+    Args:
+        backend: Where they are kept.
+        clock: Dates keys and tells how old one is: the clock of the jobs.
+        tries: How often a write is tried within an attempt.
+        wait: Sleeps for so many seconds between tries.
+
+    Raises:
+        BadInput: there is not one try.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        clock: Clock,
+        *,
+        tries: int = TRIES,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if tries < 1:
+            raise BadInput(f"an artifact is written in 1 try or more, not in {tries}")
+        self._backend = backend
+        self._clock = clock
+        self._tries = tries
+        self._wait = wait
+
+    @property
+    def backend(self) -> StorageBackend:
+        """Where they are kept."""
+        return self._backend
+
+    def generate_key(self, job_id: str) -> str:
+        """Answer a new key for a PDF of this job, `pdfs/{job_id}/{timestamp}.pdf`.
+
+        No two calls answer the same: for two jobs by their ids, for one job by the instant and,
+        within one microsecond, by 64 random bits.
+
+        Raises:
+            BadInput: this cannot be the id of a job.
+        """
+        written = to_datetime(self._clock.now()).strftime(_WRITTEN_AS)
+        return f"{_folder_of(job_id)}/{written}-{secrets.token_hex(8)}.pdf"
+
+    def store_pdf(self, job_id: str, data: bytes) -> str:
+        """Store the PDF of an attempt durably under a new key, and answer the key.
+
+        Whether it becomes the job's is decided by whoever commits the attempt; until then, and
+        for ever if the worker dies, it is one more file in the job's folder (`delete_others`).
+
+        Raises:
+            BadInput: this cannot be the id of a job.
+            PermanentPdfError: no try was confirmed: `UNKNOWN`, detail `artifact_write_failed`.
+        """
+        key = self.generate_key(job_id)
+        for attempt in range(1, self._tries + 1):
+            try:
+                return self._backend.put_bytes(
+                    key, data, CONTENT_TYPE, filename=f"{job_id}.pdf"
+                )  # fmt: skip
+            except ArtifactWriteFailed as error:
+                facts = {"job_id": job_id, "attempt": attempt, "error": str(error)}
+                log.warning("a PDF was not stored", extra=facts)
+            if attempt < self._tries:
+                self._wait(FIRST_WAIT.total_seconds() * 2 ** (attempt - 1))
+        raise PermanentPdfError(
+            f"the PDF of job {job_id} could not be stored in {self._tries} tries",
+            code=PdfErrorCode.UNKNOWN,
+            detail=WRITE_FAILED,
+        )
+
+    def get_pdf(self, key: str) -> bytes:
+        """Answer a PDF, compared with its SHA-256.
+
+        Raises:
+            ArtifactMissing: it is lost.
+            ArtifactUnreadable: it is damaged, or the storage does not answer.
+        """
+        return self._backend.get_bytes(_must_be_ours(key))
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Answer the bytes of a PDF from `start` to before `end`, checked as those of `get_pdf`.
+
+        Raises:
+            BadInput: there is no such range.
+            ArtifactMissing: it is lost.
+            ArtifactUnreadable: it is damaged, or the storage does not answer.
+        """
+        return self._backend.read_range(_must_be_ours(key), start, end)
+
+    def stat(self, key: str) -> Stat:
+        """Answer size and SHA-256 of a PDF, of which `Content-Length` and `ETag` are made.
+
+        Raises:
+            ArtifactMissing: it is lost.
+            ArtifactUnreadable: it is no artifact, or the storage does not answer.
+        """
+        return self._backend.stat(_must_be_ours(key))
+
+    def exists(self, key: str) -> bool:
+        """Tell whether there is such a PDF.
+
+        Raises:
+            ArtifactUnreadable: the storage does not answer, so nobody knows.
+        """
+        return self._backend.exists(_must_be_ours(key))
+
+    def delete_pdf(self, key: str) -> bool:
+        """Delete a PDF, and tell whether there was one.
+
+        Raises:
+            ArtifactWriteFailed: it was not confirmed, so it must be tried again.
+        """
+        return self._backend.delete(_must_be_ours(key))
+
+    # --- what nobody needs ------------------------------------------------------------
+
+    def delete_others(self, job_id: str, keep: str) -> int:
+        """Delete what earlier attempts of a job have stored, and answer how much it was.
+
+        To be called when the job has succeeded with `keep`, and not before.
+
+        Raises:
+            ArtifactError: the storage does not answer; some may be deleted.
+        """
+        if job_id_of(keep) != job_id:
+            raise BadInput(f"{keep} is no artifact of job {job_id}")
+        found = (key for key in self._backend.list(_folder_of(job_id)) if key != keep)
+        return sum(self._backend.delete(key) for key in found)
+
+    def sweep_orphans(self, known: Known, older_than: timedelta) -> int:
+        """Delete each PDF whose job has no record, and what broken writes have left.
+
+        What is under `pdfs/` and was not stored by `store_pdf` is left alone. One that cannot be
+        deleted is left for the next sweep.
+
+        Args:
+            known: Answers which of these job ids have a record; what it raises ends the sweep.
+            older_than: Younger ones stay, whoever they belong to.
+
+        Returns how many PDFs were deleted.
+
+        Raises:
+            ArtifactError: the storage does not answer.
+        """
+        self._backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
+
+        def lost(keys: Mapping[str, str]) -> list[str]:
+            with_record = set(known(sorted(set(keys.values()))))
+            return [key for key, job_id in keys.items() if job_id not in with_record]
+
+        return self._sweep(lost, older_than)
+
+    def sweep_superseded(self, current: Current, older_than: timedelta) -> int:
+        """Delete each PDF of a succeeded job that is not the one that it succeeded with.
+
+        They are left by attempts that died between storing and committing.
+
+        Args:
+            current: Answers the artifact key of those of these jobs that have succeeded.
+            older_than: Younger ones stay; longer than an attempt may last.
+
+        Returns how many PDFs were deleted.
+
+        Raises:
+            ArtifactError: the storage does not answer.
+        """
+
+        def lost(keys: Mapping[str, str]) -> list[str]:
+            valid = current(sorted(set(keys.values())))
+            return [key for key, job_id in keys.items() if valid.get(job_id, key) != key]
+
+        return self._sweep(lost, older_than)
+
+    def _sweep(self, lost: Callable[[Mapping[str, str]], list[str]], older_than: timedelta) -> int:
+        before = self._clock.now() - micros(older_than)
+        old = (key for key in self._backend.list(FOLDER) if _is_older(key, before))
+        deleted = 0
+        while page := {key: job_id_of(key) for key in islice(old, _A_PAGE)}:
+            for key in lost(page):
+                try:
+                    deleted += self._backend.delete(key)
+                except ArtifactError as error:
+                    facts = {"job_id": page[key], "error": str(error)}
+                    log.warning("an orphaned PDF was not deleted", extra=facts)
+        return deleted
+
+
+def job_id_of(key: str) -> str:
+    """Answer the id of the job that a key names.
+
+    Raises:
+        BadInput: it is no key of a PDF.
+    """
+    if not (found := _KEY.fullmatch(key)):
+        raise BadInput(f"{key[:200]!r} is no key of a PDF; one is pdfs/JOB/TIMESTAMP.pdf")
+    return found[1]
+
+
+# --- keys -----------------------------------------------------------------------------
+
+
+def _folder_of(job_id: str) -> str:
+    if not _JOB_ID.fullmatch(job_id):
+        raise BadInput(f"{job_id[:200]!r} cannot be the id of a job")
+    return f"{FOLDER}/{job_id}"
+
+
+def _must_be_ours(key: str) -> str:
+    # Where a record points is not made up by a caller, so its form is not asked for; but a key of
+    # some other service's artifacts has no business here.
+    if not key.startswith(f"{FOLDER}/"):
+        raise BadInput(f"{key[:200]!r} is no key of a PDF; one is pdfs/JOB/TIMESTAMP.pdf")
+    return key
+
+
+def _is_older(key: str, before: Instant) -> bool:
+    """Tell whether a key was made before; what is no key of ours is never."""
+    found = _KEY.fullmatch(key)
+    if not found:
+        return False
+    try:
+        made = datetime.strptime(found[2], _WRITTEN_AS).replace(tzinfo=UTC)
+    except ValueError:
+        return False  # a month 13, as no clock writes it
+    return to_instant(made) < before

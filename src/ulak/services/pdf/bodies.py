@@ -1,0 +1,313 @@
+"""What callers send and get: read strictly, in the order in which the specification checks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ulak.clock import rfc3339
+from ulak.errors import BadInput
+from ulak.services.pdf.document import UrlBlocked
+from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
+from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.page import BadPage, PageOptions, read_page
+from ulak.services.pdf.security.escaping import sanitize_html_variables
+from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.strict_json import read_json
+from ulak.web.schemas import A_JOB, A_MOMENT, Body, JobId, Moment, Page
+from ulak.web.texts import storable
+
+# What every store, and every reader of JSON that is not Python, can hold.
+LARGEST_INT: Final = 2**63 - 1
+MOST_COMPLAINTS: Final = 20
+
+
+class PdfPageOptions(Body):
+    """What is wanted of the printed page; each only where the template allows it."""
+
+    paper: str | None = Field(
+        None,
+        description="A3, A4, A5, A6, B5, Letter or Legal, or `210 x 297 mm` (cm, in). Where the "
+        "template's style sheet has a page size, that counts.",
+        examples=["A5"],
+    )
+    landscape: bool | None = Field(None, description="The longer edge of the paper lies.")
+    header: str | None = Field(
+        None,
+        description="A file of the template's folder that is drawn into the upper margin.",
+        examples=["header.html"],
+    )
+    footer: str | None = Field(None, description="The same for the lower margin.")
+    ranges: str | None = Field(
+        None, description="The pages that are printed, in their order.", examples=["1-3, 5"]
+    )
+    single_page: bool | None = Field(None, description="All on one page, as long as it needs.")
+    wait_for: str | None = Field(
+        None, description="A selector that something must match before it is printed."
+    )
+    wait_for_expression: str | None = Field(
+        None, description="A script that must be true before; where the template has scripts."
+    )
+    fail_on_status: list[int] | None = Field(
+        None,
+        description="Fails when a resource of the page is answered with one of these statuses.",
+        examples=[[404, 500]],
+    )
+    fail_on_script_error: bool | None = Field(
+        None, description="Fails when a script throws and nobody catches it."
+    )
+    omit_background: bool | None = Field(None, description="Backgrounds are not printed.")
+
+
+class PdfRenderOptions(Body):
+    """How a document is to be rendered and delivered."""
+
+    timeout: int | None = Field(
+        None,
+        description="Seconds that one attempt may take; above the graceful offset, at most the "
+        "configured maximum. By default as configured.",
+        examples=[60],
+    )
+    fail_safe: Literal["strict", "degrade"] | None = Field(
+        None,
+        description="What to answer while nothing can be rendered: an error, or the HTML. By "
+        "default as configured.",
+    )
+    callback_url: str | None = Field(
+        None,
+        description="Is sent the job, signed, when it has ended; where that may be is configured.",
+        examples=["https://shop.example.org/pdf-done"],
+    )
+    page: PdfPageOptions | None = Field(
+        None, description="What is wanted of the printed page, as far as the template allows it."
+    )
+
+
+class PdfJobRequest(Body):
+    """A document that is wanted."""
+
+    template_name: str = Field(description="The name of a template that is allowed.")
+    variables: dict[str, Any] = Field(description="What the template is filled with.")
+    options: PdfRenderOptions = Field(default_factory=lambda: PdfRenderOptions.model_validate({}))
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "template_name": "certificate",
+                "variables": {"name": "Ada Lovelace"},
+                "options": {"timeout": 30, "page": {"paper": "A5", "ranges": "1-3, 5"}},
+            }
+        }
+    )
+
+
+class PdfJobResponse(BaseModel):
+    """A job that was accepted, or was there before."""
+
+    job_id: JobId
+    status: PdfJobStatus
+    created_at: Moment
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"job_id": A_JOB, "status": "queued", "created_at": A_MOMENT}}
+    )
+
+
+class PdfJobStatusResponse(BaseModel):
+    """A job as it stood when it was read."""
+
+    job_id: JobId
+    status: PdfJobStatus
+    created_at: Moment
+    started_at: Moment | None = Field(description="When its present or last attempt began.")
+    finished_at: Moment | None = Field(description="When it succeeded or failed.")
+    error_code: PdfErrorCode | None = Field(description="Why it failed.")
+    download_url: str | None = Field(description="Where the PDF is, once it has succeeded.")
+    retry_count: int
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "job_id": A_JOB, "status": "succeeded", "created_at": A_MOMENT,
+                "started_at": A_MOMENT, "finished_at": A_MOMENT, "error_code": None,
+                "download_url": f"/pdf/jobs/{A_JOB}/download", "retry_count": 0,
+            }
+        }
+    )  # fmt: skip
+
+
+class PdfJobPage(Page[PdfJobStatusResponse, str]):
+    """Jobs, what was asked for last first."""
+
+
+def status_document(job: PdfJob, root: str) -> dict[str, Any]:
+    """Write a job as callers see it; `root` is where the application is mounted."""
+    has_pdf = job.status is PdfJobStatus.SUCCEEDED
+    return {
+        "job_id": job.job_id, "status": job.status,
+        "created_at": rfc3339(job.created_at),
+        "started_at": job.started_at and rfc3339(job.started_at),
+        "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "error_code": job.error_code,
+        "download_url": f"{root}/pdf/jobs/{job.job_id}/download" if has_pdf else None,
+        "retry_count": job.retry_count,
+    }  # fmt: skip
+
+
+class PdfJobNotReady(BaseModel):
+    """A job whose PDF is not there yet."""
+
+    job_id: JobId
+    status: PdfJobStatus
+
+
+class PdfLink(BaseModel):
+    """A link that downloads one PDF without a credential; a secret until it is over."""
+
+    url: str = Field(examples=[f"/pdf/links/{A_JOB}/1790000000.AbC"])
+    expires_in_seconds: int = Field(examples=[300])
+
+
+async def read_body(request: Request, *, largest: int) -> bytes:
+    """Read what was sent, and stop as soon as it is too much.
+
+    What arrives is counted, however it was sent: a length that is announced is believed only when
+    it is too large already.
+
+    Raises:
+        Refusal: it has more than `largest` bytes.
+    """
+    announced = request.headers.get("content-length", "")
+    # Longer numbers are no lengths, and int() would take its time.
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > largest):
+        raise _too_large(largest)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > largest:
+            raise _too_large(largest)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
+    """Read a request, member by member.
+
+    Raises:
+        Refusal: 422, naming every field that is wrong, and never what it says.
+    """
+    try:
+        members = read_json(body)
+    except (ValueError, RecursionError) as error:
+        raise _invalid([("body", f"this is no JSON that can be read: {_said(error)}")]) from None
+    try:
+        asked = PdfJobRequest.model_validate(members)
+    except ValidationError as error:
+        raise _invalid([_complaint(each) for each in error.errors(include_url=False)]) from None
+    try:
+        # For its checks alone: escaped is what is printed, and what is stored is as it was sent.
+        sanitize_html_variables(asked.variables)
+    except (BadInput, PdfError) as error:
+        raise _invalid([("variables", str(error))]) from None
+    if wrong := list(_unusable(asked.variables, "variables")):
+        raise _invalid(wrong)
+    try:
+        page_of(asked)
+    except BadPage as error:
+        raise bad_page(error) from None
+    try:
+        config.times_for(asked.options.timeout)
+    except BadInput as error:
+        raise _invalid([("options.timeout", str(error))]) from None
+    if asked.options.callback_url is not None:
+        _must_be_allowed(asked.options.callback_url, config)
+    return asked
+
+
+def _must_be_allowed(callback_url: str, config: PdfRenderConfig) -> None:
+    # Here and not above: few ask for it.
+    from ulak.services.pdf.security.urls import validate_url
+
+    try:
+        validate_url(callback_url, config.security.callback_allowlist)
+    except UrlBlocked:
+        raise _invalid(
+            [("options.callback_url", "callbacks are not sent there; ask who runs this service")]
+        ) from None
+
+
+def page_of(asked: PdfJobRequest) -> PageOptions:
+    """Answer what a request says about its printed page.
+
+    Raises:
+        BadPage: naming every option that cannot be used.
+    """
+    said = asked.options.page
+    return read_page({} if said is None else said.model_dump(exclude_none=True))
+
+
+def bad_page(error: BadPage) -> Refusal:
+    """Refuse page options: 422, naming each."""
+    return _invalid([(f"options.page.{name}", message) for name, message in error.wrong])
+
+
+def _too_large(largest: int) -> Refusal:
+    return Refusal(
+        f"the body is larger than {largest:,} bytes; send less, or large assets with the template",
+        status=413, error_code=PAYLOAD_TOO_LARGE, details={"max_bytes": largest},
+        # The rest of what was announced is not read, so nothing can follow on this connection.
+        headers={"Connection": "close"},
+    )  # fmt: skip
+
+
+def _invalid(wrong: list[tuple[str, str]]) -> Refusal:
+    shown = wrong[:MOST_COMPLAINTS]
+    return Refusal(
+        "; ".join(f"{field}: {message}" for field, message in shown),
+        status=422, error_code=VALIDATION_ERROR,
+        details={"fields": [{"field": f, "message": m} for f, m in shown]},
+    )  # fmt: skip
+
+
+def _complaint(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Say what is wrong; of what was sent nothing but the names of fields."""
+    place = ".".join(map(str, found["loc"]))[:200] or "body"
+    if found["type"] == "extra_forbidden":
+        return place, "there is no such field"
+    return place, str(found["msg"])
+
+
+def _unusable(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Find what cannot be kept or printed as it was sent, in variables whose names are names."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _unusable(inner, f"{place}.{name}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _unusable(inner, f"{place}[{number}]")
+    elif isinstance(value, str):
+        try:
+            storable(value)
+        except ValueError as error:
+            yield place, str(error)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield place, "it is no finite number"
+    elif isinstance(value, int) and not -LARGEST_INT <= value <= LARGEST_INT:
+        yield place, "it is larger than 64 bits can hold; send it as a text"
+
+
+def _said(error: Exception) -> str:
+    """Say what is wrong without what was sent."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no UTF-8 at byte {error.start}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)

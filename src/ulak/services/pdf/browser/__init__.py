@@ -1,0 +1,1 @@
+"""Browsers: never imported by a process that serves the API."""

@@ -1,0 +1,163 @@
+"""What a document asks of its page besides being shown: to be waited for, and to be one long page.
+
+Both drivers do it by these commands, in the world of their own where scripts of the page have
+changed nothing; only an expression is evaluated among those scripts, for it speaks of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ulak.services.pdf.browser.agreement import DRAWN_SMALL
+from ulak.services.pdf.browser.driver import PageFailed, Unfit
+from ulak.services.pdf.document import Document
+from ulak.services.pdf.paper import LARGEST_PAPER
+
+Send = Callable[..., Awaitable[dict[str, Any]]]
+"""Sends a command to the page (`send(method, **params)`); fails with `PageFailed`."""
+
+_POLL_S: Final = 0.02
+_PER_INCH: Final = 96
+_SLACK: Final = 2
+"""Pixels: what rounding may cost between what is measured and what is printed."""
+
+_WAIT: Final = """(async (selector, scripts) => {
+  for (;;) {
+    try { if (document.querySelector(selector)) return "found"; } catch { return "unreadable"; }
+    if (!scripts) return "missing";
+    await new Promise(done => setTimeout(done, 20));
+  }
+})"""
+
+_FRAME: Final = """((width, height) => {
+  const names = {
+    a5: [148, 210], a4: [210, 297], a3: [297, 420], b5: [176, 250], b4: [250, 353],
+    "jis-b5": [182, 257], "jis-b4": [257, 364], letter: [215.9, 279.4], legal: [215.9, 355.6],
+    ledger: [279.4, 431.8],
+  };
+  const said = {}, strong = {}, rules = [];
+  const applies = media => !media || !media.length || matchMedia(media.mediaText).matches;
+  const walk = list => {
+    for (const rule of list) {
+      if (rule instanceof CSSPageRule) rules.push(rule);
+      else if (rule.cssRules && applies(rule.media)) walk(rule.cssRules);
+    }
+  };
+  for (const sheet of document.styleSheets)
+    try { if (!sheet.disabled && applies(sheet.media)) walk(sheet.cssRules); } catch { continue; }
+  const sides = ["margin-top", "margin-right", "margin-bottom", "margin-left"];
+  for (const which of ["", ":right", ":first"])
+    for (const {selectorText, style} of rules)
+      if (selectorText === which)
+        for (const name of ["size", ...sides]) {
+          const value = style.getPropertyValue(name), wins = style.getPropertyPriority(name);
+          if (value && (wins || !strong[name])) { said[name] = value; strong[name] = wins; }
+        }
+  const pixels = (text, whole) => {
+    if (!text || text === "auto") return 0;
+    if (text.endsWith("%")) return whole * parseFloat(text) / 100;
+    try { return CSSNumericValue.parse(text).to("px").value; }
+    catch { return 16 * parseFloat(text) || 0; }
+  };
+  const words = (said.size || "auto").split(" ");
+  const lengths = words.filter(word => /^[.\\d]/.test(word)).map(word => pixels(word, 0));
+  const named = words.map(word => names[word.toLowerCase()]).find(Boolean);
+  if (named) [width, height] = named.map(mm => mm * 96 / 25.4);
+  if (lengths.length) [width, height] = [lengths[0], lengths[1] ?? lengths[0]];
+  if (words.includes("landscape") && height > width) [width, height] = [height, width];
+  if (words.includes("portrait") && height < width) [width, height] = [height, width];
+  const [top, right, bottom, left] =
+    sides.map((side, i) => pixels(said[side], i % 2 ? width : height));
+  return [width, top, right, bottom, left];
+})"""
+"""Reads what the style sheets say of the first page, in pixels: a width, and the four margins."""
+
+_FIT: Final = """((width, top, right, bottom, left, slack, most) => {
+  const style = document.createElement("style");
+  const whole = "*, *::before, *::after { break-before: auto !important; "
+    + "break-after: auto !important; page: auto !important } "
+    // As high as a page, where the page is to be as high as these, would never end.
+    + "html, body { height: auto !important; min-height: 0 !important }";
+  style.textContent = whole;
+  document.documentElement.append(style);
+  // Without a doctype it is the body that scrolls.
+  const content = [document.documentElement, document.body, document.scrollingElement]
+    .map(element => element?.scrollHeight ?? 0);
+  const height = Math.ceil(Math.max(...content) + top + bottom) + slack;
+  if (height > most) return 0;
+  style.textContent = whole + `@page { size: ${width}px ${height}px !important; `
+    + `margin: ${top}px ${right}px ${bottom}px ${left}px !important }`;
+  return height;
+})"""
+"""Makes the page as high as its content, and answers the height; 0 when no paper is so long."""
+
+
+def asks_something(document: Document) -> bool:
+    """Tell whether there is anything to be done."""
+    return bool(document.wait_for or document.wait_for_expression or document.single_page)
+
+
+async def wait(document: Document, send: Send, world: int) -> None:
+    """Wait until the document says that it is complete; never returns when it does not say so.
+
+    Raises:
+        Unfit: it never will, or what it should be asked cannot be read.
+        PageFailed: the page went elsewhere.
+    """
+    if document.wait_for:
+        arguments = f"({json.dumps(document.wait_for)}, {json.dumps(document.javascript)})"
+        found = await _value(send, _WAIT + arguments, world)
+        if found == "missing":
+            raise Unfit("wait_for", "nothing matches the selector, and no script will change that")
+        if found != "found":
+            raise Unfit("wait_for", "the selector cannot be read")
+    while document.wait_for_expression and not await _is_true(document.wait_for_expression, send):
+        await asyncio.sleep(_POLL_S)
+
+
+async def make_one_page(document: Document, send: Send, world: int) -> None:
+    """Give the document a page as high as its content, with the margins that it has.
+
+    Raises:
+        Unfit: it is longer than paper can be.
+        PageFailed: the page went elsewhere.
+    """
+    paper = tuple(edge * _PER_INCH for edge in document.paper)
+    frame = await _value(send, f"{_FRAME}({paper[0]}, {paper[1]})", world)
+    width, top, right, bottom, left = map(float, frame)
+    # As wide as what is printed will be, and flat: the height of a window is part of the content's.
+    inner = max(1, math.floor(width - left - right))
+    await send("Emulation.setDeviceMetricsOverride", **{**DRAWN_SMALL, "width": inner, "height": 1})
+    most = LARGEST_PAPER * _PER_INCH
+    arguments = ", ".join(map(repr, (width, top, right, bottom, left, _SLACK, most)))
+    if not await _value(send, f"{_FIT}({arguments})", world):
+        raise Unfit("page_too_long", f"one page would be longer than {LARGEST_PAPER:g} inches")
+
+
+async def _is_true(expression: str, send: Send) -> bool:
+    answer = await send(
+        "Runtime.evaluate",
+        expression=f"(async () => !!(await (\n{expression}\n)))()",
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    if "exceptionDetails" in answer:
+        raise Unfit("wait_for", "the expression fails")
+    return bool(answer["result"].get("value"))
+
+
+async def _value(send: Send, expression: str, world: int) -> Any:
+    answer = await send(
+        "Runtime.evaluate",
+        expression=expression,
+        contextId=world,
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    if "value" not in answer["result"] or "exceptionDetails" in answer:
+        raise PageFailed
+    return answer["result"]["value"]

@@ -1,0 +1,271 @@
+"""One document on one browser: its time, its limits, and how its page is put down.
+
+A page is asked to go when its time is up, its process is killed at the hard limit, and a browser
+that has not done so two seconds later is killed as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
+
+from ulak.services.pdf.browser.driver import (
+    BrowserGone,
+    Loaded,
+    OutputTooLarge,
+    Page,
+    PageCrashed,
+    PageFailed,
+    Unfit,
+)
+from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
+from ulak.services.pdf.browser.warm import WarmBrowser
+from ulak.services.pdf.document import (
+    Document,
+    Fetched,
+    Fetcher,
+    Limits,
+    Reason,
+    Rendered,
+    Times,
+    UrlBlocked,
+)
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
+
+log = logging.getLogger(__name__)
+
+SURVIVAL_S: Final = 2.0
+"""How long what was killed may take to be gone (P-14)."""
+
+OnBlocked = Callable[[Reason], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a document must be done, by the loop's clock."""
+
+    began_at: float
+    ask_at: float
+    """The page is asked to close."""
+    hard_at: float
+    """The page is killed."""
+
+    @classmethod
+    def of(cls, times: Times, now: float) -> Deadline:
+        """Let the time begin now."""
+        return cls(now, now + times.navigation.total_seconds(), now + times.hard.total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for every document of a pool."""
+
+    _: KW_ONLY
+    fetcher: Fetcher
+    limits: Limits
+    on_blocked: OnBlocked | None = None
+
+
+class Attempt:
+    """A document being rendered.
+
+    Args:
+        kill_browser: Ends the whole tree; called when a page survives its own end.
+        later: Runs what need not be waited for.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        *,
+        rules: Rules,
+        deadline: Deadline,
+        kill_browser: Callable[[WarmBrowser], None],
+        later: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._document = document
+        self._rules = rules
+        self._deadline = deadline
+        self._kill_browser = kill_browser
+        self._later = later
+        self._blocked: Counter[Reason] = Counter()
+        self._page: Page | None = None
+        self._refused_status = 0
+        """The last answer to a request of the page that its document may not have."""
+
+    async def on(self, warm: WarmBrowser) -> Rendered:
+        """Render the document on a browser.
+
+        Raises:
+            BrowserGone: the browser ended, and not by this document's doing; try another.
+            TransientPdfError: its time ran out.
+            PermanentPdfError: it exceeds a limit, or its page broke.
+        """
+        loop = asyncio.get_running_loop()
+        self._blocked.clear()
+        self._page = None
+        self._refused_status = 0
+        warm.enter()
+        try:
+            async with asyncio.timeout_at(self._deadline.ask_at):
+                return await self._render(warm)
+        except TimeoutError as error:
+            await self._put_down(warm, self._deadline.hard_at)
+            raise out_of_time() from error
+        except (PageCrashed, PageFailed) as error:
+            if warm.took_memory_kill():
+                raise _over("memory_exceeded", "its page needs too much memory") from error
+            word = "page_crashed" if isinstance(error, PageCrashed) else "page_failed"
+            raise PermanentPdfError(
+                "the page broke", code=PdfErrorCode.UNKNOWN, detail=word
+            ) from error
+        except Unfit as error:
+            raise _unfit(error.detail, str(error)) from error
+        except OutputTooLarge as error:
+            raise _over("output_too_large", "its PDF has too many bytes") from error
+        finally:
+            warm.leave()
+            if self._page is not None:
+                patience = loop.time() + SURVIVAL_S
+                self._later(PutDown(self._page, warm, patience, self._kill_browser)())
+
+    async def _render(self, warm: WarmBrowser) -> Rendered:
+        loop, limits = asyncio.get_running_loop(), self._rules.limits
+        began = loop.time()
+        self._page = page = await warm.open(
+            javascript=self._document.javascript, answer=self._answer
+        )
+        opened = loop.time()
+        loaded = await page.load(self._document)
+        if loaded.dom_nodes > limits.dom_nodes:
+            raise _over("dom_too_large", f"it has {loaded.dom_nodes} nodes")
+        ready = loop.time()
+        self._must_be_well(loaded)
+        printed = await page.print(self._document)
+        ended = loop.time()
+        if len(printed) > limits.output_bytes:
+            raise _over("output_too_large", f"its PDF has {len(printed)} bytes")
+        try:
+            pages = count_pages(printed)
+            pdf = same_bytes(printed)
+        except NotChromiums as error:
+            raise PermanentPdfError(
+                f"what the browser printed cannot be read: {error}",
+                code=PdfErrorCode.UNKNOWN,
+                detail="unreadable_output",
+            ) from error
+        if pages > limits.pages:
+            raise _over("too_many_pages", f"it has {pages} pages")
+        if self._document.single_page and pages != 1:
+            raise _unfit("single_page", f"it takes {pages} pages, however long the first is")
+        return Rendered(
+            pdf,
+            pages=pages,
+            engine=warm.browser.version,
+            timings={
+                "open": opened - began,
+                "load": ready - opened,
+                "print": ended - ready,
+                "total": loop.time() - self._deadline.began_at,
+            },
+            blocked=dict(self._blocked),
+            script_errors=loaded.script_errors,
+        )
+
+    def _must_be_well(self, loaded: Loaded) -> None:
+        """Refuse a document that was to fail by what happened while it was loaded."""
+        if self._refused_status:
+            raise _unfit("resource_status", f"a resource was answered {self._refused_status}")
+        if self._document.fail_on_script_error and loaded.script_errors:
+            raise _unfit("script_error", f"a script failed: {loaded.script_errors[0]}")
+
+    async def _put_down(self, warm: WarmBrowser, hard_at: float) -> None:
+        page, self._page = self._page, None
+        if page is None:
+            # Not even an empty page was opened in all that time: the browser itself hangs.
+            self._kill_browser(warm)
+        else:
+            await PutDown(page, warm, hard_at, self._kill_browser)()
+
+    async def _answer(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
+        try:
+            fetched = await self._rules.fetcher.fetch(url, method=method, headers=headers)
+            if fetched.status in self._document.fail_on_status:
+                self._refused_status = fetched.status
+            return fetched
+        except UrlBlocked as blocked:
+            self._blocked[blocked.reason] += 1
+            if self._rules.on_blocked is not None:
+                self._rules.on_blocked(blocked.reason)
+            return None
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PutDown:
+    """The ladder: ask the page to close, kill it at `hard_at`, kill its browser soon after."""
+
+    page: Page
+    warm: WarmBrowser
+    hard_at: float
+    kill_browser: Callable[[WarmBrowser], None]
+
+    async def __call__(self) -> None:
+        """Climb it; done when the page is gone, or the browser on its way."""
+        try:
+            try:
+                async with asyncio.timeout_at(self.hard_at):
+                    await self.page.close()
+            except TimeoutError:
+                log.warning("a page did not close and is killed", extra=self._facts)
+                async with asyncio.timeout(SURVIVAL_S):
+                    await self.page.kill()
+        except TimeoutError:
+            log.warning("a page survives and its browser is killed", extra=self._facts)
+            self.kill_browser(self.warm)
+        except (BrowserGone, PageCrashed):
+            return
+
+    @property
+    def _facts(self) -> dict[str, int]:
+        return {"browser_pid": self.warm.browser.pid}
+
+
+def _over(detail: str, what: str) -> PermanentPdfError:
+    return PermanentPdfError(
+        f"the document exceeds a limit: {what}", code=PdfErrorCode.TEMPLATE_ERROR, detail=detail
+    )
+
+
+def _unfit(detail: str, what: str) -> PermanentPdfError:
+    return PermanentPdfError(
+        f"the document is not what was asked for: {what}",
+        code=PdfErrorCode.TEMPLATE_ERROR,
+        detail=detail,
+    )
+
+
+def out_of_time() -> TransientPdfError:
+    """Make the error of a document whose time is over."""
+    return TransientPdfError(
+        "the document was not done in its time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+    )
+
+
+def refuse_large(document: Document, limits: Limits) -> None:
+    """Refuse a document by its text alone, before any browser sees it.
+
+    Raises:
+        PermanentPdfError: it has too many bytes, or holds what is no character.
+    """
+    try:
+        size = len(document.html.encode())
+    except UnicodeEncodeError as error:
+        raise _over("html_not_text", "it holds half a character") from error
+    if size > limits.html_bytes:
+        raise _over("html_too_large", f"it has {size} bytes")

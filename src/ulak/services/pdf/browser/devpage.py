@@ -1,0 +1,326 @@
+"""One page over the DevTools protocol: requests are answered, a document is shown and printed."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from ulak.services.pdf.browser.agreement import (
+    AT_ONCE,
+    DRAWN_SMALL,
+    MOST_ERRORS,
+    is_in_memory,
+    named,
+    passed_headers,
+    print_options,
+    ready_in,
+    refused_file,
+    refused_printing,
+)
+from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
+from ulak.services.pdf.browser.driver import (
+    Answer,
+    Loaded,
+    OutputTooLarge,
+    PageCrashed,
+    PageFailed,
+)
+from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe
+from ulak.services.pdf.document import Document, Fetched
+
+_T = TypeVar("_T")
+
+_ATTACH: Final = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
+_EVERYTHING: Final = [{"urlPattern": "*"}]
+_ADOPTED: Final = frozenset({"iframe", "worker"})
+_CHUNK: Final = 1 << 20
+
+
+class DevPage:
+    """A page in a context of its own."""
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        *,
+        context: str,
+        target: str,
+        session: str,
+        answer: Answer,
+        output_bytes: int,
+    ) -> None:
+        self._pipe = pipe
+        self.context = context
+        self._target = target
+        self._session = session
+        self._answer = answer
+        self._output_bytes = output_bytes
+        self._world = 0
+        self._errors: list[str] = []
+        self._waiting: set[asyncio.Future[Params]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._sessions: set[str] = set()
+        self._is_gone = False
+
+    async def set_up(self, *, javascript: bool) -> None:
+        """Make the page ready for its document; until then it does nothing.
+
+        Raises:
+            BrowserGone: the browser has ended.
+            PageCrashed: its process has ended.
+        """
+        self._hear(self._session)
+        send = self._send
+        commands = [
+            send("Page.enable"),
+            send("Inspector.enable"),
+            send("Log.enable"),
+            send("Emulation.setEmulatedMedia", media="print"),
+            send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
+            send("Page.createIsolatedWorld", frameId=self._target, worldName="ulak"),
+        ]
+        if javascript:
+            # Errors of scripts, and connections that interception does not see.
+            commands += [send("Runtime.enable"), send("Network.enable", maxTotalBufferSize=0)]
+        else:
+            commands.append(send("Emulation.setScriptExecutionDisabled", value=True))
+        commands += self._intercept(self._session)
+        answers = await asyncio.gather(*commands)
+        self._world = answers[5]["executionContextId"]
+
+    async def load(self, document: Document) -> Loaded:
+        """Show a document and wait for load, fonts and every image.
+
+        Raises:
+            PageCrashed: the page's process has ended.
+            PageFailed: a script sent the page elsewhere.
+            Unfit: what the document waits for will never be, or it is too long for its one page.
+            BrowserGone: the whole browser has ended.
+        """
+        await _succeeding(
+            self._send("Page.setDocumentContent", frameId=self._target, html=document.html)
+        )
+        # Only now: while a dialog is open the browser would evaluate it in the middle.
+        nodes = await self._ready()
+        if asks_something(document):
+            await wait(document, self._ask, self._world)
+            # What scripts have brought meanwhile is waited for as well.
+            nodes = await self._ready()
+            if document.single_page:
+                await make_one_page(document, self._ask, self._world)
+        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
+
+    async def print(self, document: Document) -> bytes:
+        """Print what is shown.
+
+        Raises:
+            PageCrashed: the page's process has ended.
+            PageFailed: the browser gave printing up.
+            Unfit: the document has none of the pages that were asked for.
+            BrowserGone: the whole browser has ended.
+            OutputTooLarge: there were more bytes than agreed; the rest was not read.
+        """
+        try:
+            printed = await self._send("Page.printToPDF", **print_options(document))
+        except CommandFailed as error:
+            raise refused_printing(str(error)) from error
+        return await self._read(printed["stream"])
+
+    async def close(self) -> None:
+        """Have the context go, with everything in it.
+
+        Raises:
+            BrowserGone: the whole browser has ended.
+        """
+        self._stop_answering()
+        try:
+            await self._pipe.send("Target.disposeBrowserContext", browserContextId=self.context)
+        except CommandFailed:
+            return  # It is gone already.
+
+    async def kill(self) -> None:
+        """Have the page's process end, and the context with it.
+
+        Raises:
+            BrowserGone: the whole browser has ended.
+        """
+        self._pipe.send("Page.crash", self._session)
+        await self.close()
+
+    def close_popup(self, session: str, target: str) -> None:
+        """Close what the page has opened besides itself; its requests are refused till then."""
+        self._hear(session)
+        self._intercept(session)
+        # Only now: a popup of the page's own process holds up the page while it waits.
+        self._pipe.send("Target.closeTarget", targetId=target)
+
+    def gone(self) -> None:
+        """Take note that the page is gone: whoever waits for it is told, and nothing is kept."""
+        self._crashed({})
+        for session in self._sessions:
+            self._pipe.forget(session)
+
+    def _crashed(self, event: Params) -> None:
+        self._is_gone = True
+        self._stop_answering()
+        for future in tuple(self._waiting):
+            if not future.done():
+                future.set_exception(PageCrashed())
+
+    def _hear(self, session: str) -> None:
+        self._sessions.add(session)
+        self._pipe.listen(
+            session,
+            {
+                GONE: lambda _: self._stop_answering(),
+                "Fetch.requestPaused": partial(self._asked, session),
+                "Inspector.targetCrashed": self._crashed,
+                "Page.javascriptDialogOpening": partial(self._dismiss, session),
+                "Log.entryAdded": self._logged,
+                "Network.webSocketCreated": lambda event: self._refused(event["url"]),
+                "Runtime.exceptionThrown": self._threw,
+                "Target.attachedToTarget": self._attached,
+                "Target.detachedFromTarget": self._detached,
+            },
+        )
+
+    def _intercept(self, session: str) -> list[asyncio.Future[Params]]:
+        # In this order: when it runs, nothing that it does is missed.
+        send = self._pipe.send
+        return [
+            self._kept(send("Fetch.enable", session, patterns=_EVERYTHING)),
+            self._kept(send("Target.setAutoAttach", session, **_ATTACH)),
+            self._kept(send("Runtime.runIfWaitingForDebugger", session)),
+        ]
+
+    def _attached(self, event: Params) -> None:
+        session, info = event["sessionId"], event["targetInfo"]
+        if info["type"] not in _ADOPTED:
+            self._pipe.send("Target.closeTarget", targetId=info["targetId"])
+            return
+        self._hear(session)
+        self._pipe.send("Network.enable", session, maxTotalBufferSize=0)
+        self._intercept(session)
+
+    def _detached(self, event: Params) -> None:
+        self._sessions.discard(event["sessionId"])
+        self._pipe.forget(event["sessionId"])
+
+    def _asked(self, session: str, event: Params) -> None:
+        task = asyncio.ensure_future(self._reply(session, event))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _reply(self, session: str, event: Params) -> None:
+        request = event["request"]
+        if is_in_memory(request["url"]):
+            self._pipe.send("Fetch.continueRequest", session, requestId=event["requestId"])
+            return
+        fetched: Fetched | None = None
+        try:
+            async with self._turns:
+                fetched = await self._answer(
+                    request["url"], request["method"], dict(request.get("headers", {}))
+                )
+        finally:
+            # A request that is left alone would hold up its page.
+            self._settle(session, event, fetched)
+
+    def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
+        leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._target
+        if fetched is None or leaves:
+            # A document stays where it is: a page of the browser's own, which tells of the
+            # refusal, would be printed otherwise.
+            how = {"errorReason": "Aborted" if leaves else "BlockedByClient"}
+            self._pipe.send("Fetch.failRequest", session, requestId=event["requestId"], **how)
+        else:
+            what = _as_response(fetched)
+            self._pipe.send("Fetch.fulfillRequest", session, requestId=event["requestId"], **what)
+
+    def _logged(self, event: Params) -> None:
+        # The browser refuses these by itself, before they could be intercepted.
+        if (url := refused_file(event)) is not None:
+            self._refused(url)
+
+    def _refused(self, url: str) -> None:
+        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
+        if not is_in_memory(url):
+            task = asyncio.ensure_future(self._count(url))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _count(self, url: str) -> None:
+        async with self._turns:
+            await self._answer(url, "GET", {})
+
+    def _dismiss(self, session: str, event: Params) -> None:
+        self._pipe.send("Page.handleJavaScriptDialog", session, accept=False)
+
+    def _threw(self, event: Params) -> None:
+        if len(self._errors) < MOST_ERRORS:
+            self._errors.append(named(event["exceptionDetails"]))
+
+    async def _read(self, stream: str) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        # Always one read ahead: the end is known only by the read after the last byte.
+        coming = self._send("IO.read", handle=stream, size=_CHUNK)
+        while True:
+            following = self._send("IO.read", handle=stream, size=_CHUNK)
+            read = await _succeeding(coming)
+            chunk = b64decode(read["data"]) if read.get("base64Encoded") else read["data"].encode()
+            size += len(chunk)
+            chunks.append(chunk)
+            if read["eof"] or size > self._output_bytes:
+                self._pipe.send("IO.close", self._session, handle=stream)
+                break
+            coming = following
+        if size > self._output_bytes:
+            raise OutputTooLarge
+        return b"".join(chunks)
+
+    async def _ready(self) -> int:
+        """Wait for load, fonts and images, and answer the number of nodes."""
+        ready = await self._ask("Runtime.evaluate", **ready_in(self._world))
+        if "value" not in ready["result"]:
+            raise PageFailed
+        return int(ready["result"]["value"])
+
+    async def _ask(self, method: str, /, **params: Any) -> Params:
+        return await _succeeding(self._send(method, **params))
+
+    def _send(self, method: str, /, **params: Any) -> asyncio.Future[Params]:
+        return self._kept(self._pipe.send(method, self._session, **params))
+
+    def _kept(self, future: asyncio.Future[Params]) -> asyncio.Future[Params]:
+        # A browser does not answer what it was asked of a page that has gone since.
+        if self._is_gone and not future.done():
+            future.set_exception(PageCrashed())
+        elif not future.done():
+            self._waiting.add(future)
+            future.add_done_callback(self._waiting.discard)
+        return future
+
+    def _stop_answering(self) -> None:
+        for task in tuple(self._answering):
+            task.cancel()
+
+
+async def _succeeding(answer: Awaitable[_T]) -> _T:
+    try:
+        return await answer
+    except CommandFailed as error:
+        raise PageFailed from error
+
+
+def _as_response(fetched: Fetched) -> Params:
+    headers = [{"name": name, "value": value} for name, value in passed_headers(fetched)]
+    return {
+        "responseCode": fetched.status,
+        "responseHeaders": headers,
+        "body": b64encode(fetched.body).decode("ascii"),
+    }

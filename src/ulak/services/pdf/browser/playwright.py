@@ -1,0 +1,428 @@
+"""The driver that goes through Playwright: contexts, pages and interception are Playwright's.
+
+Documents are shown and printed over DevTools sessions of its own, with the same commands as the
+other driver, so that both give the same bytes. Each browser has a Playwright process of its own,
+which ends with it. Importing this module needs Playwright; nothing else of the service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    CDPSession,
+    Error,
+    Page,
+    Request,
+    Route,
+    async_playwright,
+)
+
+from ulak.services.pdf.browser.agreement import (
+    AT_ONCE,
+    DRAWN_SMALL,
+    MOST_ERRORS,
+    is_in_memory,
+    named,
+    passed_headers,
+    print_options,
+    ready_in,
+    refused_file,
+    refused_printing,
+)
+from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
+from ulak.services.pdf.browser.driver import (
+    Answer,
+    BrowserGone,
+    Loaded,
+    OutputTooLarge,
+    PageCrashed,
+    PageFailed,
+)
+from ulak.services.pdf.browser.ending import Ending, looked_at
+from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.document import Document, Fetched, Limits
+
+_T = TypeVar("_T")
+
+_SWITCHES: Final = ("--remote-debugging-pipe", "--no-startup-window")
+"""All that Playwright needs; what it would add of its own is left out, for the launch has said
+everything, and one of its defaults is to have no sandbox."""
+_CHUNK: Final = 1 << 20
+
+
+class PlaywrightDriver:
+    """Starts Chromium through Playwright.
+
+    Args:
+        output_bytes: Printing is stopped when it gives more.
+    """
+
+    def __init__(self, *, output_bytes: int = Limits().output_bytes) -> None:
+        self._output_bytes = output_bytes
+
+    async def start(self, launch: Launch) -> PlaywrightBrowser:
+        """Start a browser and wait until it answers; one that is not waited for is killed.
+
+        Raises:
+            BrowserGone: it ended at once.
+            OSError: Playwright's process cannot be executed.
+        """
+        starting = asyncio.ensure_future(async_playwright().start())
+        try:
+            playwright = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Its process is on the way and would be nobody's: it is waited for, and ended.
+            await Ending(launch, await starting).kill()
+            raise
+        except Error as error:
+            launch.remove()
+            raise OSError("Playwright's own process cannot be executed") from error
+        ending = Ending(launch, playwright)
+        try:
+            # With a profile that is named, so that Playwright makes no directory of its own, which
+            # it would leave behind when it ends before it has noticed its browser's end. The
+            # context that comes with it is not used.
+            context = await playwright.chromium.launch_persistent_context(
+                launch.profile,
+                executable_path=launch.wrapper(),
+                args=_SWITCHES,
+                ignore_default_args=True,
+                chromium_sandbox=True,
+                artifacts_dir=launch.workplace.directory / "artifacts",
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+                timeout=0,
+            )
+            browser = context.browser
+            if browser is None:
+                raise BrowserGone
+            session = await browser.new_browser_cdp_session()
+            version = (await session.send("Browser.getVersion"))["product"]
+            ending.look()
+        except Error as error:
+            await ending.kill()
+            raise BrowserGone from error
+        except BaseException:
+            await ending.kill()
+            raise
+        return PlaywrightBrowser(browser, ending, version, output_bytes=self._output_bytes)
+
+
+class PlaywrightBrowser:
+    """A running Chromium, and the Playwright that is its own."""
+
+    def __init__(
+        self, browser: Browser, ending: Ending, version: str, *, output_bytes: int
+    ) -> None:
+        self._browser = browser
+        self._ending = ending
+        self._version = version
+        self._output_bytes = output_bytes
+
+    @property
+    def version(self) -> str:
+        """Name and version."""
+        return self._version
+
+    @property
+    def pid(self) -> int:
+        """The number of the browser's process."""
+        return self._ending.pid
+
+    async def open(self, *, javascript: bool, answer: Answer) -> PlaywrightPage:
+        """Open a page in a context of its own; all its requests are put to `answer`.
+
+        Raises:
+            BrowserGone: the browser has ended.
+        """
+        try:
+            context = await self._browser.new_context(
+                java_script_enabled=javascript,
+                service_workers="block",
+                accept_downloads=False,
+                no_viewport=True,  # the page is told its size below
+            )
+            try:
+                requests = _Requests(context, answer)
+                await context.route("**/*", requests.asked)
+                page = await context.new_page()
+                requests.belong_to(page)
+                opened = PlaywrightPage(
+                    page, requests, ending=self._ending, output_bytes=self._output_bytes
+                )
+                await opened.set_up(javascript=javascript)
+            except BaseException:
+                with suppress(Error):
+                    await context.close()
+                raise
+        except (Error, PageCrashed) as error:
+            raise BrowserGone from error
+        return opened
+
+    async def kill(self) -> None:
+        """End the whole tree and Playwright's process, and remove the profile; works twice."""
+        await self._ending.kill()
+
+
+class PlaywrightPage:
+    """A page in a context of its own."""
+
+    def __init__(
+        self, page: Page, requests: _Requests, *, ending: Ending, output_bytes: int
+    ) -> None:
+        self._ending = ending
+        self._context = page.context
+        self._page = page
+        self._requests = requests
+        self._output_bytes = output_bytes
+        self._session: CDPSession | None = None
+        self._frame = ""
+        self._world = 0
+        self._errors: list[str] = []
+        # Playwright leaves what was asked of a page that has crashed without an answer.
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        page.on("crash", self._end)
+        page.on("close", self._end)
+
+    async def set_up(self, *, javascript: bool) -> None:
+        """Make the page ready for its document.
+
+        Raises:
+            BrowserGone: the browser has ended.
+            PageCrashed: the page's process has ended.
+        """
+        self._session = session = await self._context.new_cdp_session(self._page)
+        session.on("Runtime.exceptionThrown", self._threw)
+        session.on("Log.entryAdded", self._logged)
+        commands = [
+            self._send("Page.getFrameTree"),
+            self._send("Log.enable"),
+            self._send("Emulation.setEmulatedMedia", media="print"),
+            self._send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
+        ]
+        if javascript:
+            commands.append(self._send("Runtime.enable"))
+        tree = (await asyncio.gather(*commands))[0]
+        self._frame = tree["frameTree"]["frame"]["id"]
+        made = await self._send("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak")
+        self._world = made["executionContextId"]
+
+    async def load(self, document: Document) -> Loaded:
+        """Show a document and wait for load, fonts and every image.
+
+        Raises:
+            PageCrashed: the page's process has ended.
+            PageFailed: a script sent the page elsewhere.
+            Unfit: what the document waits for will never be, or it is too long for its one page.
+            BrowserGone: the whole browser has ended.
+        """
+        await self._send("Page.setDocumentContent", frameId=self._frame, html=document.html)
+        nodes = await self._ready()
+        if asks_something(document):
+            await wait(document, self._send, self._world)
+            # What scripts have brought meanwhile is waited for as well.
+            nodes = await self._ready()
+            if document.single_page:
+                await make_one_page(document, self._send, self._world)
+        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
+
+    async def print(self, document: Document) -> bytes:
+        """Print what is shown.
+
+        Raises:
+            PageCrashed: the page's process has ended.
+            PageFailed: the browser gave printing up.
+            Unfit: the document has none of the pages that were asked for.
+            BrowserGone: the whole browser has ended.
+            OutputTooLarge: there were more bytes than agreed; the rest was not read.
+        """
+        try:
+            printed = await self._send("Page.printToPDF", **print_options(document))
+        except PageFailed as error:
+            raise refused_printing(str(error.__cause__)) from error
+        return await self._read(printed["stream"])
+
+    async def close(self) -> None:
+        """Have the context go, with everything in it.
+
+        Raises:
+            BrowserGone: the whole browser has ended.
+        """
+        self._requests.stop()
+        try:
+            await self._context.close()
+        except Error as error:
+            self._raise_if_lost(error)
+
+    async def kill(self) -> None:
+        """Have the page's process end, and the context with it.
+
+        Raises:
+            BrowserGone: the whole browser has ended.
+        """
+        if self._session is not None:
+            # It is never answered: who would answer is gone.
+            crash = asyncio.ensure_future(self._session.send("Page.crash"))
+            crash.add_done_callback(looked_at)
+        await self.close()
+
+    async def _ready(self) -> int:
+        """Wait for load, fonts and images, and answer the number of nodes."""
+        ready = await self._send("Runtime.evaluate", **ready_in(self._world))
+        if "value" not in ready["result"]:
+            raise PageFailed
+        return int(ready["result"]["value"])
+
+    async def _send(self, method: str, /, **params: Any) -> dict[str, Any]:
+        if self._session is None:
+            raise PageCrashed
+        return await self._unless_gone(self._session.send(method, params))
+
+    async def _unless_gone(self, asked: Awaitable[_T]) -> _T:
+        answer = asyncio.ensure_future(asked)
+        answer.add_done_callback(looked_at)
+        either: set[asyncio.Future[Any]] = {answer, self._gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+        except Error as error:
+            self._raise_if_gone(error)
+            raise PageFailed from error
+        finally:
+            answer.cancel()
+        self._raise_if_gone(None)
+        raise PageCrashed
+
+    def _raise_if_lost(self, error: Error | None) -> None:
+        # Playwright tells of the pages first, and of their browser after.
+        browser = self._context.browser
+        if browser is None or not browser.is_connected() or self._ending.is_over:
+            raise BrowserGone from error
+
+    def _raise_if_gone(self, error: Error | None) -> None:
+        self._raise_if_lost(error)
+        if self._gone.done() or self._page.is_closed():
+            raise PageCrashed from error
+
+    def _end(self, _: Page) -> None:
+        self._requests.stop()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _logged(self, event: dict[str, Any]) -> None:
+        # The browser refuses these by itself, before they could be intercepted.
+        if (url := refused_file(event)) is not None:
+            self._requests.refused(url)
+
+    def _threw(self, event: dict[str, Any]) -> None:
+        if len(self._errors) < MOST_ERRORS:
+            self._errors.append(named(event["exceptionDetails"]))
+
+    async def _read(self, stream: str) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            # Two at once: the end is known only by the read after the last byte.
+            reads = await asyncio.gather(
+                *(self._send("IO.read", handle=stream, size=_CHUNK) for _ in range(2))
+            )
+            for read in reads:
+                data: str = read["data"]
+                chunks.append(b64decode(data) if read.get("base64Encoded") else data.encode())
+                size += len(chunks[-1])
+            if reads[-1]["eof"] or size > self._output_bytes:
+                break
+        if size > self._output_bytes:
+            raise OutputTooLarge
+        return b"".join(chunks)
+
+
+class _Requests:
+    """Puts the requests of a context to whoever answers, and closes what its page opens."""
+
+    def __init__(self, context: BrowserContext, answer: Answer) -> None:
+        self._answer = answer
+        self._page: Page | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        context.on("page", self._opened)
+
+    def belong_to(self, page: Page) -> None:
+        """Take this as the page of the context; every other one is closed."""
+        self._page = page
+        page.on("websocket", lambda socket: self.refused(socket.url))
+
+    def asked(self, route: Route, request: Request) -> None:
+        """Have a request answered."""
+        self._begin(self._reply(route, request))
+
+    def refused(self, url: str) -> None:
+        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
+        if not is_in_memory(url):
+            self._begin(self._count(url))
+
+    def stop(self) -> None:
+        """Answer nothing any more."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def _reply(self, route: Route, request: Request) -> None:
+        # The page may have gone while its request was looked at.
+        with suppress(Error):
+            if is_in_memory(request.url):
+                await route.continue_()
+                return
+            fetched: Fetched | None = None
+            try:
+                async with self._turns:
+                    fetched = await self._answer(request.url, request.method, request.headers)
+            finally:
+                # A request that is left alone would hold up its page.
+                await self._settle(route, request, fetched)
+
+    async def _settle(self, route: Route, request: Request, fetched: Fetched | None) -> None:
+        if self._leaves(request):
+            # A document stays where it is: a page of the browser's own, which tells of the
+            # refusal, would be printed otherwise.
+            await route.abort("aborted")
+        elif fetched is None:
+            await route.abort("blockedbyclient")
+        else:
+            await route.fulfill(
+                status=fetched.status, headers=dict(passed_headers(fetched)), body=fetched.body
+            )
+
+    def _leaves(self, request: Request) -> bool:
+        if not request.is_navigation_request() or self._page is None:
+            return False
+        try:
+            return request.frame == self._page.main_frame
+        except Error:
+            return True  # A window that is not there yet; it is closed when it is.
+
+    def _opened(self, page: Page) -> None:
+        if self._page is not None and page != self._page:
+            self._begin(_closed(page))
+
+    async def _count(self, url: str) -> None:
+        async with self._turns:
+            await self._answer(url, "GET", {})
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _closed(page: Page) -> None:
+    with suppress(Error):
+        await page.close()

@@ -1,0 +1,184 @@
+"""The clean-up: a scheduled job that ends what is past its time and removes what nobody needs.
+
+An artifact is deleted before its job expires, so that a job which says it has an artifact may be
+wrong for a moment, and bytes that no record knows of never stay for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from ulak.clock import to_datetime
+from ulak.core.flow import Flow
+from ulak.core.lifecycle import Lifecycle
+from ulak.core.policy import Limit
+from ulak.core.run import Run
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+from ulak.errors import ArtifactError, BadInput, JobNotFound
+from ulak.services.pdf import callbacks
+from ulak.services.pdf.flow import FLOW, STATUSES
+from ulak.services.pdf.jobs import A_PAGE, CLEAN_UP, InvalidTransition, PdfJobStore
+from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.totals import totals_of
+from ulak.store.protocol import JobFilter
+
+log = logging.getLogger("ulak.pdf")
+
+NAME: Final = CLEAN_UP
+"""What the schedule and its flow are called."""
+A_BATCH: Final = 1000
+_INCLUDED: Final = timedelta(microseconds=1)
+"""The engine says "before"; what is exactly as old as it may be is due as well."""
+
+_ENDED: Final = ("succeeded", "failed")
+# `held` is a failure that a person was to look at; nobody did for as long as a job may live.
+_UNFINISHED: Final = ("queued", "held")
+_MAY_HAVE_ARTIFACTS: Final = ("queued", "running", "succeeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What one clean-up has done."""
+
+    expired: int
+    pruned: int
+    swept: int
+
+
+def attach(engine: Engine, config: PdfRenderConfig) -> None:
+    """Have the workers of an engine clean up at the interval of the settings, one at a time.
+
+    Its queue is of its own: it needs no browser, and must not wait behind jobs that do.
+    """
+    flow: Flow[None] = Flow(NAME, Lifecycle("due", {"due": ["done"]}))
+
+    @flow.stage("due", limit=Limit(1))
+    def clean(run: Run[None]) -> dict[str, int]:
+        from ulak.services.pdf.configuration import artifacts_of
+
+        artifacts = artifacts_of(config, engine.store.clock)
+        return asdict(clean_up(PdfJobStore(engine, artifacts, config)))
+
+    engine.schedule(NAME, engine.add(flow), None, every=config.cleanup_interval)
+
+
+def clean_up(jobs: PdfJobStore) -> Cleaned:
+    """Expire what is due, forget what expired long ago, and sweep artifacts that nobody owns."""
+    expired = expire_due(jobs, jobs.config.artifact_ttl)
+    return Cleaned(expired, prune(jobs), sweep(jobs))
+
+
+def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
+    """Delete the artifacts of jobs that ended longer ago than `ttl`, then expire the jobs.
+
+    So are queued ones that were created longer ago; running ones are left alone. A job whose
+    artifact cannot be deleted stays as it was, and is tried again the next time. Answers how
+    many have expired.
+    """
+    before = _now(jobs) - ttl
+    due = [job for state in _ENDED for job in _ended(jobs, state, before)]
+    for state in _UNFINISHED:
+        due += [job for job in _standing(jobs, state) if job.created_at <= before]
+    return sum(_expire(jobs, job) for job in due)
+
+
+def prune(jobs: PdfJobStore) -> int:
+    """Remove expired records after their time of grace, with their keys and owners, and callbacks
+    that are as old."""
+    # Counted while it is still there: metrics are made of trails, and these go with their jobs.
+    totals_of(jobs.engine).fold(whole=True)
+    before = _now(jobs) - jobs.config.grace
+    removed = 0
+    while True:
+        n = jobs.engine.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
+        removed += n
+        if n < A_BATCH:
+            break
+    for state in (callbacks.SENT, callbacks.GIVEN_UP):
+        jobs.engine.prune(ended_before=before, of=(callbacks.FLOW, state), limit=A_BATCH)
+    jobs.callbacks.forget_lost()
+    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
+    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
+    return removed
+
+
+def sweep(jobs: PdfJobStore) -> int:
+    """Delete artifacts that no record names: their job is gone, has failed or expired, or has
+    succeeded with another one.
+
+    An attempt that is still under way is younger than what is looked at, also one whose lease was
+    lost and that nobody has told.
+    """
+    older_than = 2 * jobs.config.stage_timeout + jobs.config.lease
+    try:
+        return jobs.artifacts.sweep_orphans(
+            lambda job_ids: _alive(jobs, job_ids), older_than
+        ) + jobs.artifacts.sweep_superseded(lambda job_ids: _current(jobs, job_ids), older_than)
+    except ArtifactError as error:
+        log.warning("orphaned artifacts were not swept", extra={"error": type(error).__name__})
+        return 0
+
+
+def _expire(jobs: PdfJobStore, job: Job) -> bool:
+    try:
+        report = jobs.find_report(job.id)
+        if report is not None and report.get("artifact_key"):
+            jobs.artifacts.delete_pdf(report["artifact_key"])
+        jobs.expire(job.id, STATUSES[job.state])
+    except ArtifactError as error:
+        log.warning(
+            "an artifact could not be deleted; its job stays as it was",
+            extra={"job_id": job.id, "error": type(error).__name__},
+        )
+        return False
+    except (InvalidTransition, JobNotFound):
+        return False  # a worker has it now, or somebody else was faster
+    return True
+
+
+def _ended(jobs: PdfJobStore, state: str, before: datetime) -> Iterator[Job]:
+    after: str | None = None
+    while page := jobs.engine.ended(
+        FLOW, state, before=before + _INCLUDED, after=after, limit=A_PAGE
+    ):  # fmt: skip
+        yield from page
+        after = page[-1].id
+
+
+def _standing(jobs: PdfJobStore, state: str) -> Iterator[Job]:
+    where = JobFilter(flow=FLOW, state=state)
+    after: str | None = None
+    while page := jobs.engine.jobs(where, after=after, limit=A_PAGE):
+        yield from page
+        after = page[-1].id
+
+
+def _alive(jobs: PdfJobStore, job_ids: Sequence[str]) -> set[str]:
+    """Answer those of these jobs that may have an artifact."""
+    return {job_id for job_id in job_ids if _state(jobs, job_id) in _MAY_HAVE_ARTIFACTS}
+
+
+def _current(jobs: PdfJobStore, job_ids: Sequence[str]) -> dict[str, str]:
+    """Answer the artifact of those of these jobs that have succeeded."""
+    found: dict[str, str] = {}
+    for job_id in job_ids:
+        report = jobs.find_report(job_id) if _state(jobs, job_id) == "succeeded" else None
+        if report is not None and report.get("artifact_key"):
+            found[job_id] = report["artifact_key"]
+    return found
+
+
+def _state(jobs: PdfJobStore, job_id: str) -> str | None:
+    try:
+        return jobs.engine.get(job_id).state
+    except (JobNotFound, BadInput):
+        return None  # there is no record, nor could there be one of this name
+
+
+def _now(jobs: PdfJobStore) -> datetime:
+    return to_datetime(jobs.engine.open().store.clock.now())

@@ -1,0 +1,125 @@
+"""What the settings make: where artifacts are kept, which templates there are, what renders.
+
+Each function imports what it makes when it is called; only `open_renderer` imports a browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ulak.clock import Clock
+from ulak.errors import NotSupported
+from ulak.services.pdf.document import Fetcher, NoNetwork, Renderer
+from ulak.services.pdf.settings import PdfRenderConfig
+
+if TYPE_CHECKING:
+    from ulak.artifacts import StorageBackend
+    from ulak.services.pdf.artifacts import PdfArtifactStore
+    from ulak.services.pdf.browser.driver import Driver
+    from ulak.services.pdf.fetching import AllowedFetcher
+    from ulak.services.pdf.templates import Templates
+
+# Each is a small body and a short wait; the time of those that wait for their turn runs already,
+# so there are as many turns as a worker has tasks.
+CALLBACKS_AT_ONCE = 100
+
+
+def artifacts_of(config: PdfRenderConfig, clock: Clock) -> PdfArtifactStore:
+    """Make the artifact store; nothing is opened or created.
+
+    Raises:
+        BadInput: the settings of the bucket cannot be used.
+        NotSupported: a bucket or encryption is meant, and its extra is not installed.
+    """
+    from ulak.services.pdf.artifacts import PdfArtifactStore
+
+    storage = _storage_of(config)
+    if config.encryption_keys:
+        from ulak.artifacts import EncryptedStorage
+
+        storage = EncryptedStorage(storage, config.encryption_keys)
+    return PdfArtifactStore(storage, clock, tries=config.artifact_tries)
+
+
+def templates_of(config: PdfRenderConfig) -> Templates:
+    """Make the templates: those of the operator, then those that are shipped."""
+    from ulak.services.pdf.templates import SHIPPED, Templates
+
+    own = () if config.template_dir is None else (config.template_dir,)
+    return Templates((*own, SHIPPED), limits=config.limits)
+
+
+def fetcher_of(config: PdfRenderConfig) -> Fetcher:
+    """Make what fetches for pages.
+
+    Raises:
+        BadInput: an expression of the allow-list cannot be used.
+    """
+    security = config.security
+    if not security.url_allowlist:
+        return NoNetwork()
+    from ulak.services.pdf.fetching import AllowedFetcher
+
+    return AllowedFetcher(
+        security.url_allowlist, internal_hosts=security.internal_hosts,
+        extra_headers=security.extra_headers,
+    )  # fmt: skip
+
+
+def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
+    """Make what sends callbacks.
+
+    Raises:
+        BadInput: an expression of the allow-list cannot be used.
+    """
+    from ulak.services.pdf.callbacks import PATIENCE_S
+    from ulak.services.pdf.fetching import AllowedFetcher, FetchLimits
+
+    security = config.security
+    return AllowedFetcher(
+        security.callback_allowlist, internal_hosts=security.internal_hosts,
+        limits=FetchLimits(total_s=PATIENCE_S, at_once=CALLBACKS_AT_ONCE),
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def open_renderer(config: PdfRenderConfig) -> AsyncIterator[Renderer]:
+    """Open the browser pool; its browser is gone when the block has ended."""
+    from ulak.services.pdf.browser.launch import prepare
+    from ulak.services.pdf.browser.pool import BrowserPool
+
+    pool = BrowserPool(
+        _driver_of(config), fetcher=fetcher_of(config), limits=config.limits,
+        places=config.concurrency, recycle_after=config.recycle_after,
+        prepare=partial(prepare, config.chromium),
+    )  # fmt: skip
+    async with pool:
+        yield pool
+
+
+def _storage_of(config: PdfRenderConfig) -> StorageBackend:
+    if config.storage_backend == "s3":
+        from ulak.artifacts.s3 import S3Storage
+
+        return S3Storage.from_settings(config.s3)
+    from ulak.artifacts.local import LocalStorage
+
+    return LocalStorage(config.artifact_dir)
+
+
+def _driver_of(config: PdfRenderConfig) -> Driver:
+    if config.driver == "playwright":
+        try:
+            from ulak.services.pdf.browser.playwright import PlaywrightDriver
+        except ModuleNotFoundError as error:
+            raise NotSupported(
+                f"PDF_DRIVER=playwright needs {error.name}; pip install 'ulak[pdf]', or set "
+                "PDF_DRIVER=devtools"
+            ) from error
+        return PlaywrightDriver(output_bytes=config.limits.output_bytes)
+    from ulak.services.pdf.browser.devtools import DevTools
+
+    return DevTools(output_bytes=config.limits.output_bytes)

@@ -1,0 +1,292 @@
+"""Fetches what pages may have: from an address that was checked, hop by hop, and within bounds.
+
+A page has no network of its own. Whatever it asks for comes through here, and is refused unless the
+allow-list names it *and* its host is public. The address that was judged is the one that is
+connected to; nobody is asked a second time, so a resolver that changes its mind changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urljoin
+
+import httpcore
+
+from ulak.services.pdf.document import Fetched, UrlBlocked
+from ulak.services.pdf.security.addresses import is_public
+from ulak.services.pdf.security.urls import Url, UrlPatterns, parse
+from ulak.services.pdf.sending import ExtraHeaders
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Answers the addresses of a host; fails with OSError."""
+
+METHODS: Final = ("GET", "HEAD")
+REDIRECTS: Final = (301, 302, 303, 307, 308)
+USER_AGENT: Final = "ulak-pdf"
+
+ASKED: Final = frozenset({"accept", "accept-language", "origin"})
+"""What of a page's headers is sent on: nothing that tells who asks, or from where."""
+ANSWERED: Final = frozenset(
+    {
+        "access-control-allow-credentials",
+        "access-control-allow-headers",
+        "access-control-allow-methods",
+        "access-control-allow-origin",
+        "access-control-expose-headers",
+        "content-disposition",
+        "content-language",
+        "content-security-policy",
+        "content-type",
+        "cross-origin-resource-policy",
+        "x-content-type-options",
+    }
+)
+"""What of an answer's headers the page gets to see: no cookies, and nothing about caching."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What one fetch may cost, redirects included."""
+
+    _: KW_ONLY
+    body_bytes: int = 10 * 1024 * 1024
+    redirects: int = 5
+    connect_s: float = 5.0
+    read_s: float = 10.0
+    """How long the other side may be silent."""
+    total_s: float = 20.0
+    at_once: int = 8
+    """How many fetches are under way at a time, of all pages together; others wait."""
+
+
+class FetchFailed(OSError):
+    """A URL is allowed, and what is there cannot be had; the message holds nothing of it."""
+
+
+class AllowedFetcher:
+    """Fetches what an allow-list names from public addresses, and from internal hosts if listed.
+
+    Sends no cookies and no referrer, no credentials but those that it was given for a host, and
+    knows no proxies. May be used by any
+    number of pages at once; each fetch has a connection of its own.
+
+    Args:
+        patterns: Regular expressions over whole URLs, see `security.urls`; none allows nothing.
+        internal_hosts: Hosts that may have any address.
+        extra_headers: By host, what is sent there and nowhere else, see `sending`.
+        resolve: Answers a host's addresses, by default those of the system.
+        limits: What one fetch may cost.
+        tls: How servers prove who they are, by default by the system's authorities.
+
+    Raises:
+        BadInput: a pattern or a header cannot be used.
+        BadUrl: an internal host is none.
+    """
+
+    def __init__(
+        self,
+        patterns: Iterable[str],
+        *,
+        internal_hosts: Iterable[str] = (),
+        extra_headers: Mapping[str, Mapping[str, str]] | None = None,
+        resolve: Resolve | None = None,
+        limits: FetchLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._patterns = UrlPatterns(patterns)
+        self._internal = frozenset(map(_host, internal_hosts))
+        self._extra = ExtraHeaders(extra_headers or {})
+        self._resolve = resolve or _system_addresses
+        self._limits = limits or FetchLimits()
+        self._tls = tls or ssl.create_default_context()
+        # Each may hold a whole body in memory, and a page may ask for thousands.
+        self._turns = asyncio.Semaphore(self._limits.at_once)
+
+    async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
+        """Fetch what the allow-list lets through, from the address that was checked.
+
+        Raises:
+            UrlBlocked: the URL, its address or a redirect is not allowed.
+            FetchFailed: it is allowed, and the other side does not answer, takes too long, answers
+                too much, or was asked with another method than GET or HEAD.
+        """
+        try:
+            async with self._turns, asyncio.timeout(self._limits.total_s):
+                return await self._hops(url, method.upper(), headers)
+        except TimeoutError:
+            raise FetchFailed("the other side takes too long") from None
+
+    async def post(self, url: str, body: bytes, *, headers: Mapping[str, str]) -> int:
+        """Send a body to what the allow-list lets through, and answer the status that comes back.
+
+        No redirect is followed, and nothing else of the answer is read. The headers are sent as
+        they are.
+
+        Raises:
+            UrlBlocked: the URL or its address is not allowed.
+            FetchFailed: it is allowed, and the other side does not answer or takes too long.
+        """
+        try:
+            async with self._turns, asyncio.timeout(self._limits.total_s):
+                target, addresses = await self._check(url)
+                async with self._asking(target, addresses, "POST", headers, body) as answer:
+                    return answer.status
+        except TimeoutError:
+            raise FetchFailed("the other side takes too long") from None
+
+    async def _hops(self, url: str, method: str, headers: Mapping[str, str]) -> Fetched:
+        target, addresses = await self._check(url)
+        if method not in METHODS:
+            raise FetchFailed("only GET and HEAD are passed on")
+        for _ in range(self._limits.redirects + 1):
+            answer = await self._ask(target, addresses, method, headers)
+            onward = dict(answer.headers).get("location")
+            if answer.status not in REDIRECTS or onward is None:
+                kept = tuple((name, value) for name, value in answer.headers if name in ANSWERED)
+                return Fetched(answer.status, kept, answer.body)
+            try:
+                target, addresses = await self._check(urljoin(str(target), onward))
+            except (UrlBlocked, ValueError):  # urljoin's, for what is no URL at all
+                raise UrlBlocked("redirect") from None
+        raise UrlBlocked("redirect")
+
+    async def _check(self, url: str) -> tuple[Url, Sequence[str]]:
+        """Answer what to connect to, or refuse; the only place where a host is looked up."""
+        target = self._patterns.check(url)
+        try:
+            addresses: Sequence[str] = [ip_address(target.host).compressed]
+        except ValueError:
+            addresses = await self._addresses(target)
+        # One address among many that is not public is enough: whoever owns the name chose it.
+        if target.host not in self._internal and not all(map(is_public, addresses)):
+            raise UrlBlocked("address")
+        return target, addresses
+
+    async def _addresses(self, target: Url) -> Sequence[str]:
+        try:
+            addresses = await self._resolve(target.host, target.port)
+        except OSError:
+            raise FetchFailed("the host has no address") from None
+        if not addresses:
+            raise FetchFailed("the host has no address")
+        return addresses
+
+    async def _ask(
+        self, target: Url, addresses: Sequence[str], method: str, headers: Mapping[str, str]
+    ) -> Fetched:
+        """Ask one hop."""
+        passed_on = {name: value for name, value in _lower(headers) if name in ASKED}
+        # Of this hop's own host, so that a redirect takes nothing along to another.
+        passed_on |= self._extra.find(target, is_internal=target.host in self._internal)
+        async with self._asking(target, addresses, method, passed_on) as answer:
+            heads = tuple(_lower(_decoded(answer.headers)))
+            if answer.status in REDIRECTS:
+                return Fetched(answer.status, heads, b"")
+            return Fetched(answer.status, heads, await self._body(answer, dict(heads)))
+
+    @asynccontextmanager
+    async def _asking(
+        self,
+        target: Url,
+        addresses: Sequence[str],
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> AsyncIterator[httpcore.Response]:
+        """Ask, and lend the answer. Its certificate is checked for the host, its connection is
+        the pinned."""
+        limits = self._limits
+        times = {"connect": limits.connect_s, "read": limits.read_s, "write": limits.read_s}
+        asked = dict(_lower(headers)) | {
+            "host": target.authority,
+            "user-agent": USER_AGENT,
+            # A packed answer could unpack to more than its limit.
+            "accept-encoding": "identity",
+        }
+        if body is not None:
+            asked["content-length"] = str(len(body))
+        pool = httpcore.AsyncConnectionPool(
+            ssl_context=self._tls, network_backend=_Pinned(addresses), max_connections=1
+        )
+        try:
+            async with (
+                pool,
+                pool.stream(
+                    method, str(target), headers=_encoded(asked), content=body,
+                    extensions={"timeout": times},
+                ) as answer,
+            ):  # fmt: skip
+                yield answer
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+            UnicodeError,
+        ) as error:
+            raise FetchFailed(f"the other side does not answer: {type(error).__name__}") from None
+
+    async def _body(self, answer: httpcore.Response, heads: Mapping[str, str]) -> bytes:
+        if heads.get("content-encoding", "identity").lower() != "identity":
+            raise FetchFailed("the other side packs what it sends, though asked not to")
+        body = bytearray()
+        async for chunk in answer.aiter_stream():
+            body += chunk
+            if len(body) > self._limits.body_bytes:
+                raise FetchFailed(f"the answer has more than {self._limits.body_bytes} bytes")
+        return bytes(body)
+
+
+class _Pinned(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses that were checked, whatever host it is asked for."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        failed: Exception = httpcore.ConnectError("no address")
+        for address in self._addresses:
+            try:
+                return await self._backend.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+
+async def _system_addresses(host: str, port: int) -> Sequence[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+
+def _host(name: str) -> str:
+    bracketed = f"[{name}]" if ":" in name else name
+    return parse(f"http://{bracketed}/").host
+
+
+def _lower(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name.lower(), value) for name, value in pairs]
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    return [(name.decode("ascii"), value.decode("latin-1")) for name, value in headers]

@@ -1,0 +1,501 @@
+"""The job store of PDF rendering: the specification's words for what the engine keeps.
+
+Nothing is stored here that the engine stores already: a job's status is its state, its times are
+those of its trail, its key is its dedup key.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from ulak.clock import to_datetime
+from ulak.core.job import JobRow
+from ulak.engine.engine import Engine
+from ulak.engine.taking import Attempt
+from ulak.engine.view import TrailEvent
+from ulak.errors import BadInput, JobNotFound, KeyTaken, ResultNotReady, StaleJob
+from ulak.errors import TransitionNotAllowed as InvalidTransition
+from ulak.ids import from_text, to_text
+from ulak.services.pdf import keys
+from ulak.services.pdf.artifacts import PdfArtifactStore
+from ulak.services.pdf.callback_table import Wanted, callbacks_of
+from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, entries_of, flow_of
+from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
+from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
+from ulak.store.protocol import JobFilter
+
+log = logging.getLogger("ulak.pdf")
+
+__all__ = ["Created", "InvalidTransition", "PdfJobStore"]
+
+CREATES_AT_MOST: Final = 10
+"""How often a create begins anew because the job that held its key ended meanwhile; a guess."""
+A_PAGE: Final = 500
+CLEAN_UP: Final = "pdf-cleanup"
+"""Who expires jobs, as the trail says it."""
+_STORE: Final = "pdf-job-store"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What a create answers."""
+
+    job: PdfJob
+    is_repeat: bool
+    """The job was there already: nothing new was queued."""
+
+
+class PdfJobStore:
+    """Job records, idempotency, status transitions and expiry, as a view on the engine.
+
+    Every verb is synchronous and may be called from any thread; on an event loop call it through
+    `asyncio.to_thread`. Verbs raise `StoreError` when the store does not answer.
+
+    Args:
+        engine: With the flow `pdf`.
+        artifacts: Asked whether an artifact is still there, and told to delete it.
+        config: The settings.
+        tables: Owners and backpressure; by default those in the engine's database.
+        enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
+            `engine.work_on`; by default the engine's own workers find them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        artifacts: PdfArtifactStore,
+        config: PdfRenderConfig,
+        tables: PdfTables | None = None,
+        *,
+        enqueue: Callable[[str], object] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.artifacts = artifacts
+        self.config = config
+        self.tables = tables_of(engine) if tables is None else tables
+        self.callbacks = callbacks_of(engine)
+        self._enqueue = enqueue
+        self._attempts: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+
+    # --- creating ---------------------------------------------------------------
+
+    @staticmethod
+    def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
+        """Answer the job key; see `keys.compute_job_key`."""
+        return keys.compute_job_key(template_name, payload)
+
+    def create_job(
+        self,
+        template_name: str,
+        payload: Mapping[str, Any],
+        *,
+        tenant: str = "",
+        actor: str = "",
+        timeout_s: int | None = None,
+        correlation_id: str = "",
+        callback_url: str = "",
+        root: str = "",
+    ) -> Created:
+        """Record and queue a job, or answer the one that the same request has made already.
+
+        The same key within a tenant answers the job that is queued, running, or succeeded with
+        its artifact still there; `actor` is then one of its owners. Where the artifact is gone
+        that job expires, and a new one is made. Of simultaneous creates one makes the job. The
+        allow-list, backpressure and health are the caller's to check, before.
+
+        Args:
+            template_name: Of the allow-list.
+            payload: What changes the printed bytes, and nothing else (`keys.payload_of`).
+            tenant: Within whose jobs the key is looked up.
+            actor: Who asks: the first owner of a new job.
+            timeout_s: The hard timeout of each attempt; None for the configured one.
+            correlation_id: Of the request, for logs and traces.
+            callback_url: Is told of the job's end, as every other URL that was asked for.
+            root: Where the application is mounted, for the links of what it is told.
+
+        Raises:
+            BadInput: the payload is no JSON, or the timeout is out of bounds; nothing was queued.
+            Overloaded: too much is waiting; nothing was queued.
+            UnknownOutcome: no acknowledgement in time; repeating the create tells.
+        """
+        self.config.times_for(timeout_s)
+        key = keys.compute_job_key(template_name, payload)
+        new = PdfPayload(
+            template_name, dict(payload), job_key=key, timeout_s=timeout_s,
+            correlation_id=correlation_id,
+        )  # fmt: skip
+        flow = flow_of(self.engine)
+        for _ in range(CREATES_AT_MOST):
+            submit = partial(
+                self.engine.submit, flow, new, tenant=tenant, actor=actor, dedup_key=key
+            )
+            submitted = self.callbacks.submit(submit, callback_url, root)
+            if submitted.created:
+                self.enqueue_pdf_job(submitted.id)
+                return Created(self.get_job(submitted.id), is_repeat=False)
+            known = self._usable(submitted.id)
+            if known is not None:
+                self._call_back(known, callback_url, root)
+                return Created(self._owned(known, actor), is_repeat=True)
+        raise StaleJob(
+            "the job with this key keeps ending while it is asked for; try again", job_id=""
+        )
+
+    def find_repeat(
+        self,
+        template_name: str,
+        payload: Mapping[str, Any],
+        *,
+        tenant: str = "",
+        actor: str = "",
+        callback_url: str = "",
+        root: str = "",
+    ) -> PdfJob | None:
+        """Answer the job that `create_job` would answer without making one, or None.
+
+        `actor` is then one of its owners, and `callback_url` told of its end; where it has ended,
+        at once. For whoever refuses new jobs and not repeated ones.
+
+        Raises:
+            BadInput: the payload is no JSON.
+        """
+        found = self.engine.find(
+            FLOW, keys.compute_job_key(template_name, payload), tenant=tenant
+        )  # fmt: skip
+        known = None if found is None else self._usable(found.id)
+        if known is None:
+            return None
+        self._call_back(known, callback_url, root)
+        return self._owned(known, actor)
+
+    def enqueue_pdf_job(self, job_id: str) -> None:
+        """Tell the queue of a job; the one place to change for another queue technology.
+
+        The record is the truth: what is told twice is harmless, and where telling fails the
+        engine's workers find the job by themselves.
+        """
+        if self._enqueue is None:
+            return  # the commit that stored the job has rung already
+        try:
+            self._enqueue(job_id)
+        except Exception as error:  # noqa: BLE001 - of a foreign queue, whatever it may raise
+            log.warning(
+                "the queue was not told of a job; a worker finds it",
+                extra={"job_id": job_id, "error": type(error).__name__},
+            )
+
+    def sweep_queue(self) -> int:
+        """Tell the queue again of every job that has been due for longer than the sweep of the
+        settings, and answer how many there were.
+
+        For a queue of another make, which may lose what it was told; the engine's own workers
+        look at the records themselves, every second.
+        """
+        before = to_datetime(self.engine.open().store.clock.now()) - self.config.sweep
+        waiting, after = JobFilter(flow=FLOW, state="queued"), None
+        told = 0
+        while page := self.engine.jobs(waiting, after=after, limit=A_PAGE):
+            for job in page:
+                if max(job.not_before, job.changed_at) <= before:
+                    self.enqueue_pdf_job(job.id)
+                    told += 1
+            after = page[-1].id
+        return told
+
+    # --- reading ----------------------------------------------------------------
+
+    def get_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob:
+        """Answer a job as it stands now.
+
+        Raises:
+            JobNotFound: there is none, the text is no id, or it belongs to another tenant than
+                the one that is named: all alike.
+        """
+        row = self._row(job_id)
+        if tenant is not None and row.tenant != tenant:
+            raise JobNotFound(job_id)
+        return self._view(row)
+
+    def find_by_key(self, key: str, *, tenant: str = "") -> PdfJob | None:
+        """Answer the job that holds a key now: the latest one, unless it failed or expired."""
+        found = self.engine.find(FLOW, key, tenant=tenant)
+        return None if found is None else self._view(self._row(found.id))
+
+    def find_report(self, job_id: str) -> dict[str, Any] | None:
+        """Answer what the attempt that succeeded found out, or None when none has.
+
+        `artifact_key`, `sha256`, `size`, `pages`, `engine`, `retry_count`, `timings` (seconds),
+        `blocked` (refused requests by reason) and `script_errors`; of a status that was set by
+        hand, what was given there.
+        """
+        try:
+            found: dict[str, Any] = self.engine.result(job_id)
+        except ResultNotReady:
+            return None
+        return found
+
+    def owns(self, job: PdfJob, actor: str) -> bool:
+        """Tell whether somebody may read and download a job of their tenant."""
+        return actor in job.owners
+
+    # --- moving -----------------------------------------------------------------
+
+    def update_status(
+        self, job_id: str, status: PdfJobStatus | str, *, actor: str = _STORE, **fields: Any
+    ) -> PdfJob:
+        """Move a job by one of the seven pairs, compared and set in one step.
+
+        `running` claims it for this store, which keeps its lease until the attempt has ended
+        here. `succeeded` and `failed` end that attempt; a failure with a transient code goes on
+        to `queued` in the same commit while retries are left, so that the answer is a queued job.
+
+        Args:
+            job_id: The job.
+            status: Where it is to go.
+            actor: Who asks, for the trail.
+            fields: With `succeeded` its report, `artifact_key` at least; with `failed` its
+                `error_code`, and an `error_detail` if there is one.
+
+        Raises:
+            JobNotFound: there is none.
+            InvalidTransition: no pair leads there from where it stands, or it is not this store
+                that runs it; the job is as it was.
+            BadInput: a field is missing.
+        """
+        job, wanted = self.get_job(job_id), PdfJobStatus(status)
+        pair = (job.status, wanted)
+        if pair == (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
+            self._claim(job)
+        elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.SUCCEEDED):
+            if not fields.get("artifact_key"):
+                raise BadInput("say artifact_key=: a job has succeeded once its artifact is stored")
+            self._end(job, wanted, report=fields)
+        elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.FAILED):
+            code = PdfErrorCode(fields.get("error_code", PdfErrorCode.UNKNOWN))
+            self._end(job, wanted, code=code, detail=str(fields.get("error_detail", "")))
+        elif pair == (PdfJobStatus.FAILED, PdfJobStatus.QUEUED):
+            self._retry(job, actor)
+        elif wanted is PdfJobStatus.EXPIRED and job.status in _MAY_EXPIRE:
+            self.expire(job_id, job.status, actor=actor)
+        else:
+            _refuse(job, wanted)
+        return self.get_job(job_id)
+
+    def expire(
+        self, job_id: str, status: PdfJobStatus, *, actor: str = CLEAN_UP, note: str = ""
+    ) -> None:
+        """Expire a job if it still stands where it was seen; its artifact is left alone.
+
+        Raises:
+            JobNotFound: there is none.
+            InvalidTransition: it stands elsewhere by now, or nothing leads to `expired` from here.
+        """
+        row = self._row(job_id)
+        if STATUSES[row.state] is not status or status not in _MAY_EXPIRE:
+            _refuse(self._view(row), PdfJobStatus.EXPIRED)
+        try:
+            self.engine.expire(job_id, actor=actor, note=note, state=row.state)
+        except StaleJob as error:
+            raise InvalidTransition(str(error), state=row.state) from error
+
+    def cancel(self, job_id: str, *, actor: str) -> PdfJob:
+        """End a job that nobody wants any more.
+
+        A queued one expires at once. A running attempt is asked to stop; the job has failed and
+        expired once it has, which may be after this has returned.
+
+        Raises:
+            JobNotFound: there is none.
+            InvalidTransition: it has ended.
+        """
+        self._row(job_id)
+        self.engine.cancel(job_id, actor=actor, note="cancelled")
+        return self.get_job(job_id)
+
+    def cleanup_expired(self, ttl_seconds: float | None = None) -> int:
+        """Delete artifacts past their time, expire their jobs, and answer how many expired; see
+        `cleanup.clean_up`.
+
+        Args:
+            ttl_seconds: By default as configured.
+        """
+        from ulak.services.pdf import cleanup
+
+        ttl = self.config.artifact_ttl if ttl_seconds is None else timedelta(seconds=ttl_seconds)
+        return cleanup.expire_due(self, ttl)
+
+    def close(self) -> None:
+        """Give back what was claimed here and not ended, so that somebody else may have it."""
+        with self._lock:
+            attempts = list(self._attempts.values())
+            self._attempts.clear()
+        for attempt in attempts:
+            _give_back(attempt)
+
+    # --- load control -----------------------------------------------------------
+
+    def set_backpressure(
+        self, active: bool, retry_after_seconds: int = 1, *, correlation_id: str = ""
+    ) -> None:
+        """Have new jobs refused, or accepted again, by every process; a restart changes nothing.
+
+        Raises:
+            BadInput: `retry_after_seconds` is less than 1.
+        """
+        if retry_after_seconds < 1:
+            raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
+        self.tables.set_backpressure(
+            Backpressure(active, retry_after_seconds, correlation_id=correlation_id)
+        )
+
+    def backpressure(self) -> Backpressure:
+        """Answer what was set last, by whichever process."""
+        return self.tables.backpressure()
+
+    # --- inside -----------------------------------------------------------------
+
+    def _row(self, job_id: str) -> JobRow:
+        try:
+            row = self.engine.open().store.find_job(from_text(job_id))
+        except BadInput:
+            raise JobNotFound(job_id) from None
+        if row is None or row.flow != FLOW:
+            raise JobNotFound(job_id)
+        return row
+
+    def _view(self, row: JobRow) -> PdfJob:
+        job_id = to_text(row.id)
+        given = self.engine.payload(job_id, reveal=True)
+        times = _times_of(self.engine.trail(job_id))
+        status = STATUSES[row.state]
+        report = self.find_report(job_id) if row.has_results else None
+        owners = self.tables.owners(job_id) | ({row.submitter} if row.submitter else set())
+        return PdfJob(
+            job_id, row.dedup_key or given["job_key"], status, given["template_name"],
+            given["payload"], created_at=to_datetime(row.created_at),
+            artifact_key=None if report is None else report.get("artifact_key"),
+            **times, tenant_id=row.tenant, owners=frozenset(owners), attempt_id=row.token,
+            heartbeat_at=self._heard_of(row) if status is PdfJobStatus.RUNNING else None,
+            correlation_id=given.get("correlation_id", ""),
+        )  # fmt: skip
+
+    def _heard_of(self, row: JobRow) -> Any:
+        renewed = (w.renewed_at for w in self.engine.store.workers() if w.id == row.leased_by)
+        return next(map(to_datetime, renewed), None)
+
+    def _usable(self, job_id: str) -> PdfJob | None:
+        """Answer the job that holds a key if a repeat may have it; else free the key."""
+        try:
+            job = self._view(self._row(job_id))
+        except JobNotFound:
+            return None
+        if job.status in (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
+            return job
+        if job.status is PdfJobStatus.SUCCEEDED:
+            if job.artifact_key is not None and self.artifacts.exists(job.artifact_key):
+                return job
+            note = "its artifact is gone, and it is asked for again"
+        elif job.status is PdfJobStatus.FAILED:
+            note = "it is held, and asked for again"
+        else:
+            return None
+        # Where somebody else was faster the next look sees what they did.
+        with suppress(InvalidTransition):
+            self.expire(job_id, job.status, actor=_STORE, note=note)
+        return None
+
+    def _call_back(self, job: PdfJob, callback_url: str, root: str) -> None:
+        if callback_url:
+            self.callbacks.add(Wanted(job.job_id, callback_url, root))
+
+    def _owned(self, job: PdfJob, actor: str) -> PdfJob:
+        if not actor or actor in job.owners:
+            return job
+        self.tables.add_owner(job.job_id, actor)
+        return self.get_job(job.job_id)
+
+    def _claim(self, job: PdfJob) -> None:
+        attempt = self.engine.take(job.job_id, worker=_STORE, lease=self.config.lease)
+        if attempt is None:
+            _refuse(job, PdfJobStatus.RUNNING, "somebody else has it, or it is not due yet")
+        with self._lock:
+            lapsed = self._attempts.get(job.job_id)
+            self._attempts[job.job_id] = attempt
+        _give_back(lapsed)
+
+    def _end(
+        self,
+        job: PdfJob,
+        wanted: PdfJobStatus,
+        *,
+        report: Mapping[str, Any] | None = None,
+        code: PdfErrorCode = PdfErrorCode.UNKNOWN,
+        detail: str = "",
+    ) -> None:
+        with self._lock:
+            attempt = self._attempts.pop(job.job_id, None)
+        if attempt is None:
+            _refuse(job, wanted, "another worker runs it")
+        try:
+            if wanted is PdfJobStatus.SUCCEEDED:
+                attempt.finish(dict(report or {}))
+            else:
+                attempt.fail(pdf_error("set by hand", code=code, detail=detail))
+        except StaleJob as error:
+            raise InvalidTransition(str(error), state=job.status) from error
+
+    def _retry(self, job: PdfJob, actor: str) -> None:
+        row = self._row(job.job_id)
+        try:
+            if row.state == "held":
+                self.engine.release(job.job_id, actor=actor)
+            else:
+                self.engine.retry(job.job_id, actor=actor)
+        except (KeyTaken, StaleJob) as error:
+            raise InvalidTransition(str(error), state=row.state) from error
+
+
+_MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
+
+
+def _give_back(attempt: Attempt | None) -> None:
+    """End an attempt that came to nothing; where its lease has lapsed somebody else has the job."""
+    if attempt is not None:
+        with suppress(StaleJob):
+            attempt.give_back()
+
+
+def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:
+    """Read what the trail tells of the latest attempt, and how many there were before it."""
+    latest: dict[str, Any] = {}
+    retries = 0
+    for event in trail:
+        for entry in entries_of(event):
+            if entry.status is PdfJobStatus.QUEUED:
+                latest = {}
+                retries += entry.is_retry
+            elif entry.status is PdfJobStatus.RUNNING:
+                latest = {"started_at": event.at}
+            elif entry.status is not PdfJobStatus.EXPIRED:
+                latest |= {
+                    "finished_at": event.at,
+                    "error_code": entry.error_code,
+                    "error_detail": entry.error_detail,
+                }
+    return {**latest, "retry_count": retries}
+
+
+def _refuse(job: PdfJob, wanted: PdfJobStatus, why: str = "") -> NoReturn:
+    said = f": {why}" if why else ""
+    raise InvalidTransition(
+        f'job {job.job_id} is "{job.status}" and cannot become "{wanted}"{said}', state=job.status
+    )

@@ -1,0 +1,121 @@
+"""The words of PDF rendering: what a job may be, how it may fail, what a caller may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from ulak.errors import UlakError
+
+
+class PdfJobStatus(StrEnum):
+    """Where a job stands; the states of the flow."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class PdfErrorCode(StrEnum):
+    """Why a job failed, or a request was refused; a closed set."""
+
+    BROWSER_LAUNCH_FAILED = "BROWSER_LAUNCH_FAILED"
+    NAVIGATION_TIMEOUT = "NAVIGATION_TIMEOUT"
+    TEMPLATE_ERROR = "TEMPLATE_ERROR"
+    UNSUPPORTED_PLATFORM = "UNSUPPORTED_PLATFORM"
+    UNKNOWN = "UNKNOWN"
+    PDF_RENDER_UNAVAILABLE = "PDF_RENDER_UNAVAILABLE"
+    """Of the API alone, never of a job."""
+    BACKPRESSURE_ACTIVE = "BACKPRESSURE_ACTIVE"
+    """Of the API alone, never of a job."""
+
+
+TRANSIENT_ERRORS: Final = frozenset(
+    {PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.NAVIGATION_TIMEOUT}
+)
+MAX_RETRIES: Final = 2
+
+
+def should_retry(
+    error_code: PdfErrorCode, retry_count: int, *, max_retries: int = MAX_RETRIES
+) -> bool:
+    """Tell whether an attempt that failed so is followed by another."""
+    return error_code in TRANSIENT_ERRORS and retry_count < max_retries
+
+
+class PdfError(UlakError):
+    """An attempt or a request failed, with a code of the closed set.
+
+    Args:
+        message: For people; without variables, HTML, keys or tokens.
+        code: Of the closed set.
+        detail: A stable word for what exactly happened, as `artifact_write_failed`.
+    """
+
+    def __init__(self, message: str, *, code: PdfErrorCode, detail: str = "") -> None:
+        # The trail keeps the text alone: the detail is part of it, so that it can be read there.
+        super().__init__(f"{message} ({detail})" if detail else message)
+        self.code = str(code)
+        self.detail = detail
+
+
+class TransientPdfError(PdfError):
+    """Another attempt may succeed: the browser did not start, or time ran out."""
+
+
+class PermanentPdfError(PdfError):
+    """Another attempt would fail the same way."""
+
+
+class WrongVariables(PermanentPdfError):
+    """Variables are not what a template declares.
+
+    Args:
+        template: Its name.
+        wrong: For each variable what is wrong with it, never a value; the first ten are told.
+    """
+
+    def __init__(self, template: str, wrong: list[tuple[str, str]]) -> None:
+        self.wrong = wrong[:10]
+        told = "; ".join(f"{name} {message}" for name, message in self.wrong)
+        super().__init__(
+            f"template {template!r}: {told}", code=PdfErrorCode.TEMPLATE_ERROR, detail="variables"
+        )
+
+
+def pdf_error(message: str, *, code: PdfErrorCode, detail: str = "") -> PdfError:
+    """Make the error of a code, of the class that says whether it is worth another attempt."""
+    kind = TransientPdfError if code in TRANSIENT_ERRORS else PermanentPdfError
+    return kind(message, code=code, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class PdfJob:
+    """A job as its store shows it."""
+
+    job_id: str
+    job_key: str
+    status: PdfJobStatus
+    template_name: str
+    payload: dict[str, Any] = field(repr=False)
+    _: KW_ONLY
+    created_at: datetime
+    artifact_key: str | None = None
+    error_code: PdfErrorCode | None = None
+    retry_count: int = 0
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    tenant_id: str = ""
+    owners: frozenset[str] = frozenset()
+    attempt_id: int = 0
+    """Rises with every claim; a late writer with an older one is refused."""
+    heartbeat_at: datetime | None = None
+    """When the worker that runs it was last heard of."""
+    error_detail: str = ""
+    """A stable word for what exactly failed, as `artifact_write_failed`; '' when there is none."""
+    correlation_id: str = ""
+    """Of the request that created it."""

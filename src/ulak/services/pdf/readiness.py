@@ -1,0 +1,111 @@
+"""Whether PDFs can be rendered, and by what: for probes and for people.
+
+Apart from `/health/ready`, which tells of this process: a balancer that took every API away while
+no worker lives would take the fail-safe away with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+import ulak
+from ulak.errors import UlakError
+from ulak.services.pdf.downloads import Reader
+from ulak.services.pdf.envelope import PdfRoute, Refusal
+from ulak.services.pdf.failsafe import HealthCheck
+from ulak.services.pdf.jobs import PdfJobStore
+from ulak.services.pdf.model import PdfErrorCode
+from ulak.services.pdf.totals import BROWSER, NO_BROWSER, Figures, Totals
+from ulak.web.answers import answer
+from ulak.web.problems import problem
+
+OK: Final = "ok"
+UNKNOWN: Final = "unknown"
+# As long as the other probes wait.
+PATIENCE_S: Final = 2.0
+_FRESH: Final = {"Cache-Control": "no-store"}
+
+
+class PdfReady(BaseModel):
+    """Everything that a render needs is there."""
+
+    status: str = Field(examples=["ready"])
+    checks: dict[str, str] = Field(
+        description="`store`, `storage`, `workers` and `browser`: ok, or what is wrong; a browser "
+        "of which no worker has told yet is unknown.",
+        examples=[{"store": "ok", "storage": "ok", "workers": "ok", "browser": "ok"}],
+    )
+
+
+class Versions(BaseModel):
+    """What is installed, as far as this process can tell."""
+
+    ulak: str = Field(examples=["0.1.0"])
+    engines: dict[str, str | None] = Field(
+        description="The browser that printed last, as its worker told; null before the first.",
+        examples=[{"chromium": "HeadlessChrome/156.0.8078.79"}],
+    )
+
+
+def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> APIRouter:
+    """Make the routes of readiness and version."""
+    routes = APIRouter(route_class=PdfRoute)
+    reader = Reader(at_once=1, patience_s=PATIENCE_S)
+
+    async def storage() -> str:
+        try:
+            await reader.read("", jobs.artifacts.backend.check)
+        except (Refusal, UlakError):
+            return "artifacts cannot be kept or read now"
+        return OK
+
+    async def told() -> Figures | None:
+        try:
+            return await reader.read("", totals.fold)
+        except (Refusal, UlakError):
+            return None
+
+    @routes.get("/pdf/ready", response_model=PdfReady)
+    async def ready(request: Request) -> Response:
+        """Tell whether PDFs are rendered now: the store, the storage, a worker that was heard of
+        lately, and how its browser last started. 503 says what is missing."""
+        found = await asyncio.to_thread(health.look)
+        checks = {
+            "store": OK if found.store_answers else "it does not answer",
+            "storage": await storage(),
+            "workers": OK if found.workers else "none was heard of lately",
+            "browser": _browser_in(await told() if found.store_answers else None),
+        }
+        if wrong := {n: said for n, said in checks.items() if said not in (OK, UNKNOWN)}:
+            return problem(
+                request, HTTPStatus.SERVICE_UNAVAILABLE,
+                code=PdfErrorCode.PDF_RENDER_UNAVAILABLE.lower().replace("_", "-"),
+                detail="; ".join(f"{name}: {said}" for name, said in wrong.items()),
+                headers=_FRESH, checks=checks,
+            )  # fmt: skip
+        return answer({"status": "ready", "checks": checks}, headers=_FRESH)
+
+    @routes.get("/version", response_model=Versions)
+    async def version() -> Response:
+        """Tell the release of ulak, and the browser that printed last."""
+        figures = await told()
+        browser = None if figures is None else figures.told.get(BROWSER)
+        engines: dict[str, Any] = {"chromium": None if browser is None else browser.text}
+        return answer({"ulak": ulak.__version__, "engines": engines}, headers=_FRESH)
+
+    return routes
+
+
+def _browser_in(figures: Figures | None) -> str:
+    """Answer how a browser last started, by what the trail says."""
+    if figures is None:
+        return UNKNOWN
+    printed, failed = figures.told.get(BROWSER), figures.told.get(NO_BROWSER)
+    if failed is not None and (printed is None or failed.at > printed.at):
+        return f"the last start failed with {failed.text}"
+    return UNKNOWN if printed is None else OK

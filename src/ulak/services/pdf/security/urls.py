@@ -1,0 +1,259 @@
+"""What a URL says, in one spelling, and whether an allow-list lets it through.
+
+Browsers, servers and resolvers read the same URL in different ways; an allow-list is worth only as
+much as the agreement between them. So a URL is read here as browsers do (WHATWG), written in one
+spelling, and what could be read in two ways is refused. The spelling is what patterns see *and*
+what is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Final
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+import idna
+
+from ulak.services.pdf.document import UrlBlocked
+from ulak.services.pdf.security.patterns import Pattern
+
+LONGEST: Final = 2_048
+"""Characters of a URL. Longer ones are refused: old servers cut there, and matching costs by it."""
+PORTS: Final = {"http": 80, "https": 443}
+HIGHEST_PORT: Final = 65535
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMERIC: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_ENCODED: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_IN_PATH: Final = "!$%&'()*+,;=:@/"
+_IN_QUERY: Final = "!$%&'()*+,;=:@/?"
+_LONGEST_HOST: Final = 253
+
+
+class BadUrl(ValueError):
+    """A URL cannot be used; the message says why, and holds nothing of the URL."""
+
+
+class BadScheme(BadUrl):
+    """The URL is none of http or https."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A URL of http or https in one spelling, without a fragment."""
+
+    scheme: str
+    host: str
+    """Lower case, ASCII; of an address its usual form, without brackets."""
+    port: int
+    target: str
+    """Path and query."""
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as the `Host` header says them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+class UrlPatterns:
+    """An allow-list: patterns over whole URLs in their one spelling.
+
+    Raises:
+        BadInput: a pattern cannot be read, or may take more than linear time.
+    """
+
+    __slots__ = ("_patterns",)
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(map(Pattern, patterns))
+
+    def check(self, url: str) -> Url:
+        """Read a URL and answer it if one of the patterns matches all of it.
+
+        Raises:
+            UrlBlocked: `scheme` or `allowlist`; what cannot be read is in no list.
+        """
+        try:
+            read = parse(url)
+        except BadScheme:
+            raise UrlBlocked("scheme") from None
+        except BadUrl:
+            raise UrlBlocked("allowlist") from None
+        text = str(read)
+        if not any(pattern.fullmatch(text) for pattern in self._patterns):
+            raise UrlBlocked("allowlist")
+        return read
+
+
+def validate_url(url: str, patterns: Iterable[str]) -> str:
+    """Answer a URL in its one spelling if an allow-list lets it through; an empty one lets none.
+
+    Only http and https pass, whatever the patterns say. Takes time linear in the URL's length,
+    and a URL that is longer than `LONGEST` is refused unread.
+
+    Raises:
+        UrlBlocked: `scheme` or `allowlist`.
+        BadInput: a pattern cannot be read, or may take more than linear time.
+    """
+    return str(UrlPatterns(patterns).check(url))
+
+
+def normalise(url: str) -> str:
+    """Write a URL in its one spelling; writing it so twice changes nothing.
+
+    Raises:
+        BadUrl: see `parse`.
+    """
+    return str(parse(url))
+
+
+def parse(url: str) -> Url:
+    """Read a URL as browsers do, and refuse what others may read differently.
+
+    Scheme and host become lower case, the host IDNA, numeric hosts addresses; a default port, a
+    fragment and dot segments go away; percent signs stay only where they are needed.
+
+    Raises:
+        BadScheme: it is no URL of http or https.
+        BadUrl: it is too long, holds credentials, control characters, white space or backslashes
+            before its query, an IPv6 zone, or a host or port that is none.
+    """
+    if len(url) > LONGEST:
+        raise BadUrl(f"the URL is longer than {LONGEST} characters")
+    # Browsers drop tabs and line ends and cut white space off; others read on.
+    if any(c <= " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in url):
+        raise BadUrl("the URL holds white space, a control character or half a character")
+    found = _SCHEME.match(url)
+    scheme = found[1].lower() if found else ""
+    if not found or scheme not in PORTS:
+        raise BadScheme("only http and https can be fetched")
+    rest, _, _ = url[found.end() :].partition("#")
+    before, question, query = rest.partition("?")
+    if "\\" in before:
+        raise BadUrl("the URL holds a backslash, which is a slash to some")
+    if not before.startswith("//"):
+        raise BadUrl("the URL names no host")
+    authority, slash, path = before[2:].partition("/")
+    host, port = _authority(authority, PORTS[scheme])
+    target = _path(slash + path) + question + _spelling(query, _IN_QUERY)
+    result = Url(scheme, host, port, target)
+    if len(str(result)) > LONGEST:
+        raise BadUrl(f"the URL is longer than {LONGEST} characters")
+    return result
+
+
+def _authority(authority: str, default: int) -> tuple[str, int]:
+    if "@" in authority or "%40" in authority:
+        raise BadUrl("the URL holds a user name")
+    if authority.startswith("["):
+        inside, bracket, after = authority[1:].partition("]")
+        host = _address_6(inside)
+        if not bracket or (after and not after.startswith(":")):
+            raise BadUrl("the URL's address has no end")
+        return host, _port(after[1:], default)
+    host, colon, port = authority.partition(":")
+    return _host(host), _port(port if colon else "", default)
+
+
+def _port(text: str, default: int) -> int:
+    if not text:
+        return default
+    # isdigit alone takes the digits of every script.
+    if not (text.isascii() and text.isdigit()) or len(text) > 5:
+        raise BadUrl("the URL's port is no number")
+    if not 0 < int(text) <= HIGHEST_PORT:
+        raise BadUrl(f"the URL's port is not between 1 and {HIGHEST_PORT}")
+    return int(text)
+
+
+def _address_6(text: str) -> str:
+    if "%" in text:
+        raise BadUrl("the URL's address has a zone")
+    try:
+        return IPv6Address(text).compressed
+    except AddressValueError:
+        raise BadUrl("the URL's address is none") from None
+
+
+def _host(text: str) -> str:
+    """Answer a host's name in ASCII, or the address that it writes as a number."""
+    try:
+        # Browsers decode it once; a percent sign that is left then is refused as any other.
+        decoded = unquote_to_bytes(text).decode()
+        host = decoded.lower() if decoded.isascii() else idna.uts46_remap(decoded, std3_rules=False)
+        host = host.removesuffix(".")
+        labels = host.split(".")
+        if _NUMERIC.fullmatch(labels[-1]):
+            return _address_4(labels)
+        if not host.isascii() or any(label.startswith("xn--") for label in labels):
+            host = idna.encode(host).decode()
+    except UnicodeError:  # idna's own error is one
+        raise BadUrl("the URL's host is no name") from None
+    if len(host) > _LONGEST_HOST or not all(map(_LABEL.fullmatch, host.split("."))):
+        raise BadUrl("the URL's host is no name")
+    return host
+
+
+def _address_4(parts: list[str]) -> str:
+    """Read `2130706433`, `0177.0.0.1`, `0x7f.1` and the like as resolvers do."""
+    if len(parts) > 4 or not all(map(_NUMERIC.fullmatch, parts)):
+        raise BadUrl("the URL's host ends like an address and is none")
+    try:
+        numbers = [_number(part) for part in parts]
+    except ValueError:
+        raise BadUrl("the URL's host is an address with a number that is none") from None
+    *firsts, last = numbers
+    if any(number > 255 for number in firsts) or last >= 256 ** (5 - len(parts)):
+        raise BadUrl("the URL's host is an address with a number that is too large")
+    value = last
+    for place, number in enumerate(firsts):
+        value += number << (8 * (3 - place))
+    return str(IPv4Address(value))
+
+
+def _number(text: str) -> int:
+    if text.startswith("0x"):
+        return int(text[2:] or "0", 16)
+    return int(text, 8 if text.startswith("0") and len(text) > 1 else 10)
+
+
+def _path(path: str) -> str:
+    """Resolve dot segments, `%2e` included, and spell the rest."""
+    kept: list[str] = []
+    segments = path.split("/")[1:] or [""]
+    for place, segment in enumerate(segments):
+        spelt = _spelling(segment, _IN_PATH)
+        if spelt not in (".", ".."):
+            kept.append(spelt)
+            continue
+        if spelt == "..":
+            del kept[-1:]
+        if place == len(segments) - 1:
+            kept.append("")
+    for segment in kept:
+        # `..%2f` is one segment to a browser and a way up to a server that decodes first.
+        hidden = re.split(r"[/\\]", unquote(segment))
+        if len(hidden) > 1 and {".", ".."} & set(hidden):
+            raise BadUrl("the URL's path hides dot segments behind an encoded slash")
+    return "/" + "/".join(kept)
+
+
+def _spelling(text: str, safe: str) -> str:
+    """Encode what must be, decode what need not be, and write the rest in upper case."""
+
+    def respell(found: re.Match[str]) -> str:
+        character = chr(int(found[1], 16))
+        return character if character in _UNRESERVED else found[0].upper()
+
+    # A bare percent sign could become an encoding together with what is decoded after it.
+    return _ENCODED.sub(respell, _BARE_PERCENT.sub("%25", quote(text, safe=safe)))

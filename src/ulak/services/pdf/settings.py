@@ -1,0 +1,430 @@
+"""The settings of PDF rendering, by the names that its specification gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from ulak.errors import BadInput
+from ulak.services.pdf.document import Limits, Times
+from ulak.settings import ENVIRONMENTS, Settings, read_variables, variable
+
+Policy = Literal["strict", "degrade"]
+Backend = Literal["local", "s3"]
+DriverName = Literal["devtools", "playwright"]
+
+LAUNCH_TIMEOUT: Final = timedelta(seconds=10)
+"""How long a browser may take to start; fixed by the specification."""
+TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+SHORTEST_SECRET: Final = 32
+"""Characters of a secret that signs; shorter ones can be guessed."""
+_MIB: Final = 1024 * 1024
+_YEAR: Final = 366 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class PdfSecurityConfig:
+    """What templates and pages may do."""
+
+    _: KW_ONLY
+    template_allowlist: frozenset[str] = frozenset()
+    """Templates that may be rendered; empty rejects every one."""
+    url_allowlist: tuple[str, ...] = ()
+    """Regular expressions, each matched against a whole normalised URL; empty is no network."""
+    internal_hosts: frozenset[str] = frozenset()
+    """Hosts of either URL allow-list that may have addresses which are not public."""
+    callback_allowlist: tuple[str, ...] = ()
+    """As `url_allowlist`, for the URLs that are told of the end of jobs; empty is none."""
+    extra_headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """By host, what is sent along with what pages load from there: tokens, mostly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PdfRenderConfig:
+    """What is in force. `load` reads it; tests and programs may make one."""
+
+    _: KW_ONLY
+    env: str = "dev"
+    security: PdfSecurityConfig = field(default_factory=PdfSecurityConfig)
+    hard_timeout: timedelta = timedelta(seconds=60)
+    """How long an attempt may take when its request says nothing."""
+    max_timeout: timedelta = timedelta(seconds=300)
+    """The most that `options.timeout` may ask for."""
+    graceful_cancel_offset: timedelta = timedelta(seconds=5)
+    lease: timedelta = timedelta(seconds=30)
+    """So long after its last sign of life a worker is lost, and its attempts have failed."""
+    sweep: timedelta = timedelta(seconds=30)
+    """How long a job may be due before a queue of another make is told of it again."""
+    heartbeat_limit: timedelta = timedelta(seconds=15)
+    """A worker not heard of for longer is not counted on."""
+    max_retries: int = 2
+    retry_base: timedelta = timedelta(seconds=1)
+    retry_max: timedelta = timedelta(seconds=30)
+    artifact_tries: int = 3
+    artifact_ttl: timedelta = timedelta(days=1)
+    cleanup_interval: timedelta = timedelta(hours=1)
+    grace: timedelta = timedelta(days=1)
+    """How long expired records are kept, so that clients see that they were there."""
+    fail_safe_policy: Policy = "strict"
+    limits: Limits = field(default_factory=Limits)
+    max_payload_bytes: int = 262_144
+    storage_backend: Backend = "local"
+    artifact_dir: Path = Path("artifacts")
+    """Files land in its `pdfs/`."""
+    s3: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The `S3_*` variables that are set, by their names."""
+    encryption_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """With keys artifacts are encrypted, with the first of them; by their ids."""
+    template_dir: Path | None = None
+    """Templates of the operator's own, beside those that are shipped."""
+    concurrency: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Pages at once in one worker."""
+    recycle_after: int = 100
+    """Renders after which a browser is replaced; 0 never."""
+    driver: DriverName = "playwright"
+    chromium: Path | None = None
+    """The browser's program; None looks for it."""
+    callback_secret: str = field(default="", repr=False)
+    """What callbacks are signed with."""
+
+    @property
+    def times(self) -> Times:
+        """The times of an attempt whose request says nothing."""
+        return self.times_for(None)
+
+    @property
+    def stage_timeout(self) -> timedelta:
+        """Above the largest hard timeout with everything around it, so that the worker's own
+        limits always come first."""
+        return self.max_timeout + LAUNCH_TIMEOUT + timedelta(seconds=60)
+
+    def times_for(self, timeout_s: int | None) -> Times:
+        """Answer the times of an attempt.
+
+        Args:
+            timeout_s: What the request asked for; None for the configured hard timeout.
+
+        Raises:
+            BadInput: it is not above the graceful offset, or above the largest.
+        """
+        if timeout_s is None:
+            return Times(self.hard_timeout, self.graceful_cancel_offset)
+        least, most = _seconds(self.graceful_cancel_offset), _seconds(self.max_timeout)
+        if isinstance(timeout_s, bool) or not least < timeout_s <= most:
+            raise BadInput(f"a timeout is a whole number of seconds from {least + 1} to {most}")
+        return Times(timedelta(seconds=timeout_s), self.graceful_cancel_offset)
+
+
+def load(
+    environ: Mapping[str, str] | None = None, platform: Settings | None = None
+) -> PdfRenderConfig:
+    """Read the settings of this process.
+
+    Args:
+        environ: The environment, by default the process's own.
+        platform: The platform's settings: the environment, the data folder, the secret.
+
+    Raises:
+        BadInput: naming every value that cannot be used and everything that is missing.
+    """
+    platform = Settings() if platform is None else platform
+    wrong: list[str] = []
+    found: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        # One at a time, so that what does not fit together is told along with what cannot be read.
+        try:
+            found |= read_variables({name: read}, environ)
+        except BadInput as error:
+            wrong.append(str(error))
+    config = _made(found, platform)
+    wrong += _misfits(config)
+    if config.env == "production":
+        wrong += _lacking_in_production(config, platform)
+    if wrong:
+        raise BadInput("; ".join(wrong))
+    return config
+
+
+def values_of(config: PdfRenderConfig) -> dict[str, Any]:
+    """Answer every setting in force by its variable."""
+    return (
+        {name: getattr(config, field) for name, field in _FIELDS.items()}
+        | {name: getattr(config.limits, field) for name, field in _LIMITS.items()}
+        | {name: getattr(config.security, field) for name, field in _SECURITY.items()}
+        | {name: config.s3.get(name, "") for name in S3_VARIABLES}
+    )
+
+
+def variables_set(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Answer which variables are set."""
+    return frozenset(read_variables(dict.fromkeys(_READERS, str), environ))
+
+
+def _made(found: Mapping[str, Any], platform: Settings) -> PdfRenderConfig:
+    fields = {_FIELDS[name]: value for name, value in found.items() if name in _FIELDS}
+    limits = {_LIMITS[name]: value for name, value in found.items() if name in _LIMITS}
+    security = {_SECURITY[name]: value for name, value in found.items() if name in _SECURITY}
+    # The platform's own default is a hidden folder, and these are files that people open.
+    data = Path() if platform.source("data") == "default" else platform.data
+    return PdfRenderConfig(
+        **{"env": platform.env, "artifact_dir": data / "artifacts", **fields},
+        limits=Limits(**limits),
+        security=PdfSecurityConfig(**security),
+        s3={name: found[name] for name in S3_VARIABLES if name in found},
+    )
+
+
+def _misfits(config: PdfRenderConfig) -> list[str]:
+    wrong: list[str] = []
+    if config.graceful_cancel_offset >= config.hard_timeout:
+        wrong.append(
+            f"PDF_HARD_TIMEOUT is {_seconds(config.hard_timeout)} s, and the page is asked to "
+            f"close {_seconds(config.graceful_cancel_offset)} s before; raise it, or lower "
+            "PDF_GRACEFUL_CANCEL_OFFSET"
+        )
+    if config.hard_timeout > config.max_timeout:
+        wrong.append(
+            f"PDF_HARD_TIMEOUT is {_seconds(config.hard_timeout)} s, above PDF_MAX_TIMEOUT, which "
+            f"is {_seconds(config.max_timeout)} s; lower it, or raise the other"
+        )
+    if config.retry_base > config.retry_max:
+        wrong.append("PDF_RETRY_BASE_SECONDS is above PDF_RETRY_MAX_SECONDS; lower it")
+    if config.security.callback_allowlist and not config.callback_secret:
+        wrong.append(
+            "PDF_CALLBACK_ALLOWLIST lets callbacks be sent, and nothing signs them; set "
+            "PDF_CALLBACK_SECRET"
+        )
+    if config.storage_backend == "s3" and "S3_BUCKET" not in config.s3:
+        wrong.append("PDF_STORAGE_BACKEND=s3 needs S3_BUCKET; set it")
+    return wrong
+
+
+def _lacking_in_production(config: PdfRenderConfig, platform: Settings) -> list[str]:
+    """Production never falls back: to a disk that goes with the machine, or to anybody's page."""
+    wrong: list[str] = []
+    if config.storage_backend != "s3":
+        wrong.append(
+            "in production artifacts are kept in a bucket: set PDF_STORAGE_BACKEND=s3 and S3_BUCKET"
+        )
+    if not config.security.template_allowlist:
+        wrong.append(
+            "in production the templates that may be rendered are named: set PDF_TEMPLATE_ALLOWLIST"
+        )
+    if not platform.secret:
+        wrong.append(
+            f"in production every caller is authenticated: set {variable('secret')}, the same for "
+            "every process"
+        )
+    return wrong
+
+
+def _seconds(span: timedelta) -> int:
+    return int(span.total_seconds())
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        # Twelve digits are more than any of these takes, and int() of a million takes its time.
+        good = text.isascii() and text.isdigit() and len(text) <= 12
+        if not good or not least <= int(text) <= most:
+            raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _span(least: int, most: int = _YEAR) -> Callable[[str], timedelta]:
+    number = _number(least, most)
+    return lambda text: timedelta(seconds=number(text))
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"it is {text[:40]!r}; write {' or '.join(words)}")
+        return text
+
+    return read
+
+
+def _names(text: str) -> frozenset[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not TEMPLATE_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name[:40]!r} is no name of a template; write letters, digits and _ . - with "
+                "commas between names"
+            )
+    return frozenset(names)
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    advice = 'write a JSON list of regular expressions, as ["https://cdn\\\\.example\\\\.org/.*"]'
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise ValueError(f"it is no JSON; {advice}") from None
+    if not isinstance(said, list) or not all(isinstance(one, str) and one for one in said):
+        raise ValueError(f"it is no list of texts; {advice}")
+    # Here and not above: few set it. Refuses what cannot be read, or would take too long.
+    from ulak.services.pdf.security.urls import UrlPatterns
+
+    UrlPatterns(cast(list[str], said))
+    return tuple(cast(list[str], said))
+
+
+def _hosts(text: str) -> frozenset[str]:
+    hosts = [host.strip().lower() for host in text.split(",") if host.strip()]
+    for host in hosts:
+        if not re.fullmatch(r"[a-z0-9.:\[\]-]{1,253}", host):
+            raise ValueError(f"{host[:40]!r} is no host; write names with commas between them")
+    return frozenset(hosts)
+
+
+def _extra_headers(text: str) -> dict[str, dict[str, str]]:
+    advice = 'write a JSON object by host, as {"files.example.org": {"Authorization": "..."}}'
+    try:
+        said = json.loads(text)
+    except ValueError:
+        # Not as the parser says it: that may quote a token.
+        raise ValueError(f"it is no JSON; {advice}") from None
+    if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
+        raise ValueError(f"it is no object of objects; {advice}")
+    # Here and not above: few set it.
+    from ulak.services.pdf.sending import ExtraHeaders
+
+    ExtraHeaders(said)
+    return said
+
+
+def _folder(text: str) -> Path:
+    if "\x00" in text:
+        raise ValueError("write the path of a folder")
+    return Path(text).expanduser()
+
+
+def _folder_that_is_there(text: str) -> Path:
+    folder = _folder(text)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {text[:200]}")
+    return folder
+
+
+def _encryption_keys(text: str) -> dict[str, bytes]:
+    # Here and not above: few set it.
+    from ulak.artifacts.encryption import read_keys
+
+    return read_keys(text)
+
+
+def _program(text: str) -> Path:
+    path = _folder(text)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise ValueError(f"{text[:200]} is no program; write the path of the browser's own binary")
+    return path
+
+
+def _signing_secret(text: str) -> str:
+    if len(text) < SHORTEST_SECRET:
+        raise ValueError(f"write {SHORTEST_SECRET} characters or more, as `openssl rand -hex 32`")
+    return text
+
+
+SECRETS: Final = frozenset(
+    {
+        "PDF_ARTIFACT_ENCRYPTION_KEYS", "PDF_CALLBACK_SECRET", "PDF_EXTRA_HEADERS",
+        "S3_ACCESS_KEY_ID",
+        "S3_SECRET_ACCESS_KEY",
+    }
+)  # fmt: skip
+"""Settings whose values nobody is shown."""
+S3_VARIABLES: Final = (
+    "S3_BUCKET", "S3_ENDPOINT_URL", "S3_REGION", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY",
+    "S3_PREFIX",
+)  # fmt: skip
+
+_FIELDS: Final = {
+    "PDF_ENV": "env",
+    "PDF_HARD_TIMEOUT": "hard_timeout",
+    "PDF_MAX_TIMEOUT": "max_timeout",
+    "PDF_GRACEFUL_CANCEL_OFFSET": "graceful_cancel_offset",
+    "PDF_LEASE_SECONDS": "lease",
+    "PDF_SWEEP_SECONDS": "sweep",
+    "PDF_HEARTBEAT_SECONDS": "heartbeat_limit",
+    "PDF_MAX_RETRIES": "max_retries",
+    "PDF_RETRY_BASE_SECONDS": "retry_base",
+    "PDF_RETRY_MAX_SECONDS": "retry_max",
+    "PDF_ARTIFACT_TRIES": "artifact_tries",
+    "PDF_ARTIFACT_TTL_SECONDS": "artifact_ttl",
+    "PDF_CLEANUP_INTERVAL_SECONDS": "cleanup_interval",
+    "PDF_GRACE_SECONDS": "grace",
+    "PDF_FAIL_SAFE_POLICY": "fail_safe_policy",
+    "PDF_MAX_PAYLOAD_BYTES": "max_payload_bytes",
+    "PDF_STORAGE_BACKEND": "storage_backend",
+    "PDF_ARTIFACT_DIR": "artifact_dir",
+    "PDF_ARTIFACT_ENCRYPTION_KEYS": "encryption_keys",
+    "PDF_TEMPLATE_DIR": "template_dir",
+    "PDF_CONCURRENCY": "concurrency",
+    "PDF_RECYCLE_AFTER": "recycle_after",
+    "PDF_DRIVER": "driver",
+    "PDF_CHROMIUM": "chromium",
+    "PDF_CALLBACK_SECRET": "callback_secret",
+}
+_LIMITS: Final = {
+    "PDF_MAX_HTML_BYTES": "html_bytes",
+    "PDF_MAX_DOM_NODES": "dom_nodes",
+    "PDF_MAX_PAGES": "pages",
+    "PDF_MAX_OUTPUT_BYTES": "output_bytes",
+    "PDF_MAX_MEMORY_BYTES": "memory_bytes",
+}
+_SECURITY: Final = {
+    "PDF_TEMPLATE_ALLOWLIST": "template_allowlist",
+    "PDF_URL_ALLOWLIST": "url_allowlist",
+    "PDF_INTERNAL_HOSTS": "internal_hosts",
+    "PDF_CALLBACK_ALLOWLIST": "callback_allowlist",
+    "PDF_EXTRA_HEADERS": "extra_headers",
+}
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "PDF_ENV": _one_of(*ENVIRONMENTS),
+    "PDF_HARD_TIMEOUT": _span(1, 3600),
+    "PDF_MAX_TIMEOUT": _span(1, 3600),
+    "PDF_GRACEFUL_CANCEL_OFFSET": _span(1, 3600),
+    "PDF_LEASE_SECONDS": _span(1, 3600),
+    "PDF_SWEEP_SECONDS": _span(1, 3600),
+    "PDF_HEARTBEAT_SECONDS": _span(1, 3600),
+    "PDF_MAX_RETRIES": _number(0, 100),
+    "PDF_RETRY_BASE_SECONDS": _span(0, 3600),
+    "PDF_RETRY_MAX_SECONDS": _span(0, 24 * 3600),
+    "PDF_ARTIFACT_TRIES": _number(1, 20),
+    "PDF_ARTIFACT_TTL_SECONDS": _span(1),
+    "PDF_CLEANUP_INTERVAL_SECONDS": _span(1),
+    "PDF_GRACE_SECONDS": _span(0),
+    "PDF_FAIL_SAFE_POLICY": _one_of(*get_args(Policy)),
+    "PDF_MAX_PAYLOAD_BYTES": _number(1, 64 * _MIB),
+    "PDF_STORAGE_BACKEND": _one_of(*get_args(Backend)),
+    "PDF_ARTIFACT_DIR": _folder,
+    "PDF_ARTIFACT_ENCRYPTION_KEYS": _encryption_keys,
+    "PDF_TEMPLATE_DIR": _folder_that_is_there,
+    "PDF_CONCURRENCY": _number(1, 64),
+    "PDF_RECYCLE_AFTER": _number(0, 1_000_000),
+    "PDF_DRIVER": _one_of(*get_args(DriverName)),
+    "PDF_CHROMIUM": _program,
+    "PDF_MAX_HTML_BYTES": _number(1, 1024 * _MIB),
+    "PDF_MAX_DOM_NODES": _number(1, 100_000_000),
+    "PDF_MAX_PAGES": _number(1, 100_000),
+    "PDF_MAX_OUTPUT_BYTES": _number(1, 4096 * _MIB),
+    "PDF_MAX_MEMORY_BYTES": _number(16 * _MIB, 1024 * 1024 * _MIB),
+    "PDF_TEMPLATE_ALLOWLIST": _names,
+    "PDF_URL_ALLOWLIST": _patterns,
+    "PDF_INTERNAL_HOSTS": _hosts,
+    "PDF_CALLBACK_ALLOWLIST": _patterns,
+    "PDF_CALLBACK_SECRET": _signing_secret,
+    "PDF_EXTRA_HEADERS": _extra_headers,
+    **dict.fromkeys(S3_VARIABLES, str),
+}

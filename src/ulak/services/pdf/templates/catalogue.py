@@ -1,0 +1,166 @@
+"""The templates that there are: found in folders, read when they change, filled by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ulak.services.pdf.document import Document, Limits
+from ulak.services.pdf.model import PermanentPdfError
+from ulak.services.pdf.page import NOTHING_SAID, PageOptions
+from ulak.services.pdf.security.names import is_template_name
+from ulak.services.pdf.templates.checking import Complaint, check
+from ulak.services.pdf.templates.folder import (
+    MANIFEST,
+    Signature,
+    Template,
+    read_template,
+    sign,
+)
+from ulak.services.pdf.templates.judging import judge_options, judge_variables
+from ulak.services.pdf.templates.manifest import template_error
+from ulak.services.pdf.templates.program import Program
+
+SHIPPED: Final = Path(__file__).parent / "shipped"
+"""The templates that come with the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    signature: Signature
+    template: Template
+    program: Program | None
+
+
+class Templates:
+    """Templates by name, each a folder of that name with a manifest.
+
+    Which of them may be rendered is not decided here, see `security.validate_template`. A folder
+    that changes is read again at the next use. May be used by any number of threads.
+
+    Args:
+        folders: Where templates lie; of two with one name the first counts. By default those that
+            come with the package.
+        limits: How large a document may become.
+    """
+
+    def __init__(
+        self, folders: Iterable[Path] = (SHIPPED,), *, limits: Limits | None = None
+    ) -> None:
+        self.folders = tuple(folders)
+        self._limits = limits or Limits()
+        self._kept: dict[str, _Kept] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """Answer the names of the templates that there are, in order, broken ones included."""
+        return tuple(
+            sorted(
+                {
+                    path.parent.name
+                    for folder in self.folders
+                    for path in folder.glob(f"*/{MANIFEST}")
+                    if is_template_name(path.parent.name)
+                }
+            )
+        )
+
+    def get(self, name: str) -> Template:
+        """Answer a template.
+
+        Raises:
+            PermanentPdfError: TEMPLATE_ERROR: there is none of this name, or it cannot be read.
+        """
+        return self._read(name).template
+
+    def version(self, name: str) -> str:
+        """Answer the digest of a template's files, which is part of the key of its jobs.
+
+        Raises:
+            PermanentPdfError: as `get`.
+        """
+        return self.get(name).version
+
+    def judge(
+        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
+    ) -> None:
+        """Refuse at once what `render` would refuse of a request, without filling the template.
+
+        Of templates that declare no variables only their page options are judged.
+
+        Raises:
+            WrongVariables: variables are missing, unknown or of another kind.
+            BadPage: the template does not allow a page option.
+            PermanentPdfError: as `get`.
+        """
+        template = self.get(name)
+        judge_options(template, page)
+        judge_variables(template, variables)
+
+    def render(
+        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
+    ) -> Document:
+        """Fill a template; each variable is escaped once.
+
+        Raises:
+            PermanentPdfError: TEMPLATE_ERROR. The message names the template, the line and the
+                name that is missing, and no value.
+            BadPage: the template does not allow a page option.
+        """
+        kept = self._read(name)
+        program = kept.program
+        if program is None:
+            program = Program(kept.template, self._limits)
+            self._kept[name] = _Kept(kept.signature, kept.template, program)
+        return program.fill(variables, page)
+
+    def check(self, name: str, *, patterns: Iterable[str] = ()) -> list[Complaint]:
+        """Say what is wrong with a template; a folder that cannot be read is a complaint too.
+
+        Args:
+            name: Of the template.
+            patterns: The allow-list of URLs that documents may fetch.
+
+        Raises:
+            PermanentPdfError: there is none of this name.
+        """
+        folder = self._folder(name)
+        try:
+            template = read_template(folder)
+            return check(template, patterns=patterns)
+        except PermanentPdfError as error:
+            return [Complaint(name, MANIFEST, None, str(error))]
+
+    def list(self) -> tuple[Template, ...]:
+        """Answer the templates that can be read, by name."""
+        found: dict[str, Template] = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except PermanentPdfError:
+                continue
+        return tuple(found.values())
+
+    def _read(self, name: str) -> _Kept:
+        folder = self._folder(name)
+        try:
+            signature = sign(folder)
+            kept = self._kept.get(name)
+            if kept is None or kept.signature != signature:
+                kept = _Kept(signature, read_template(folder), None)
+                self._kept[name] = kept
+        except OSError as error:
+            raise template_error(
+                name, f" cannot be read: {type(error).__name__}", detail="file"
+            ) from None
+        return kept
+
+    def _folder(self, name: str) -> Path:
+        if is_template_name(name):
+            for folder in self.folders:
+                if (folder / name / MANIFEST).is_file():
+                    return folder / name
+        there = ", ".join(self.names()) or "none"
+        shown = name if is_template_name(name) else "of this name"
+        raise template_error(shown, f" is not there; there are {there}", detail="template_unknown")

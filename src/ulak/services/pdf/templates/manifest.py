@@ -1,0 +1,170 @@
+"""`manifest.toml`: what a template says about itself."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.page import NAMES
+from ulak.services.pdf.paper import PAPERS as PAPERS
+from ulak.services.pdf.paper import read_paper as read_paper
+from ulak.services.pdf.security.escaping import NAME
+
+ENGINES: Final = ("chromium", "weasyprint")
+LANGUAGES: Final = ("en", "tr")
+KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "any": (object,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "list": (list, tuple),
+    "number": (int, float, str),
+    "object": (Mapping,),
+    "text": (str,),
+}
+"""What a variable may be declared as; `?` at the end makes it optional. A number may be written as
+a text, since JSON's own lose the cents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name that a template is filled with."""
+
+    name: str
+    kind: str
+    is_optional: bool
+
+    def takes(self, value: Any) -> bool:
+        """Tell whether a value is of the kind that was declared."""
+        if value is None:
+            return self.is_optional
+        if isinstance(value, bool) and self.kind not in ("boolean", "any"):
+            return False
+        if self.kind == "number" and isinstance(value, str):
+            return is_number(value)
+        return isinstance(value, KINDS[self.kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a template says about itself."""
+
+    _: KW_ONLY
+    version: str
+    title: str
+    description: str = ""
+    engine: str = "chromium"
+    javascript: bool = False
+    paper: tuple[float, float] = PAPERS["A4"]
+    """Width and height in inches, where the style sheet says none."""
+    language: str = "en"
+    """How numbers, dates and capitals are written."""
+    tagged: bool = False
+    outline: bool = False
+    variables: Mapping[str, Variable] | None = None
+    """By name; None when the template takes whatever it is given."""
+    options: tuple[str, ...] = ()
+    """What callers may say about the printed page (`page.NAMES`); by default nothing."""
+
+
+def template_error(name: str, message: str, *, detail: str = "") -> PermanentPdfError:
+    """Make the error of a template, which names it and holds no value."""
+    return PermanentPdfError(
+        f"template {name!r}{message}", code=PdfErrorCode.TEMPLATE_ERROR, detail=detail
+    )
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a plain decimal number."""
+    try:
+        return len(text) <= 64 and Decimal(text).is_finite()
+    except InvalidOperation:
+        return False
+
+
+def read_manifest(name: str, text: str) -> Manifest:
+    """Read the manifest of a template.
+
+    Raises:
+        PermanentPdfError: naming everything that is wrong with it.
+    """
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise template_error(name, f", manifest.toml: {error}", detail="manifest") from None
+    wrong: list[str] = []
+    found: dict[str, Any] = {}
+    for key, read in _READERS.items():
+        if key in said:
+            try:
+                found[key] = read(said.pop(key))
+            except ValueError as error:
+                wrong.append(f"{key}: {error}")
+        elif key in ("version", "title"):
+            wrong.append(f"{key} is missing")
+    wrong += [f"{key} is unknown; known are {', '.join(_READERS)}" for key in said]
+    if wrong:
+        raise template_error(name, f", manifest.toml: {'; '.join(wrong)}", detail="manifest")
+    return Manifest(**found)
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str) or not said.strip():
+        raise ValueError("write a text")
+    return said
+
+
+def _boolean(said: Any) -> bool:
+    if not isinstance(said, bool):
+        raise ValueError("write true or false")
+    return said
+
+
+def _engine(said: Any) -> str:
+    if said not in ENGINES:
+        raise ValueError(f"write one of {', '.join(ENGINES)}")
+    return str(said)
+
+
+def _language(said: Any) -> str:
+    if said not in LANGUAGES:
+        raise ValueError(f"write one of {', '.join(LANGUAGES)}")
+    return str(said)
+
+
+def _options(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list) or any(one not in NAMES for one in said):
+        raise ValueError(f"write a list of what callers may say: {', '.join(NAMES)}")
+    return tuple(dict.fromkeys(map(str, said)))
+
+
+def _variables(said: Any) -> Mapping[str, Variable]:
+    if not isinstance(said, dict):
+        raise ValueError('write a table, as number = "text"')
+    found: dict[str, Variable] = {}
+    for name, kind in said.items():
+        plain = kind.removesuffix("?") if isinstance(kind, str) else ""
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name; names hold letters, digits and underscores")
+        if plain not in KINDS:
+            raise ValueError(f"{name} is none of {', '.join(KINDS)}, with ? at the end if optional")
+        found[name] = Variable(name, plain, plain != kind)
+    return found
+
+
+_READERS: Final = {
+    "version": _text,
+    "title": _text,
+    "description": _text,
+    "engine": _engine,
+    "javascript": _boolean,
+    "paper": read_paper,
+    "language": _language,
+    "tagged": _boolean,
+    "outline": _boolean,
+    "options": _options,
+    "variables": _variables,
+}

@@ -1,0 +1,312 @@
+"""The render worker: from a job's payload to a stored artifact, and the times around it.
+
+It knows no browser: what renders is handed to it, so that this module may be imported anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+from ulak.errors import NotSupported, StaleJob
+from ulak.services.pdf.artifacts import PdfArtifactStore
+from ulak.services.pdf.document import Document, Rendered, Renderer, Times
+from ulak.services.pdf.flow import PdfPayload
+from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
+from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, read_page
+from ulak.services.pdf.settings import PdfRenderConfig
+
+log = logging.getLogger("ulak.pdf")
+
+
+class TemplateSource(Protocol):
+    """Fills templates; `ulak.services.pdf.templates.Templates` is one."""
+
+    def render(
+        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
+    ) -> Document:
+        """Fill a template, each variable escaped once.
+
+        Raises:
+            PdfError: TEMPLATE_ERROR, for any reason.
+            BadPage: the template does not allow a page option.
+        """
+
+    def judge(
+        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
+    ) -> None:
+        """Refuse at once what `render` would refuse of a request, without filling the template.
+
+        Raises:
+            PdfError: TEMPLATE_ERROR: variables are not what the template declares.
+            BadPage: as above.
+        """
+
+    def version(self, name: str) -> str:
+        """Answer the digest of a template's files.
+
+        Raises:
+            PdfError: TEMPLATE_ERROR: there is no such template.
+        """
+
+
+class PdfRenderWorker:
+    """Renders jobs, one call each, as many at once as the renderer has places.
+
+    Args:
+        config: The settings.
+        templates: Fills templates.
+        renderer: Prints documents; the browser pool.
+        artifacts: Keeps what was printed.
+        engine: Whose jobs `process_job` takes; None for a worker that is only handed payloads.
+        monotonic: Tells how long something took, in seconds.
+    """
+
+    def __init__(
+        self,
+        config: PdfRenderConfig,
+        templates: TemplateSource,
+        renderer: Renderer,
+        artifacts: PdfArtifactStore,
+        *,
+        engine: Engine | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.templates = templates
+        self.renderer = renderer
+        self.artifacts = artifacts
+        self._engine = engine
+        self._monotonic = monotonic
+
+    # --- the specification's words ----------------------------------------------
+
+    async def process_job(self, job_id: str) -> Job | None:
+        """Claim one job, render it, store the artifact and finish.
+
+        None when somebody else has it, it is not due or has ended: then nothing was done. An
+        attempt that was given up or taken over meanwhile leaves no artifact.
+
+        Raises:
+            JobNotFound: there is none.
+            StaleJob: its lease was lost, and somebody else has the job.
+        """
+        if self._engine is None:
+            raise NotSupported("this worker has no engine whose jobs it could take")
+        attempt = await asyncio.to_thread(
+            self._engine.take, job_id, worker="pdf", lease=self.config.lease
+        )
+        if attempt is None:
+            return None
+        retry_count = attempt.job.attempt
+        try:
+            report = await self.perform(
+                job_id, attempt.payload, retry_count=retry_count, is_first=attempt.token <= 1
+            )
+        except PdfError as error:
+            return await asyncio.to_thread(attempt.fail, error)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(attempt.give_back)
+            raise
+        try:
+            return await asyncio.to_thread(attempt.finish, report)
+        except StaleJob:
+            # Whoever has it now stores an artifact of its own.
+            await asyncio.to_thread(self._delete, report["artifact_key"])
+            raise
+
+    async def render_html_to_pdf(self, html: str, timeout: timedelta | float) -> bytes:
+        """Print one HTML text within a time, with the fixed settings and without JavaScript.
+
+        Raises:
+            BadInput: the timeout is out of bounds.
+            PdfError: with the code that a job would fail with.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        rendered = await self.renderer.render(
+            Document(html), self.config.times_for(int(seconds))
+        )  # fmt: skip
+        return rendered.pdf
+
+    def validate_template(self, name: str) -> None:
+        """Refuse a template that is not in the allow-list; an empty list refuses every one.
+
+        Raises:
+            PdfError: TEMPLATE_ERROR.
+        """
+        from ulak.services.pdf.security import validate_template
+
+        validate_template(name, self.config.security.template_allowlist)
+
+    def validate_url(self, url: str) -> str:
+        """Answer a URL normalised, if an expression of the allow-list matches all of it.
+
+        Raises:
+            UrlBlocked: with the reason.
+        """
+        from ulak.services.pdf.security import validate_url
+
+        return validate_url(url, self.config.security.url_allowlist)
+
+    def sanitize_payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a payload whose variables are escaped, each exactly once.
+
+        Raises:
+            PdfError: TEMPLATE_ERROR: a key is no name, or it lies too deep.
+        """
+        from ulak.services.pdf.security import sanitize_html_variables
+
+        return {**payload, "variables": sanitize_html_variables(payload.get("variables", {}))}
+
+    # --- one attempt ------------------------------------------------------------
+
+    async def perform(
+        self, job_id: str, given: PdfPayload, *, retry_count: int = 0, is_first: bool = True
+    ) -> dict[str, Any]:
+        """Do the work of one attempt and answer its report, as `PdfJobStore.find_report` shows it.
+
+        Cancelled, it leaves no artifact. What an earlier attempt has left behind - its worker may
+        have died between storing and finishing - is removed once this one's artifact is stored.
+
+        Args:
+            job_id: Whose artifact it is.
+            given: The payload of the job.
+            retry_count: How many attempts have failed before.
+            is_first: Whether nobody has ever had the job before.
+
+        Raises:
+            PdfError: with the code that the attempt fails with; it quotes nothing of the payload.
+        """
+        began = self._monotonic()
+        # Neither of the two others: whoever stops a worker has decided nothing about the job.
+        status, code = "stopped", ""
+        try:
+            rendered, timings = await self._render(given)
+            key, stored_s = await self._store(job_id, rendered.pdf)
+            if not is_first:
+                await asyncio.to_thread(self._remove_others, job_id, key)
+            total = self._monotonic() - began
+            status = "succeeded"
+            return {
+                "artifact_key": key,
+                "sha256": hashlib.sha256(rendered.pdf).hexdigest(),
+                "size": len(rendered.pdf),
+                "pages": rendered.pages,
+                "engine": rendered.engine,
+                "retry_count": retry_count,
+                "timings": {**timings, "store": stored_s, "attempt": total},
+                "blocked": dict(rendered.blocked),
+                "script_errors": list(rendered.script_errors),
+            }
+        except PdfError as error:
+            status, code = "failed", error.code
+            raise
+        except Exception as error:  # noqa: BLE001 - the runner: whatever an attempt raises is its code
+            status, code = "failed", str(PdfErrorCode.UNKNOWN)
+            log.error("an attempt failed unexpectedly", extra={"error": type(error).__name__})
+            # Not what it says, nor where it came from: that may quote the payload.
+            raise pdf_error(
+                f"the attempt failed unexpectedly by a {type(error).__name__}",
+                code=PdfErrorCode.UNKNOWN,
+            ) from None
+        finally:
+            log.info(
+                "an attempt has ended",
+                extra={
+                    "job_id": job_id,
+                    "attempt": retry_count + 1,
+                    "status": status,
+                    "error_code": code,
+                    "duration_ms": round((self._monotonic() - began) * 1000),
+                    "correlation_id": given.correlation_id,
+                },
+            )
+
+    async def _render(self, given: PdfPayload) -> tuple[Rendered, dict[str, float]]:
+        began = self._monotonic()
+        self.validate_template(given.template_name)
+        times = self.config.times_for(given.timeout_s)
+        document = await asyncio.to_thread(self._fill, given)
+        filled_s = self._monotonic() - began
+        # The hard limit is of the attempt: what filling the template took is gone from it.
+        left = times.hard - timedelta(seconds=filled_s)
+        if left <= times.graceful_offset:
+            raise pdf_error(
+                "filling the template took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+            )
+        rendered = await self.renderer.render(document, Times(left, times.graceful_offset))
+        return rendered, {**rendered.timings, "template": filled_s}
+
+    def _fill(self, given: PdfPayload) -> Document:
+        name, asked = given.template_name, given.payload
+        wanted = asked.get("template_version")
+        if wanted and wanted != self.templates.version(name):
+            # The key was made of the other content: what is printed now would answer for it.
+            raise pdf_error(
+                f'the template "{name}" has changed since the job was created; create it again',
+                code=PdfErrorCode.TEMPLATE_ERROR,
+                detail="template_changed",
+            )
+        variables = asked.get("variables", {})
+        if not isinstance(variables, Mapping):
+            raise pdf_error("the variables are no object", code=PdfErrorCode.TEMPLATE_ERROR)
+        try:
+            page = read_page(asked.get("options", {}).get("page", {}))
+            return self.templates.render(name, variables, page)
+        except BadPage as error:
+            raise pdf_error(
+                str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="page_options"
+            ) from None
+
+    async def _store(self, job_id: str, pdf: bytes) -> tuple[str, float]:
+        began = self._monotonic()
+        storing = asyncio.ensure_future(asyncio.to_thread(self.artifacts.store_pdf, job_id, pdf))
+        try:
+            return await asyncio.shield(storing), self._monotonic() - began
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: let it come to its end, and take back what it wrote.
+            await asyncio.wait([storing])
+            if storing.exception() is None:
+                await asyncio.to_thread(self._delete, storing.result())
+            raise
+
+    def _delete(self, key: str) -> None:
+        try:
+            self.artifacts.delete_pdf(key)
+        except Exception as error:  # noqa: BLE001 - the runner: the sweep finds what is left
+            log.warning(
+                "an artifact could not be taken back", extra={"error": type(error).__name__}
+            )
+
+    def _remove_others(self, job_id: str, key: str) -> None:
+        try:
+            self.artifacts.delete_others(job_id, keep=key)
+        except Exception as error:  # noqa: BLE001 - the runner: the sweep finds what is left
+            log.warning(
+                "what an earlier attempt left could not be removed",
+                extra={"job_id": job_id, "error": type(error).__name__},
+            )
+
+
+@asynccontextmanager
+async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[PdfRenderWorker]:
+    """Open the worker of a process that renders: templates, artifacts and a browser.
+
+    Raises:
+        BadInput: an expression of the URL allow-list cannot be used.
+    """
+    from ulak.services.pdf.configuration import artifacts_of, open_renderer, templates_of
+
+    async with open_renderer(config) as renderer:
+        yield PdfRenderWorker(
+            config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
+            engine=engine,
+        )  # fmt: skip

@@ -1,0 +1,150 @@
+"""Every request of a page is put to the fetcher, whatever the page does to get around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from tests.services.pdf.browser.yard import Afar, a_pool, text_of
+from ulak.services.pdf.document import Document, Fetched, NoNetwork, Reason, Rendered, Times
+
+GO = "http://afar.test"
+WITHOUT_SCRIPTS = {
+    "image": f"<img src={GO}/x>",
+    "style sheet": f"<link rel=stylesheet href={GO}/x>",
+    "background": f"<body style='background: url({GO}/x)'>",
+    "frame": f"<iframe src={GO}/x></iframe>",
+    "image of a frame": f"<iframe srcdoc='<img src={GO}/x>'></iframe>",
+    "image of a frame of data": f"<iframe src='data:text/html,<img src={GO}/x>'></iframe>",
+    "object": f"<object data={GO}/x></object>",
+}
+WITH_SCRIPTS = {
+    "fetch": f"fetch('{GO}/x')",
+    "navigation": f"location = '{GO}/x'",
+    "popup": f"window.open('{GO}/x')",
+    "image of a popup": f"open('about:blank').document.write('<img src={GO}/x>')",
+    "form": "document.body.append(Object.assign(document.createElement('form'),"
+    f"{{action: '{GO}/x'}})); document.forms[0].submit()",
+    "worker": f"new Worker(URL.createObjectURL(new Blob([`fetch('{GO}/x').catch(() => 0)`])))",
+}
+
+
+class Counting(NoNetwork):
+    """Refuses, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+
+    async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
+        self.urls.append(url)
+        return await super().fetch(url, method=method, headers=headers)
+
+
+def refused(html: str, *, javascript: bool = False) -> tuple[Rendered, list[str]]:
+    counting, told = Counting(), Counter[Reason]()
+
+    async def render() -> Rendered:
+        def count(reason: Reason) -> None:
+            told[reason] += 1
+
+        async with a_pool(fetcher=counting, on_blocked=count) as pool:
+            # In the first page of a browser that is just born a frame may ask before its requests
+            # are intercepted: the namespace refuses that too, but nobody can count it.
+            await pool.render(Document("<p>warm"), Times())
+            result = await pool.render(Document(html, javascript=javascript), Times())
+        assert told == result.blocked
+        return result
+
+    return asyncio.run(render()), counting.urls
+
+
+@pytest.mark.shows("P-27")
+@pytest.mark.parametrize("what", WITHOUT_SCRIPTS)
+def test_what_a_page_asks_for_is_refused_and_counted_and_the_page_printed(what: str) -> None:
+    result, urls = refused("<p>the text</p>" + WITHOUT_SCRIPTS[what])
+    assert urls == [f"{GO}/x"]
+    assert result.blocked == {"allowlist": 1}
+    assert text_of(result.pdf).startswith("the text")
+
+
+@pytest.mark.shows("P-27")
+@pytest.mark.parametrize("what", WITH_SCRIPTS)
+def test_what_a_script_asks_for_is_refused_and_counted_and_the_page_printed(what: str) -> None:
+    # Held up a little, so that what runs beside the document has asked before it is printed.
+    wait = "<script>const end = Date.now() + 300; while (Date.now() < end);</script>"
+    html = f"<p>the text</p><script>{WITH_SCRIPTS[what]}</script>{wait}<img src={GO}/last>"
+    result, urls = refused(html, javascript=True)
+    assert [url.rstrip("?") for url in urls if "last" not in url] == [f"{GO}/x"]
+    assert text_of(result.pdf).startswith("the text")
+
+
+@pytest.mark.shows("P-27")
+def test_local_files_are_refused_and_counted_though_the_browser_refuses_them_itself() -> None:
+    result, _ = refused("<p>x</p><img src=file:///etc/passwd><iframe src=file:///etc></iframe>")
+    assert result.blocked == {"scheme": 2}
+
+
+@pytest.mark.shows("P-30")
+def test_a_web_socket_is_refused_and_counted() -> None:
+    html = """<p id=p>waits</p><script>
+    const socket = new WebSocket("ws://afar.test/");
+    socket.onopen = () => p.textContent = "open";
+    </script>"""
+    result, _ = refused(html, javascript=True)
+    assert result.blocked == {"scheme": 1}
+    assert text_of(result.pdf).strip() == "waits"
+
+
+def test_a_dialog_is_dismissed_and_holds_nobody_up() -> None:
+    html = "<p id=p>x</p><script>alert(1); p.textContent = String(confirm(2))</script>"
+    result, _ = refused(html, javascript=True)
+    assert text_of(result.pdf).strip() == "false"
+
+
+@pytest.mark.shows("P-30")
+def test_what_the_fetcher_lets_through_is_handed_to_the_page() -> None:
+    sheet = ("text/css", b"p::after { content: ' from afar' }")
+
+    async def render() -> None:
+        async with a_pool(fetcher=Afar({f"{GO}/x": sheet})) as pool:
+            html = f"<link rel=stylesheet href={GO}/x><p>styled</p>"
+            result = await pool.render(Document(html), Times())
+            assert text_of(result.pdf).strip() == "styled from afar"
+            assert result.blocked == {}
+
+    asyncio.run(render())
+
+
+def test_a_page_stays_where_it_is_even_when_it_could_go_elsewhere() -> None:
+    async def render() -> None:
+        async with a_pool(fetcher=Afar({f"{GO}/x": ("text/html", b"<p>elsewhere")})) as pool:
+            html = f"<p>here</p><meta http-equiv=refresh content='0;url={GO}/x'>"
+            result = await pool.render(Document(html), Times())
+            assert text_of(result.pdf).strip() == "here"
+
+    asyncio.run(render())
+
+
+def test_data_and_blobs_of_the_page_need_nobody() -> None:
+    html = """<p>x</p><img src="data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg'/>">
+    <script>const image = new Image();
+    image.src = URL.createObjectURL(new Blob(["no"])); document.body.append(image)</script>"""
+    result, urls = refused(html, javascript=True)
+    assert (urls, result.blocked) == ([], {})
+
+
+def test_an_answer_that_does_not_come_is_no_refusal() -> None:
+    class Down:
+        async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
+            raise ConnectionRefusedError
+
+    async def render() -> None:
+        async with a_pool(fetcher=Down()) as pool:
+            result = await pool.render(Document(f"<p>here<img src={GO}/x>"), Times())
+            assert text_of(result.pdf).strip() == "here"
+            assert result.blocked == {}
+
+    asyncio.run(render())

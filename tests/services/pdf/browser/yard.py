@@ -1,0 +1,142 @@
+"""What tests of browsers share: pools with a directory of their own, and looks at processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pypdfium2
+
+from ulak.services.pdf.browser.devtools import DevTools
+from ulak.services.pdf.browser.driver import Driver
+from ulak.services.pdf.browser.launch import prepare
+from ulak.services.pdf.browser.memory import Tree
+from ulak.services.pdf.browser.pool import BrowserPool
+from ulak.services.pdf.document import Fetched, Times
+
+SOON = Times(timedelta(seconds=3), timedelta(seconds=1))
+"""Two seconds to load and print in, for documents that never end."""
+
+
+@contextmanager
+def a_yard() -> Iterator[Path]:
+    """A directory for profiles, which must be empty in the end.
+
+    Not pytest's own: the browser's user may not enter that one.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="ulak-test-"))
+    directory.chmod(0o711)
+    try:
+        yield directory
+        assert list(directory.iterdir()) == [], "a profile was left behind"
+    finally:
+        shutil.rmtree(directory)
+
+
+@asynccontextmanager
+async def a_pool(driver: Driver | None = None, **options: Any) -> AsyncIterator[BrowserPool]:
+    """A pool of real browsers, which leaves nothing behind."""
+    with a_yard() as directory:
+        options.setdefault("prepare", partial(prepare, directory=directory))
+        async with BrowserPool(driver or DevTools(), **options) as pool:
+            yield pool
+
+
+class Afar:
+    """The outside world: some URLs answer, all others are refused by whoever stands before it.
+
+    Args:
+        answers: By URL, the type and the body of the answer.
+        gate: Answers wait for it.
+    """
+
+    def __init__(
+        self, answers: Mapping[str, tuple[str, bytes]], *, gate: asyncio.Event | None = None
+    ) -> None:
+        self._answers = answers
+        self._gate = gate
+        self.asked = 0
+        self.was_asked = asyncio.Event()
+
+    async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
+        self.asked += 1
+        self.was_asked.set()
+        if self._gate is not None:
+            await self._gate.wait()
+        kind, body = self._answers[url]
+        # A document's origin is nobody's, so that fonts need leave.
+        allowed = ("Access-Control-Allow-Origin", "*")
+        return Fetched(200, (("Content-Type", kind), allowed), body)
+
+
+HELD = "https://afar.test/held.svg"
+HELD_PAGE = f'<p>held</p><img src="{HELD}">'
+A_PICTURE = (
+    "image/svg+xml",
+    b'<svg xmlns="http://www.w3.org/2000/svg" width="90" height="40"><text y="9">seen</text></svg>',
+)
+
+
+def browser_of(pool: BrowserPool) -> int:
+    """The number of the pool's browser process."""
+    current = pool._keeper._current
+    assert current is not None
+    return current.browser.pid
+
+
+def renderers_of(pid: int) -> set[int]:
+    """The processes of pages."""
+    return {usage.pid for usage in Tree(pid).sample() if usage.kind == "renderer"}
+
+
+def is_alive(pid: int) -> bool:
+    """A process that has ended and waits to be looked at is not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def status_of(pid: int, field: str) -> str:
+    """A line of what the kernel says of a process."""
+    found = re.search(rf"^{field}:\s+(\S+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert found is not None
+    return found[1]
+
+
+def namespace_of(pid: int | str, kind: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what happens in another process."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def sizes_of(pdf: bytes) -> list[tuple[int, int]]:
+    """Width and height of each page, in points."""
+    document = pypdfium2.PdfDocument(pdf)
+    try:
+        return [(round(page.get_width()), round(page.get_height())) for page in document]
+    finally:
+        document.close()
+
+
+def text_of(pdf: bytes) -> str:
+    document = pypdfium2.PdfDocument(pdf)
+    try:
+        return "\n".join(page.get_textpage().get_text_bounded() for page in document)
+    finally:
+        document.close()

@@ -1,0 +1,50 @@
+"""PDF rendering on either database, without a browser unless a test opens one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.pdf.desk import Desk, make_tables
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    # Whether a power cut loses the last commits is not what these tests ask.
+    return f"sqlite:///{tmp_path / 'pdf.db'}?synchronous=NORMAL"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def pdf_url(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield sqlite_url
+        return
+    with request.getfixturevalue("databases").lend(make_tables) as url:
+        yield url
+
+
+@pytest.fixture
+def open_desk(pdf_url: str, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    """Start another process on the same store and the same artifacts."""
+    made: list[Desk] = []
+
+    def start(**options: object) -> Desk:
+        made.append(Desk(pdf_url, tmp_path / "artifacts", **options))
+        return made[-1]
+
+    yield start
+    for desk in made:
+        desk.close()
+
+
+@pytest.fixture
+def desk(open_desk: Callable[..., Desk]) -> Desk:
+    return open_desk()
+
+
+@pytest.fixture
+def sqlite_desk(sqlite_url: str, tmp_path: Path) -> Iterator[Desk]:
+    """One on SQLite, for what does not depend on the database."""
+    made = Desk(sqlite_url, tmp_path / "artifacts")
+    yield made
+    made.close()

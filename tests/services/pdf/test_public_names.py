@@ -1,0 +1,36 @@
+"""What a program may import, and what it gets into its process by that."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ulak.services.pdf as pdf
+
+
+@pytest.mark.parametrize("name", sorted(pdf._PUBLIC))
+def test_every_public_name_can_be_had(name: str) -> None:
+    assert getattr(pdf, name) is not None
+    assert name in dir(pdf)
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = pdf.Nothing
+
+
+@pytest.mark.shows("P-1")
+def test_no_public_name_and_no_attaching_imports_a_browser() -> None:
+    code = """
+import sys
+import ulak.services.pdf as pdf
+from ulak.settings import Settings
+assert "ulak.services.pdf.jobs" not in sys.modules, "nothing before it is asked for"
+for name in pdf._PUBLIC:
+    getattr(pdf, name)
+import ulak
+pdf.service.attach(ulak.connect("memory://"), Settings())
+found = [name for name in sys.modules if ".browser" in name or name.startswith("playwright")]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

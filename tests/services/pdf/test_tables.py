@@ -1,0 +1,58 @@
+"""The tables of PDF rendering: made together by whoever comes first, refused where none can be."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from tests.conformance.stores import make_schema
+from ulak.engine.engine import Engine
+from ulak.errors import NotSupported
+from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.tables import OPEN, tables_of
+from ulak.services.pdf.totals import totals_of
+from ulak.store.memory import MemoryStore
+from ulak.wiring import store_of
+
+CROWD = 4
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store that has never heard of PDFs."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'jobs.db'}"
+        return
+    with request.getfixturevalue("databases").lend(make_schema) as url:
+        yield url
+
+
+def test_api_and_workers_that_start_at_once_make_the_tables_once(url: str) -> None:
+    engines = [Engine(store_of(url), flows=[make_flow(PdfRenderConfig())]) for _ in range(CROWD)]
+    for engine in engines:
+        engine.open()
+    together = Barrier(CROWD)
+
+    def begin(number: int) -> bool:
+        together.wait()
+        if number % 2:
+            return tables_of(engines[number]).backpressure() == OPEN
+        return not totals_of(engines[number]).fold().totals
+
+    with ThreadPoolExecutor(CROWD) as threads:
+        assert list(threads.map(begin, range(CROWD))) == [True] * CROWD
+    for engine in engines:
+        engine.close()
+
+
+def test_a_durable_store_without_tables_is_refused() -> None:
+    """What one process alone would know is no use where jobs outlive it."""
+    store = MemoryStore()
+    store.features = replace(store.features, name="other", durable=True)
+    engine = Engine(store, flows=[make_flow(PdfRenderConfig())])
+    with pytest.raises(NotSupported, match="PDF rendering cannot be kept in the other store"):
+        tables_of(engine)
