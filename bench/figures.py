@@ -19,6 +19,7 @@ from bench import (
     growth,
     http,
     idempotency,
+    pdf,
     pickup,
     postgres_claims,
     postgres_submit,
@@ -57,6 +58,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "reasons": reasons.reasons_figures,
     "http": http.http_figures,
     "idempotency": idempotency.idempotency_figures,
+    "pdf": pdf.pdf_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }
