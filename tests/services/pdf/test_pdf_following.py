@@ -227,8 +227,10 @@ def test_the_attempt_of_a_running_job_is_stopped(
         with site.engine.working(WorkerSettings(queues=("pdf",))):
             assert renderer.began.wait(30)
             answer = cancel(site, job_id)
-            assert (answer.status_code, answer.json()["status"]) == (202, "running")
-            assert int(answer.headers["Retry-After"]) >= 1
+            told = (answer.status_code, answer.json()["status"])
+            # It may have stopped before the answer was written.
+            assert told in [(202, "running"), (200, "expired")]
+            assert told[0] == 200 or int(answer.headers["Retry-After"]) >= 1
             ended = site.get(f"/pdf/jobs/{job_id}?wait=30").json()
         assert (ended["status"], ended["error_code"]) == ("expired", "UNKNOWN")
         job = site.jobs.get_job(job_id)

@@ -134,9 +134,15 @@ def test_no_more_documents_are_rendered_at_a_time_than_there_are_places() -> Non
     class Watched:
         now = most = 0
 
+        def __init__(self) -> None:
+            self.both = asyncio.Event()
+
         async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
             self.now += 1
             self.most = max(self.most, self.now)
+            if self.now == 2:
+                self.both.set()
+            await self.both.wait()  # the first waits for a second beside it
             await asyncio.sleep(0.05)
             self.now -= 1
             raise UrlBlocked("allowlist")
