@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from tests.services.pdf.browser.yard import a_yard
 from ulak.errors import BadInput
 from ulak.services.pdf.browser.ground import find_browser, weaknesses
 from ulak.services.pdf.browser.launch import REFUSED, prepare
-from ulak.services.pdf.browser.profiles import make_workplace, sweep
+from ulak.services.pdf.browser.profiles import PREFIX, make_workplace, sweep
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 WEAKENING = (
@@ -177,7 +180,9 @@ def test_a_directory_that_the_browser_cannot_enter_is_refused_before_anything_st
 
 OWNER = """
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 from ulak.services.pdf.browser.profiles import make_workplace
 place = make_workplace(Path(sys.argv[1]), uid=None)
 print(place.directory, flush=True)
@@ -206,3 +211,59 @@ def test_a_profile_is_swept_when_its_owner_was_killed_and_not_before() -> None:
         assert not left.exists()
         assert mine.profile.exists()
         mine.remove()
+
+
+@pytest.mark.shows("P-14")
+@pytest.mark.parametrize("lock_was_made", [False, True])
+def test_a_profile_is_swept_whose_maker_was_killed_before_it_was_locked(
+    *, lock_was_made: bool
+) -> None:
+    with a_yard() as directory:
+        left = directory / f"{PREFIX}left"
+        left.mkdir()
+        if lock_was_made:
+            (left / "owner").touch()
+        assert sweep(directory) == 1
+        assert os.listdir(directory) == []
+
+
+@pytest.mark.shows("P-14")
+@pytest.mark.parametrize("at", ["mkdtemp", "flock"])
+def test_who_finds_its_new_directory_swept_makes_another(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A sweep comes after the directory was made, or after its lock was opened."""
+    swept: list[int] = []
+
+    def followed_by_a_sweep(*args: Any, **options: Any) -> Any:
+        if not swept:
+            swept.append(0)  # The sweep locks as well.
+            if at == "mkdtemp":
+                made = original(*args, **options)
+                swept[0] = sweep(directory)
+                return made
+            swept[0] = sweep(directory)
+        return original(*args, **options)
+
+    with a_yard() as directory:
+        module = tempfile if at == "mkdtemp" else fcntl
+        original = getattr(module, at)
+        monkeypatch.setattr(module, at, followed_by_a_sweep)
+        mine = make_workplace(directory, uid=None)
+        assert swept == [1]
+        assert os.listdir(directory) == [mine.directory.name]
+        assert sweep(directory) == 0
+        mine.remove()
+        assert os.listdir(directory) == []
+
+
+@pytest.mark.shows("P-14")
+def test_a_kill_while_the_place_is_looked_for_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with a_yard() as directory:
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: pytest.fail("it writes there to try"))
+        monkeypatch.setenv("TMPDIR", str(directory))
+        launch = prepare()
+        assert launch.profile.is_relative_to(directory)
+        launch.remove()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -184,7 +183,8 @@ def prepare(
     """
     refuse_weakening(arguments)
     ground = survey(executable, uid=uid)
-    parent = Path(directory or tempfile.gettempdir()).absolute()
+    # Python's own way to find it writes a file there, which a kill in that moment would leave.
+    parent = Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
     if not is_reachable(parent, uid=ground.uid):
         raise PermanentPdfError(
             f"the browser's user {ground.uid} cannot enter {parent}; choose another directory",

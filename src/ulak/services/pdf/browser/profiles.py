@@ -1,14 +1,19 @@
 """Temporary directories of browsers: one each, gone with its browser, swept when its owner died.
 
-An owner keeps a lock on a file in the directory for as long as it lives, however it ends; so a
-directory whose lock can be taken is nobody's any more. Numbers of processes would not do:
-containers that share a directory do not share them.
+Whoever holds the lock on the file `owner` in a directory owns it, for as long as it lives, however
+it ends; so a directory whose lock can be taken is nobody's any more. Numbers of processes would not
+do: containers that share a directory do not share them.
+
+There is a moment when a directory is made and not yet locked. A sweep that comes then takes it, and
+its maker, who finds that out with the lock in hand, makes another; so there is no moment at which
+a maker could die and leave something that no sweep would take.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -21,8 +26,6 @@ from typing import Final
 
 PREFIX: Final = "ulak-browser-"
 _LOCK: Final = "owner"
-_UNLOCKED_FOR_S: Final = 600.0
-"""How old a directory without a lock must be: it is made before its lock is. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,11 @@ def make_workplace(parent: Path, *, uid: int | None) -> Workplace:
     Raises:
         OSError: it cannot be made.
     """
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    place = None
+    while place is None:  # A sweep takes it only if it comes in the very moment.
+        place = _own(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), fcntl.LOCK_EX)
     # Others may pass through, for the profile is somebody else's, and list nothing.
-    directory.chmod(0o711)
-    # Locked before it gets its name: a sweep that sees the name sees the lock.
-    lock = FileIO(str(directory / f"{_LOCK}.new"), "w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (directory / f"{_LOCK}.new").rename(directory / _LOCK)
-    place = Workplace(directory, lock)
+    place.directory.chmod(0o711)
     place.profile.mkdir(mode=0o700)
     if uid is not None:
         os.chown(place.profile, uid, uid)
@@ -71,30 +71,39 @@ def sweep(parent: Path) -> int:
     return sum(_sweep(directory) for directory in parent.glob(f"{PREFIX}*"))
 
 
+def _own(directory: Path, how: int) -> Workplace | None:
+    """Take a directory's lock; None if somebody has it, or has taken the directory away."""
+    try:
+        lock = FileIO(str(directory / _LOCK), "a")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, how)
+        if os.path.samestat(os.fstat(lock.fileno()), (directory / _LOCK).stat()):
+            return Workplace(directory, lock)
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    lock.close()
+    return None
+
+
 def _sweep(directory: Path) -> bool:
     try:
         if directory.stat().st_uid != os.geteuid():
             return False
-        with (directory / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        if not _is_forgotten(directory):
+        place = _own(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if place is None:
             return False
+        # A browser dies with its worker by the kernel's hand; should one still be dying, or have
+        # been missed, it must not write into what is being removed.
+        for pid in _processes_in(directory):
+            _kill(pid)
+        # All at once out of its maker's sight, who would make a lock where there is none.
+        aside = directory.rename(directory.with_name(f"{PREFIX}{secrets.token_hex(8)}"))
     except OSError:
         return False
-    # A browser dies with its worker by the kernel's hand; should one still be dying, or have been
-    # missed, it must not write into what is being removed.
-    for pid in _processes_in(directory):
-        _kill(pid)
-    _remove(directory)
+    Workplace(aside, place.lock).remove()
     return True
-
-
-def _is_forgotten(directory: Path) -> bool:
-    try:
-        return time.time() - directory.stat().st_mtime > _UNLOCKED_FOR_S
-    except OSError:
-        return False
 
 
 def _processes_in(directory: Path) -> Iterator[int]:
