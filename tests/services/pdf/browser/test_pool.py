@@ -269,7 +269,7 @@ def test_a_document_that_loses_its_browser_twice_is_given_back() -> None:
 
 
 class Stubborn:
-    """A real browser whose pages do not go, neither asked nor killed."""
+    """A real browser whose pages with scripts do not go, neither asked nor killed."""
 
     async def start(self, launch: Launch) -> Browser:
         browser = await DevTools().start(launch)
@@ -281,7 +281,8 @@ class Stubborn:
             async def never() -> None:
                 await asyncio.Event().wait()
 
-            page.close = page.kill = never  # type: ignore[method-assign]
+            if javascript:
+                page.close = page.kill = never  # type: ignore[method-assign]
             return page
 
         browser.open = open_stubborn  # type: ignore[method-assign, assignment]

@@ -51,9 +51,6 @@ def refused(html: str, *, javascript: bool = False) -> tuple[Rendered, list[str]
             told[reason] += 1
 
         async with a_pool(fetcher=counting, on_blocked=count) as pool:
-            # In the first page of a browser that is just born a frame may ask before its requests
-            # are intercepted: the namespace refuses that too, but nobody can count it.
-            await pool.render(Document("<p>warm"), Times())
             result = await pool.render(Document(html, javascript=javascript), Times())
         assert told == result.blocked
         return result

@@ -13,18 +13,50 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from ulak.services.pdf.browser.driver import Browser, BrowserGone, Driver
+from ulak.services.pdf.browser.driver import (
+    Browser,
+    BrowserGone,
+    Driver,
+    PageCrashed,
+    PageFailed,
+)
 from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.warm import WarmBrowser
+from ulak.services.pdf.document import Document, Fetched
 from ulak.services.pdf.model import PdfError, PdfErrorCode, TransientPdfError
 
 log = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT: Final = timedelta(seconds=10)
+_NOTHING: Final = Document("<p>nothing</p><iframe srcdoc='<p>nothing</p>'></iframe>")
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 _LOOK_EVERY: Final = 10
 """Documents between two looks at a browser's growth: a look takes some milliseconds."""
+
+
+NOT_WELL: Final = (OSError, BrowserGone, PageCrashed, PageFailed)
+"""What a browser that cannot be used comes to; running out of time is the first."""
+
+
+async def try_out(browser: Browser) -> None:
+    """Show a document and put it away: what a browser that is well can do.
+
+    A browser that has just started does this before anybody's document: in its very first page a
+    frame may ask before its requests are intercepted, and then nobody counts them.
+
+    Raises:
+        BrowserGone: it has ended.
+        PageCrashed: the process of its page has.
+        PageFailed: it does not show anything.
+    """
+    page = await browser.open(javascript=False, answer=_refuse)
+    await page.load(_NOTHING)
+    await page.close()
+
+
+async def _refuse(url: str, method: str, headers: dict[str, str]) -> Fetched | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +213,17 @@ class Keeper:
         preparing = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
-                return await self._driver.start(await asyncio.shield(preparing))
+                browser = await self._driver.start(await asyncio.shield(preparing))
+                try:
+                    await try_out(browser)
+                except BaseException:
+                    await browser.kill()
+                    raise
+                return browser
         except BaseException as error:
             # A thread cannot be stopped: what it has made, or will have, is taken away.
             preparing.add_done_callback(_remove)
-            if isinstance(error, OSError | BrowserGone):  # A timeout is of the first kind.
+            if isinstance(error, NOT_WELL):
                 raise _not_started("the browser did not start") from error
             raise
 

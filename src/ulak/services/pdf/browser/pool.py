@@ -19,12 +19,17 @@ from ulak.services.pdf.browser.attempt import (
     out_of_time,
     refuse_large,
 )
-from ulak.services.pdf.browser.driver import BrowserGone, Driver, PageCrashed
-from ulak.services.pdf.browser.keeper import LAUNCH_TIMEOUT, Keeper, Renewal
+from ulak.services.pdf.browser.driver import BrowserGone, Driver
+from ulak.services.pdf.browser.keeper import (
+    LAUNCH_TIMEOUT,
+    NOT_WELL,
+    Keeper,
+    Renewal,
+    try_out,
+)
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.document import (
     Document,
-    Fetched,
     Fetcher,
     Limits,
     NoNetwork,
@@ -107,7 +112,7 @@ class BrowserPool:
         await self._keeper.browser()
 
     async def probe(self) -> bool:
-        """Tell whether a document could be rendered now, by opening a page and closing it.
+        """Tell whether a document could be rendered now, by showing one and putting it away.
 
         Starts a browser if none runs. Soon after a failed start it says no without another try.
         """
@@ -120,9 +125,8 @@ class BrowserPool:
         warm.enter()
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
-                page = await warm.browser.open(javascript=False, answer=_refuse)
-                await page.close()
-        except (BrowserGone, PageCrashed, TimeoutError):
+                await try_out(warm.browser)
+        except NOT_WELL:
             self._keeper.discard(warm)
             return False
         finally:
@@ -176,7 +180,3 @@ class BrowserPool:
             code=PdfErrorCode.BROWSER_LAUNCH_FAILED,
             detail="browser_lost",
         )
-
-
-async def _refuse(url: str, method: str, headers: dict[str, str]) -> Fetched | None:
-    return None
