@@ -132,6 +132,20 @@ def test_twenty_workers_that_are_killed_cost_no_job_and_leave_nothing(
     assert os.listdir(sqlite_works.temporary) == []
 
 
+@pytest.mark.shows("P-14")
+def test_a_worker_takes_away_what_a_killed_one_left_before_it_has_a_job(
+    sqlite_works: Plant,
+) -> None:
+    first = sqlite_works.worker()
+    sqlite_works.until(sqlite_works.create("plain", n=1), SUCCEEDED)
+    first.kill()
+    first.communicate()
+    sqlite_works.processes.remove(first)
+    assert os.listdir(sqlite_works.temporary) != []
+    sqlite_works.worker()
+    eventually(lambda: os.listdir(sqlite_works.temporary) == [])
+
+
 @pytest.mark.shows("P-14", "P-15")
 def test_a_page_that_never_ends_is_killed_retried_twice_and_has_failed(
     sqlite_works: Plant,

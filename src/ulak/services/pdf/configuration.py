@@ -5,6 +5,7 @@ Each function imports what it makes when it is called; only `open_renderer` impo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -87,10 +88,14 @@ def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
 
 @asynccontextmanager
 async def open_renderer(config: PdfRenderConfig) -> AsyncIterator[Renderer]:
-    """Open the browser pool; its browser is gone when the block has ended."""
-    from ulak.services.pdf.browser.launch import prepare
+    """Open the browser pool; its browser is gone when the block has ended.
+
+    What dead workers left is taken away first: who waits for a document may wait for long.
+    """
+    from ulak.services.pdf.browser.launch import prepare, sweep_profiles
     from ulak.services.pdf.browser.pool import BrowserPool
 
+    await asyncio.to_thread(sweep_profiles)
     pool = BrowserPool(
         _driver_of(config), fetcher=fetcher_of(config), limits=config.limits,
         places=config.concurrency, recycle_after=config.recycle_after,

@@ -183,8 +183,7 @@ def prepare(
     """
     refuse_weakening(arguments)
     ground = survey(executable, uid=uid)
-    # Python's own way to find it writes a file there, which a kill in that moment would leave.
-    parent = Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
+    parent = _parent_of_profiles(directory)
     if not is_reachable(parent, uid=ground.uid):
         raise PermanentPdfError(
             f"the browser's user {ground.uid} cannot enter {parent}; choose another directory",
@@ -207,6 +206,14 @@ def prepare(
     )
 
 
+def sweep_profiles(directory: str | os.PathLike[str] | None = None) -> int:
+    """Remove the profiles that dead workers left, and answer how many there were.
+
+    Blocks for some milliseconds: call it in a thread.
+    """
+    return sweep(_parent_of_profiles(directory))
+
+
 def refuse_weakening(arguments: Sequence[str]) -> None:
     """Let pass what leaves the sandbox as it is.
 
@@ -218,6 +225,11 @@ def refuse_weakening(arguments: Sequence[str]) -> None:
         name = argument.strip().lstrip("-").partition("=")[0].lower()
         if name in REFUSED:
             raise BadInput(f'the switch "{name}" weakens the browser\'s sandbox and is refused')
+
+
+def _parent_of_profiles(directory: str | os.PathLike[str] | None) -> Path:
+    # Python's own way to find it writes a file there, which a kill in that moment would leave.
+    return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
 
 
 def _prefix_on(ground: Ground, *, has_namespace: bool) -> tuple[str, ...]:
