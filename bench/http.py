@@ -8,33 +8,24 @@ other's are forgotten.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
 
 import ulak
 import ulak.web
 from bench import postgres
-from bench.measure import ROOT, Figure, alternate, scratch
-from ulak.auth.identity import Identity
-from ulak.auth.principal import SERVICE
+from bench.measure import Figure, alternate, scratch
+from bench.served import CONNECTIONS, Place, serve, served
 from ulak.cli import speed
 from ulak.core.job import NewJob
 from ulak.engine.process import settle_in
 from ulak.store.protocol import Added
-from ulak.web.server import Server
 
-CONNECTIONS = 32
 REQUESTS = 4_000
 OF_NO_STORE = 0.6
 AT_ONCE = 200
-SECRET = "for a measurement, not for a server"  # noqa: S105 - signs nothing that anybody keeps
 
 FLOW = speed.flow_of("http")
 COMMAND = "python -m bench.figures http"
@@ -55,8 +46,8 @@ class Forgetful:
     def close(self) -> None: ...
 
 
-def serve(url: str, *, with_store: bool) -> None:
-    """Serve until standard input ends; first say where, and with which key."""
+def run(url: str, *, with_store: bool) -> None:
+    """Be the server; asked for it, it tells how many transactions have accepted jobs so far."""
     engine = ulak.connect(url, flows=[FLOW])
     if not with_store:
         engine.intake = Forgetful()  # type: ignore[assignment] # no more of an intake is used here
@@ -70,116 +61,38 @@ def serve(url: str, *, with_store: bool) -> None:
 
     engine.store.add = counted  # type: ignore[method-assign]
     settle_in()
-    with engine:
-        identity = Identity(engine.store, secret=SECRET)
-        key = identity.create_key("bench", roles={SERVICE}, actor="bench").text
-        server = Server(ulak.web.app(engine, identity=identity), host="127.0.0.1", port=0)
-        server.start(on_failure=lambda: None)
-        print(json.dumps({"address": server.address, "key": key}), flush=True)
-        for _ in sys.stdin:
-            print(commits, flush=True)
-        server.stop()
+    serve(engine, lambda identity: ulak.web.app(engine, identity=identity), lambda: commits)
 
 
-class Served:
-    """A running server of ours."""
+# --- the clients --------------------------------------------------------------------
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        self.host, _, port = said["address"].removeprefix("http://").rpartition(":")
-        self.port = int(port)
+
+class Jobs:
+    """A running server of ours, which is given jobs."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
         body = json.dumps({"flow": FLOW.name, "payload": speed.PAYLOAD}).encode()
-        head = (
-            f"POST /jobs HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {said['key']}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self.request = head.encode() + body
+        self._request = place.post("/jobs", body)
 
     def commits(self) -> int:
         """How many transactions have accepted jobs so far."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        return int(self._place.asked())
 
     def rate(self, requests: int = REQUESTS, connections: int = CONNECTIONS) -> float:
         """Requests a second that were answered with 201, each connection one at a time."""
-        return asyncio.run(self._rate(requests, connections))
-
-    async def _rate(self, requests: int, connections: int) -> float:
-        loop = asyncio.get_running_loop()
-        clients = [
-            (await loop.create_connection(lambda: Client(self.request), self.host, self.port))[1]
-            for _ in range(connections)
-        ]
-        started = time.perf_counter()
-        share = requests // connections
-        await asyncio.gather(*(client.ask(share) for client in clients))
-        spent = time.perf_counter() - started
-        for client in clients:
-            client.close()
-        return share * connections / spent
+        return self._place.rate(requests, lambda: self._request, _is_created, connections)
 
 
-class Client(asyncio.Protocol):
-    """One connection: sends the same request again as soon as it is answered."""
-
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._left = 0
-        self._heard = b""
-        self._transport: Any = None
-        self._done: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    async def ask(self, times: int) -> None:
-        """Ask so many times."""
-        self._done = asyncio.get_running_loop().create_future()
-        self._left = times
-        self._transport.write(self._request)
-        await self._done
-
-    def data_received(self, data: bytes) -> None:
-        assert self._done is not None
-        self._heard += data
-        head, mark, body = self._heard.partition(b"\r\n\r\n")
-        if not mark:
-            return
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-        if len(body) < length:
-            return
-        if not head.startswith(b"HTTP/1.1 201"):
-            if not self._done.done():
-                self._done.set_exception(RuntimeError(self._heard.decode()))
-            return
-        self._heard = body[length:]
-        self._left -= 1
-        if self._left:
-            self._transport.write(self._request)
-        else:
-            self._done.set_result(None)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._transport.close()
+def _is_created(head: bytes, _: bytes) -> bool:
+    return head.startswith(b"HTTP/1.1 201")
 
 
 @contextmanager
-def served(url: str, *, with_store: bool) -> Iterator[Served]:
+def serving(url: str, *, with_store: bool) -> Iterator[Jobs]:
     """Run a server for as long as the block lasts."""
-    words = [sys.executable, "-m", "bench.http", url, *([] if with_store else ["--forget"])]
-    process = subprocess.Popen(
-        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield Served(process)
-    finally:
-        process.communicate(timeout=30)
+    with served("bench.http", [url, *([] if with_store else ["--forget"])]) as place:
+        yield Jobs(place)
 
 
 # --- figures ----------------------------------------------------------------------
@@ -195,7 +108,7 @@ def http_figures(requests: int = REQUESTS) -> list[Figure]:
 
 
 def _figures(name: str, url: str, requests: int) -> list[Figure]:
-    with served(url, with_store=True) as ours, served("memory://", with_store=False) as bare:
+    with serving(url, with_store=True) as ours, serving("memory://", with_store=False) as bare:
         for each in (ours, bare):
             each.rate(CONNECTIONS * 10)
         with_store, without = alternate(lambda: ours.rate(requests), lambda: bare.rate(requests))
@@ -223,7 +136,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--forget", action="store_true", help="store nothing")
     given = parser.parse_args()
-    serve(given.url, with_store=not given.forget)
+    run(given.url, with_store=not given.forget)
 
 
 if __name__ == "__main__":

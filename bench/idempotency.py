@@ -8,13 +8,8 @@ durable when it is answered.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
 from typing import Any
@@ -25,10 +20,9 @@ from pydantic import BaseModel
 import ulak
 import ulak.web
 from bench import postgres
-from bench.http import SECRET
-from bench.measure import ROOT, Figure, alternate, scratch
-from ulak.auth.identity import Identity
-from ulak.auth.principal import JOBS_SUBMIT, SERVICE
+from bench.measure import Figure, alternate, scratch
+from bench.served import CONNECTIONS, Place, serve, served
+from ulak.auth.principal import JOBS_SUBMIT
 from ulak.engine.engine import Engine
 from ulak.engine.process import settle_in
 from ulak.idempotency import Guard, Scope
@@ -36,9 +30,7 @@ from ulak.service import Service
 from ulak.web import Access, Routes
 from ulak.web.idempotency import IdempotentRoute, idempotent_route
 from ulak.web.jobs import tenant_and_actor
-from ulak.web.server import Server
 
-CONNECTIONS = 32
 REQUESTS = 4_000
 FIRST = 0.5
 REPLAYS = 0.8
@@ -79,137 +71,59 @@ def routes_of(engine: Engine) -> Routes:
     return Routes([routes], lines)
 
 
-def serve(url: str) -> None:
-    """Serve until standard input ends; first say where, and with which key."""
+def run(url: str) -> None:
+    """Be the server."""
     engine = ulak.connect(url)
     settle_in()
     service = Service("bench", attach=lambda *_: None, routes=routes_of)
-    with engine:
-        identity = Identity(engine.store, secret=SECRET)
-        key = identity.create_key("bench", roles={SERVICE}, actor="bench").text
-        app = ulak.web.app(engine, identity=identity, services=[service])
-        server = Server(app, host="127.0.0.1", port=0)
-        server.start(on_failure=lambda: None)
-        print(json.dumps({"address": server.address, "key": key}), flush=True)
-        sys.stdin.read()
-        server.stop()
+    serve(engine, lambda identity: ulak.web.app(engine, identity=identity, services=[service]))
 
 
 # --- the clients --------------------------------------------------------------------
 
 
-class Served:
-    """A running server of ours."""
+class Orders:
+    """A running server of ours, which is given orders."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        self.host, _, port = said["address"].removeprefix("http://").rpartition(":")
-        self.port = int(port)
-        self._credential = said["key"]
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._numbers = itertools.count()
         self._run = token_hex(4)
 
     def plain(self, requests: int = REQUESTS) -> float:
         """Requests a second to the route that is not protected."""
-        request = self._request(PLAIN)
-        return asyncio.run(self._rate(requests, lambda: request))
+        request = self._place.post(PLAIN, BODY)
+        return self._place.rate(requests, lambda: request, _is_accepted)
 
     def first(self, requests: int = REQUESTS) -> float:
         """Requests a second, each with a key that was never seen."""
-        return asyncio.run(self._rate(requests, self._new))
+        return self._place.rate(requests, self._new, _is_accepted)
 
     def replays(self, requests: int = REQUESTS) -> float:
         """Requests a second, each with a key that was answered before."""
         known = [self._new() for _ in range(CONNECTIONS * 8)]
-        asyncio.run(self._rate(len(known), itertools.cycle(known).__next__))
+        self._place.rate(len(known), itertools.cycle(known).__next__, _is_accepted)
         again = itertools.cycle(known)
-        return asyncio.run(self._rate(requests, again.__next__, expect=b"replayed: true"))
+        return self._place.rate(requests, again.__next__, _is_replayed)
 
     def _new(self) -> bytes:
         key = f"order-{self._run}-{next(self._numbers)}"
-        return self._request(PROTECTED, f"Idempotency-Key: {key}\r\n")
-
-    def _request(self, path: str, line: str = "") -> bytes:
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self.host}\r\n"
-            f"Authorization: Bearer {self._credential}\r\n{line}"
-            f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        )
-        return head.encode() + BODY
-
-    async def _rate(
-        self, requests: int, make: Callable[[], bytes], expect: bytes = b""
-    ) -> float:  # fmt: skip
-        loop = asyncio.get_running_loop()
-        clients = [
-            (await loop.create_connection(lambda: Client(make, expect), self.host, self.port))[1]
-            for _ in range(CONNECTIONS)
-        ]
-        started = time.perf_counter()
-        share = requests // CONNECTIONS
-        await asyncio.gather(*(client.ask(share) for client in clients))
-        spent = time.perf_counter() - started
-        for client in clients:
-            client.close()
-        return share * CONNECTIONS / spent
+        return self._place.post(PROTECTED, BODY, f"Idempotency-Key: {key}\r\n")
 
 
-class Client(asyncio.Protocol):
-    """One connection: sends the next request as soon as the last one is answered."""
+def _is_accepted(head: bytes, body: bytes) -> bool:
+    return head.startswith(b"HTTP/1.1 201") and body == ANSWER
 
-    def __init__(self, make: Callable[[], bytes], expect: bytes) -> None:
-        self._make = make
-        self._expect = expect
-        self._left = 0
-        self._heard = b""
-        self._transport: Any = None
-        self._done: asyncio.Future[None] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    async def ask(self, times: int) -> None:
-        """Ask so many times."""
-        self._done = asyncio.get_running_loop().create_future()
-        self._left = times
-        self._transport.write(self._make())
-        await self._done
-
-    def data_received(self, data: bytes) -> None:
-        assert self._done is not None
-        self._heard += data
-        head, mark, body = self._heard.partition(b"\r\n\r\n")
-        if not mark or len(body) < len(ANSWER):
-            return
-        is_right = head.startswith(b"HTTP/1.1 201") and self._expect in head.lower()
-        if not is_right or body != ANSWER:
-            if not self._done.done():
-                self._done.set_exception(RuntimeError(self._heard.decode()))
-            return
-        self._heard = b""
-        self._left -= 1
-        if self._left:
-            self._transport.write(self._make())
-        else:
-            self._done.set_result(None)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._transport.close()
+def _is_replayed(head: bytes, body: bytes) -> bool:
+    return _is_accepted(head, body) and b"replayed: true" in head.lower()
 
 
 @contextmanager
-def served(url: str) -> Iterator[Served]:
+def serving(url: str) -> Iterator[Orders]:
     """Run a server for as long as the block lasts."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.idempotency", url],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        yield Served(process)
-    finally:
-        process.communicate(timeout=30)
+    with served("bench.idempotency", [url]) as place:
+        yield Orders(place)
 
 
 # --- figures ------------------------------------------------------------------------
@@ -225,7 +139,7 @@ def idempotency_figures(requests: int = REQUESTS) -> list[Figure]:
 
 
 def _figures(name: str, url: str, requests: int) -> list[Figure]:
-    with served(url) as ours:
+    with serving(url) as ours:
         for warm_up in (ours.plain, ours.first, ours.replays):
             warm_up(CONNECTIONS * 10)
         plain, first, replays = alternate(
@@ -251,7 +165,7 @@ def main() -> None:
     """Be the server."""
     parser = argparse.ArgumentParser(prog="bench.idempotency", description=__doc__)
     parser.add_argument("url")
-    serve(parser.parse_args().url)
+    run(parser.parse_args().url)
 
 
 if __name__ == "__main__":

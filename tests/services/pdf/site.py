@@ -317,7 +317,7 @@ class Site:
 
     def close(self) -> None:
         """End as a process does: whatever it still had taken is renewed no more."""
-        for attempt in self.jobs._attempts.values():
+        for attempt in self.jobs._attempts._taken.values():
             attempt._lease.stop()
         self._runner.run(self._client.aclose())
         self._runner.close()

@@ -7,27 +7,26 @@ those of its trail, its key is its dedup key.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from ulak.clock import to_datetime
 from ulak.core.job import JobRow
 from ulak.engine.engine import Engine
-from ulak.engine.taking import Attempt
 from ulak.engine.view import TrailEvent
-from ulak.errors import BadInput, JobNotFound, KeyTaken, ResultNotReady, StaleJob
+from ulak.errors import BadInput, JobNotFound, ResultNotReady, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
 from ulak.ids import from_text, to_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
+from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
 from ulak.services.pdf.callback_table import Wanted, callbacks_of
 from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, entries_of, flow_of
-from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
+from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
 from ulak.store.protocol import JobFilter
@@ -41,7 +40,6 @@ CREATES_AT_MOST: Final = 10
 A_PAGE: Final = 500
 CLEAN_UP: Final = "pdf-cleanup"
 """Who expires jobs, as the trail says it."""
-_STORE: Final = "pdf-job-store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +81,7 @@ class PdfJobStore:
         self.tables = tables_of(engine) if tables is None else tables
         self.callbacks = callbacks_of(engine)
         self._enqueue = enqueue
-        self._attempts: dict[str, Attempt] = {}
-        self._lock = threading.Lock()
+        self._attempts = OwnAttempts(engine, lease=config.lease)
 
     # --- creating ---------------------------------------------------------------
 
@@ -250,7 +247,7 @@ class PdfJobStore:
     # --- moving -----------------------------------------------------------------
 
     def update_status(
-        self, job_id: str, status: PdfJobStatus | str, *, actor: str = _STORE, **fields: Any
+        self, job_id: str, status: PdfJobStatus | str, *, actor: str = BY_HAND, **fields: Any
     ) -> PdfJob:
         """Move a job by one of the seven pairs, compared and set in one step.
 
@@ -274,20 +271,20 @@ class PdfJobStore:
         job, wanted = self.get_job(job_id), PdfJobStatus(status)
         pair = (job.status, wanted)
         if pair == (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
-            self._claim(job)
+            self._attempts.claim(job)
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.SUCCEEDED):
             if not fields.get("artifact_key"):
                 raise BadInput("say artifact_key=: a job has succeeded once its artifact is stored")
-            self._end(job, wanted, report=fields)
+            self._attempts.succeed(job, fields)
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.FAILED):
             code = PdfErrorCode(fields.get("error_code", PdfErrorCode.UNKNOWN))
-            self._end(job, wanted, code=code, detail=str(fields.get("error_detail", "")))
+            self._attempts.fail(job, code, str(fields.get("error_detail", "")))
         elif pair == (PdfJobStatus.FAILED, PdfJobStatus.QUEUED):
-            self._retry(job, actor)
+            retry(self.engine, job_id, state=self._row(job_id).state, actor=actor)
         elif wanted is PdfJobStatus.EXPIRED and job.status in _MAY_EXPIRE:
             self.expire(job_id, job.status, actor=actor)
         else:
-            _refuse(job, wanted)
+            refuse(job, wanted)
         return self.get_job(job_id)
 
     def expire(
@@ -301,7 +298,7 @@ class PdfJobStore:
         """
         row = self._row(job_id)
         if STATUSES[row.state] is not status or status not in _MAY_EXPIRE:
-            _refuse(self._view(row), PdfJobStatus.EXPIRED)
+            refuse(self._view(row), PdfJobStatus.EXPIRED)
         try:
             self.engine.expire(job_id, actor=actor, note=note, state=row.state)
         except StaleJob as error:
@@ -335,11 +332,7 @@ class PdfJobStore:
 
     def close(self) -> None:
         """Give back what was claimed here and not ended, so that somebody else may have it."""
-        with self._lock:
-            attempts = list(self._attempts.values())
-            self._attempts.clear()
-        for attempt in attempts:
-            _give_back(attempt)
+        self._attempts.close()
 
     # --- load control -----------------------------------------------------------
 
@@ -410,7 +403,7 @@ class PdfJobStore:
             return None
         # Where somebody else was faster the next look sees what they did.
         with suppress(InvalidTransition):
-            self.expire(job_id, job.status, actor=_STORE, note=note)
+            self.expire(job_id, job.status, actor=BY_HAND, note=note)
         return None
 
     def _call_back(self, job: PdfJob, callback_url: str, root: str) -> None:
@@ -423,55 +416,8 @@ class PdfJobStore:
         self.tables.add_owner(job.job_id, actor)
         return self.get_job(job.job_id)
 
-    def _claim(self, job: PdfJob) -> None:
-        attempt = self.engine.take(job.job_id, worker=_STORE, lease=self.config.lease)
-        if attempt is None:
-            _refuse(job, PdfJobStatus.RUNNING, "somebody else has it, or it is not due yet")
-        with self._lock:
-            lapsed = self._attempts.get(job.job_id)
-            self._attempts[job.job_id] = attempt
-        _give_back(lapsed)
-
-    def _end(
-        self,
-        job: PdfJob,
-        wanted: PdfJobStatus,
-        *,
-        report: Mapping[str, Any] | None = None,
-        code: PdfErrorCode = PdfErrorCode.UNKNOWN,
-        detail: str = "",
-    ) -> None:
-        with self._lock:
-            attempt = self._attempts.pop(job.job_id, None)
-        if attempt is None:
-            _refuse(job, wanted, "another worker runs it")
-        try:
-            if wanted is PdfJobStatus.SUCCEEDED:
-                attempt.finish(dict(report or {}))
-            else:
-                attempt.fail(pdf_error("set by hand", code=code, detail=detail))
-        except StaleJob as error:
-            raise InvalidTransition(str(error), state=job.status) from error
-
-    def _retry(self, job: PdfJob, actor: str) -> None:
-        row = self._row(job.job_id)
-        try:
-            if row.state == "held":
-                self.engine.release(job.job_id, actor=actor)
-            else:
-                self.engine.retry(job.job_id, actor=actor)
-        except (KeyTaken, StaleJob) as error:
-            raise InvalidTransition(str(error), state=row.state) from error
-
 
 _MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
-
-
-def _give_back(attempt: Attempt | None) -> None:
-    """End an attempt that came to nothing; where its lease has lapsed somebody else has the job."""
-    if attempt is not None:
-        with suppress(StaleJob):
-            attempt.give_back()
 
 
 def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:
@@ -492,10 +438,3 @@ def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:
                     "error_detail": entry.error_detail,
                 }
     return {**latest, "retry_count": retries}
-
-
-def _refuse(job: PdfJob, wanted: PdfJobStatus, why: str = "") -> NoReturn:
-    said = f": {why}" if why else ""
-    raise InvalidTransition(
-        f'job {job.job_id} is "{job.status}" and cannot become "{wanted}"{said}', state=job.status
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -68,7 +69,8 @@ class LentConnections:
 
     async def take(self, *, new: bool = False) -> Session:
         """Lend a connection to code on an event loop, for it to begin a transaction; `give_back`
-        or `drop` it. With `new`, none that lay here: the last one was lost.
+        or `drop` it. With `new`, none that lay here: the last one was lost. Whoever is cancelled
+        meanwhile has none to give back.
 
         Raises:
             StoreError: the server does not answer.
@@ -77,7 +79,7 @@ class LentConnections:
             if self._closed:
                 raise StoreError("this store is closed")
             session = self._idle.pop() if self._idle and not new else None
-        return await asyncio.to_thread(self._new_session) if session is None else session
+        return await self._connect_aside() if session is None else session
 
     def drop(self, session: Session) -> bool:
         """Give up a connection; tell whether it was lost, and the idle ones most likely too."""
@@ -113,6 +115,34 @@ class LentConnections:
             else:
                 session.connection.close()
             raise
+
+    async def _connect_aside(self) -> Session:
+        """Open a connection in a thread, which cannot be stopped: what it brings to nobody is
+        kept for the next."""
+        brought: deque[Session] = deque()
+        has_left = threading.Event()
+
+        def connect() -> None:
+            brought.append(self._new_session())
+            if has_left.is_set():
+                self._keep(brought)
+
+        try:
+            await asyncio.to_thread(connect)
+        except asyncio.CancelledError:
+            # The thread brings and then looks who has left, here it is the other way round: one
+            # of the two sees the other, and where both do only one takes it.
+            has_left.set()
+            self._keep(brought)
+            raise
+        return brought.pop()
+
+    def _keep(self, brought: deque[Session]) -> None:
+        try:
+            session = brought.pop()
+        except IndexError:
+            return
+        self.give_back(session)
 
     def _new_session(self) -> Session:
         connection = self._connections.connect_plainly()

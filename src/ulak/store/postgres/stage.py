@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from ulak.clock import Clock
 from ulak.core.change import Change, Committed, Receipt
-from ulak.errors import BadInput, StoreError
 from ulak.store import faults
 from ulak.store.postgres import commits
+from ulak.store.postgres.block import Complaints, begin_block, must_be_open, undo_block
 from ulak.store.postgres.connections import (
     IN_ORDER,
     Session,
@@ -21,12 +20,12 @@ from ulak.store.postgres.connections import (
 )
 from ulak.store.postgres.lent import LentConnections
 
-ENDED_BY_HAND = (
-    "the stage has ended its transaction itself; leave COMMIT, ROLLBACK and close() to the worker"
-)
-SWALLOWED = (
-    "a statement of the stage failed, and its transaction with it: what was written is gone; let "
-    "the error out, or run what may fail inside `with run.connection.transaction():`"
+COMPLAINTS = Complaints(
+    lost="the connection of a stage was lost",
+    swallowed="a statement of the stage failed, and its transaction with it: what was written is "
+    "gone; let the error out, or run what may fail inside `with run.connection.transaction():`",
+    ended_by_hand="the stage has ended its transaction itself; leave COMMIT, ROLLBACK and close() "
+    "to the worker",
 )
 
 
@@ -40,11 +39,7 @@ def begin_stage(
     """
 
     def begin(session: Session) -> PostgresStage:
-        # Inside such a block psycopg refuses commit() and rollback() by hand.
-        session.pipeline.stop_preparing()
-        block = psycopg.Transaction(session.connection)
-        block.__enter__()
-        return PostgresStage(session, block, clock, tell, lent.give_back)
+        return PostgresStage(session, begin_block(session), clock, tell, lent.give_back)
 
     return lent.lend(begin)
 
@@ -72,7 +67,7 @@ class PostgresStage:
         points = faults.POINTS["commit"]
         faults.point(points.before)
         try:
-            self._must_be_open()
+            must_be_open(self.connection, COMPLAINTS)
             transaction, receipt = self._write(change)
             if not isinstance(receipt, Committed):
                 return receipt
@@ -88,22 +83,12 @@ class PostgresStage:
         if self._is_over:
             return
         self._is_over = True
-        undo = psycopg.Rollback(self._block)
         try:
-            self._block.__exit__(type(undo), undo, None)
+            undo_block(self._block)
         except psycopg.Error:
             # The stage has left a block of its own open; the server takes everything back.
             self.connection.close()
         self._give_back(self._session)
-
-    def _must_be_open(self) -> None:
-        status = self.connection.info.transaction_status
-        if self.connection.broken:
-            raise StoreError("the connection of a stage was lost")
-        if status == TransactionStatus.INERROR:
-            raise BadInput(SWALLOWED)
-        if status != TransactionStatus.INTRANS:
-            raise BadInput(ENDED_BY_HAND)
 
     def _write(self, change: Change) -> tuple[Transaction, Receipt]:
         try:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from ulak.clock import Clock
 from ulak.errors import BadInput, StoreError
 from ulak.store import faults
 from ulak.store.postgres import records
+from ulak.store.postgres.block import Complaints, begin_block, must_be_open, undo_block
 from ulak.store.postgres.connections import (
     BEGIN,
     FOREIGN,
@@ -33,12 +33,12 @@ T = TypeVar("T")
 # should take between two statements, and as long as a lease that nobody renews.
 LONGEST_IDLE_MS = 60_000
 
-ENDED_BY_HAND = (
-    "the transaction was ended by whoever wrote in it; leave COMMIT, ROLLBACK and close() to ulak"
-)
-SWALLOWED = (
-    "a statement failed, and the transaction with it: what was written is gone; let the error "
-    "out, or run what may fail inside `with connection.transaction():`"
+COMPLAINTS = Complaints(
+    lost="the connection of an open transaction was lost",
+    swallowed="a statement failed, and the transaction with it: what was written is gone; let the "
+    "error out, or run what may fail inside `with connection.transaction():`",
+    ended_by_hand="the transaction was ended by whoever wrote in it; leave COMMIT, ROLLBACK and "
+    "close() to ulak",
 )
 
 
@@ -80,12 +80,9 @@ class PostgresTransaction:
     def connection(self) -> psycopg.Connection[Row]:
         session = self._begun()
         if self._block is None:
-            # In such a block psycopg refuses commit() and rollback() by hand; it is the savepoint
-            # that `undo` goes back to.
-            session.pipeline.stop_preparing()
             self._was_used = True
-            self._block = psycopg.Transaction(session.connection)
-            self._block.__enter__()
+            # The savepoint that `undo` goes back to.
+            self._block = begin_block(session)
         return session.connection
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
@@ -103,7 +100,7 @@ class PostgresTransaction:
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
         if row.owner_token == self._claimed:
             # Locked by this transaction since its claim, it cannot be lost: it goes with COMMIT.
-            self._must_be_open(self._begun())
+            must_be_open(self._begun().connection, COMPLAINTS)
             self._ended = (row, ttl_us)
             return True
         return self._own(lambda t: records.finish(t, row, ttl_us))
@@ -112,9 +109,8 @@ class PostgresTransaction:
         block, self._block = self._block, None
         if block is None:
             return
-        undo = psycopg.Rollback(block)
         try:
-            block.__exit__(type(undo), undo, None)
+            undo_block(block)
         except psycopg.Error as error:
             raise translated(error) from error
 
@@ -126,7 +122,7 @@ class PostgresTransaction:
             self._is_over = True
             return
         try:
-            self._must_be_open(self._session)
+            must_be_open(self._session.connection, COMPLAINTS)
             self._release_rows()
             faults.point(points.inside)
             self._finish(self._session)
@@ -248,22 +244,12 @@ class PostgresTransaction:
     def _own(self, work: Callable[[Transaction], T]) -> T:
         """Do something of ours in between."""
         session = self._begun()
-        self._must_be_open(session)
+        must_be_open(session.connection, COMPLAINTS)
         try:
             with session.pipeline:
                 return work(Transaction(session, self._clock))
         except FOREIGN as error:
             raise translated(error) from error
-
-    def _must_be_open(self, session: Session) -> None:
-        connection = session.connection
-        status = connection.info.transaction_status
-        if connection.broken:
-            raise StoreError("the connection of an open transaction was lost")
-        if status == TransactionStatus.INERROR:
-            raise BadInput(SWALLOWED)
-        if status != TransactionStatus.INTRANS:
-            raise BadInput(ENDED_BY_HAND)
 
     def _finish(self, session: Session) -> None:
         try:

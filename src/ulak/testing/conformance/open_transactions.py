@@ -79,6 +79,15 @@ def finish_in(transaction: OpenTransaction, row: RecordRow) -> None:
     assert transaction.finish_record(answered(row), ttl_us=TTL)
 
 
+def desk_with_ledger(store: Store) -> Desk:
+    """Make a desk on a store whose database has a table of the program's own."""
+    desk = Desk(store)
+    with opened(desk) as transaction:
+        transaction.connection.execute("CREATE TABLE ledger (word TEXT)")
+        transaction.commit()
+    return desk
+
+
 def write(transaction: OpenTransaction, word: str) -> None:
     """Write a row of the program's own."""
     transaction.connection.execute(f"INSERT INTO ledger VALUES ('{word}')")  # noqa: S608 - ours
@@ -104,11 +113,7 @@ class TestOpenTransactions(Suite):
     def desk(self, store: Store) -> Desk:
         if not store.features.open_transactions:
             pytest.skip("this store has no transaction to share")
-        desk = Desk(store)
-        with opened(desk) as transaction:
-            transaction.connection.execute("CREATE TABLE ledger (word TEXT)")
-            transaction.commit()
-        return desk
+        return desk_with_ledger(store)
 
     @pytest.fixture
     def shared(self, desk: Desk) -> Desk:

@@ -16,6 +16,7 @@ from ulak.testing.conformance.open_transactions import (
     SHORT_MS,
     begin,
     claimed_in,
+    desk_with_ledger,
     finish_in,
     opened,
     words,
@@ -101,11 +102,7 @@ class TestPartedTransactions(Suite):
     def desk(self, store: Store) -> Desk:
         if not store.features.one_writer:
             pytest.skip("this store has more than one writer")
-        desk = Desk(store)
-        with opened(desk) as transaction:
-            transaction.connection.execute("CREATE TABLE ledger (word TEXT)")
-            transaction.commit()
-        return desk
+        return desk_with_ledger(store)
 
     @pytest.mark.shows("I-2", "I-17")
     def test_each_part_is_kept_or_dropped_by_itself(self, desk: Desk) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.services.pdf.browser.scene import Answers, running
 from tests.services.pdf.browser.yard import Afar, a_pool, text_of
+from ulak.services.pdf.browser.devtools import DevTools
+from ulak.services.pdf.browser.driver import Driver
+from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.document import Document, Fetched, NoNetwork, Reason, Rendered, Times
 
 GO = "http://afar.test"
@@ -76,6 +80,71 @@ def test_what_a_script_asks_for_is_refused_and_counted_and_the_page_printed(what
     result, urls = refused(html, javascript=True)
     assert [url.rstrip("?") for url in urls if "last" not in url] == [f"{GO}/x"]
     assert text_of(result.pdf).startswith("the text")
+
+
+class Leaving(Answers):
+    """Refuses everything, and tells when it has been asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked = asyncio.Event()
+
+    async def __call__(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
+        self.was_asked.set()
+        return await super().__call__(url, method, headers)
+
+
+@pytest.mark.shows("P-27")
+@pytest.mark.parametrize("driver", [DevTools, PlaywrightDriver])
+def test_a_page_that_leaves_by_itself_is_refused_and_stays(driver: type[Driver]) -> None:
+    # It leaves some time after it was loaded, often when it has been printed already.
+    document = Document(f"<p>the text</p><meta http-equiv=refresh content='0;url={GO}/x'>")
+
+    async def story() -> None:
+        answers = Leaving()
+        async with running(driver()) as browser:
+            page = await browser.open(javascript=False, answer=answers)
+            await page.load(document)
+            await asyncio.wait_for(answers.was_asked.wait(), 30)
+            # Twice: what a refusal would put in its place is not there at once.
+            printed = [text_of(await page.print(document)).strip() for _ in range(2)]
+        assert answers.asked == [f"{GO}/x"]
+        assert printed == ["the text"] * 2
+
+    asyncio.run(story())
+
+
+class Gate(Counting):
+    """Refuses as the others do, and answers `/gate` once it has refused something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_refused = asyncio.Event()
+
+    async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
+        if url == f"{GO}/gate":
+            await self._has_refused.wait()
+            return Fetched(200, (("Access-Control-Allow-Origin", "*"),), b"")
+        self._has_refused.set()
+        return await super().fetch(url, method=method, headers=headers)
+
+
+@pytest.mark.shows("P-27")
+@pytest.mark.parametrize("driver", [DevTools, PlaywrightDriver])
+def test_a_page_that_leaves_by_itself_is_counted_and_printed(driver: type[Driver]) -> None:
+    html = f"""<p id=p>waits</p><meta http-equiv=refresh content='0;url={GO}/x'>
+    <script>fetch("{GO}/gate").then(() => p.className = "refused")</script>"""
+    document = Document(html, javascript=True, wait_for=".refused")
+
+    async def story() -> None:
+        gate = Gate()
+        async with a_pool(driver(), fetcher=gate) as pool:
+            result = await pool.render(document, Times())
+        assert gate.urls == [f"{GO}/x"]
+        assert result.blocked == {"allowlist": 1}
+        assert text_of(result.pdf).strip() == "waits"
+
+    asyncio.run(story())
 
 
 @pytest.mark.shows("P-27")

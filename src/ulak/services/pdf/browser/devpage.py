@@ -15,12 +15,8 @@ from ulak.services.pdf.browser.agreement import (
     is_in_memory,
     named,
     passed_headers,
-    print_options,
-    ready_in,
     refused_file,
-    refused_printing,
 )
-from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
 from ulak.services.pdf.browser.driver import (
     Answer,
     Loaded,
@@ -29,6 +25,7 @@ from ulak.services.pdf.browser.driver import (
     PageFailed,
 )
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe
+from ulak.services.pdf.browser.showing import print_shown, show
 from ulak.services.pdf.document import Document, Fetched
 
 _T = TypeVar("_T")
@@ -101,17 +98,7 @@ class DevPage:
             Unfit: what the document waits for will never be, or it is too long for its one page.
             BrowserGone: the whole browser has ended.
         """
-        await _succeeding(
-            self._send("Page.setDocumentContent", frameId=self._target, html=document.html)
-        )
-        # Only now: while a dialog is open the browser would evaluate it in the middle.
-        nodes = await self._ready()
-        if asks_something(document):
-            await wait(document, self._ask, self._world)
-            # What scripts have brought meanwhile is waited for as well.
-            nodes = await self._ready()
-            if document.single_page:
-                await make_one_page(document, self._ask, self._world)
+        nodes = await show(document, self._ask, frame=self._target, world=self._world)
         return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
     async def print(self, document: Document) -> bytes:
@@ -124,11 +111,7 @@ class DevPage:
             BrowserGone: the whole browser has ended.
             OutputTooLarge: there were more bytes than agreed; the rest was not read.
         """
-        try:
-            printed = await self._send("Page.printToPDF", **print_options(document))
-        except CommandFailed as error:
-            raise refused_printing(str(error)) from error
-        return await self._read(printed["stream"])
+        return await self._read(await print_shown(document, self._ask))
 
     async def close(self) -> None:
         """Have the context go, with everything in it.
@@ -282,13 +265,6 @@ class DevPage:
         if size > self._output_bytes:
             raise OutputTooLarge
         return b"".join(chunks)
-
-    async def _ready(self) -> int:
-        """Wait for load, fonts and images, and answer the number of nodes."""
-        ready = await self._ask("Runtime.evaluate", **ready_in(self._world))
-        if "value" not in ready["result"]:
-            raise PageFailed
-        return int(ready["result"]["value"])
 
     async def _ask(self, method: str, /, **params: Any) -> Params:
         return await _succeeding(self._send(method, **params))

@@ -31,12 +31,8 @@ from ulak.services.pdf.browser.agreement import (
     is_in_memory,
     named,
     passed_headers,
-    print_options,
-    ready_in,
     refused_file,
-    refused_printing,
 )
-from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
 from ulak.services.pdf.browser.driver import (
     Answer,
     BrowserGone,
@@ -47,6 +43,7 @@ from ulak.services.pdf.browser.driver import (
 )
 from ulak.services.pdf.browser.ending import Ending, looked_at
 from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.browser.showing import print_shown, show
 from ulak.services.pdf.document import Document, Fetched, Limits
 
 _T = TypeVar("_T")
@@ -224,14 +221,7 @@ class PlaywrightPage:
             Unfit: what the document waits for will never be, or it is too long for its one page.
             BrowserGone: the whole browser has ended.
         """
-        await self._send("Page.setDocumentContent", frameId=self._frame, html=document.html)
-        nodes = await self._ready()
-        if asks_something(document):
-            await wait(document, self._send, self._world)
-            # What scripts have brought meanwhile is waited for as well.
-            nodes = await self._ready()
-            if document.single_page:
-                await make_one_page(document, self._send, self._world)
+        nodes = await show(document, self._send, frame=self._frame, world=self._world)
         return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
     async def print(self, document: Document) -> bytes:
@@ -244,11 +234,7 @@ class PlaywrightPage:
             BrowserGone: the whole browser has ended.
             OutputTooLarge: there were more bytes than agreed; the rest was not read.
         """
-        try:
-            printed = await self._send("Page.printToPDF", **print_options(document))
-        except PageFailed as error:
-            raise refused_printing(str(error.__cause__)) from error
-        return await self._read(printed["stream"])
+        return await self._read(await print_shown(document, self._send))
 
     async def close(self) -> None:
         """Have the context go, with everything in it.
@@ -273,13 +259,6 @@ class PlaywrightPage:
             crash = asyncio.ensure_future(self._session.send("Page.crash"))
             crash.add_done_callback(looked_at)
         await self.close()
-
-    async def _ready(self) -> int:
-        """Wait for load, fonts and images, and answer the number of nodes."""
-        ready = await self._send("Runtime.evaluate", **ready_in(self._world))
-        if "value" not in ready["result"]:
-            raise PageFailed
-        return int(ready["result"]["value"])
 
     async def _send(self, method: str, /, **params: Any) -> dict[str, Any]:
         if self._session is None:

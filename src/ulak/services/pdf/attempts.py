@@ -1,0 +1,126 @@
+"""The attempts that a job store has taken itself: claimed by hand, and ended by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NoReturn
+
+from ulak.engine.engine import Engine
+from ulak.engine.taking import Attempt
+from ulak.errors import KeyTaken, StaleJob
+from ulak.errors import TransitionNotAllowed as InvalidTransition
+from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
+
+BY_HAND: Final = "pdf-job-store"
+"""Who moves jobs by hand, as the trail says it."""
+
+
+class OwnAttempts:
+    """What one job store has claimed and not ended; it may be used from any thread.
+
+    Args:
+        engine: Whose jobs they are.
+        lease: How long each stays taken; it is renewed until the attempt has ended here.
+    """
+
+    def __init__(self, engine: Engine, *, lease: timedelta) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._taken: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, job: PdfJob) -> None:
+        """Take a queued job and keep its lease.
+
+        Raises:
+            InvalidTransition: somebody else has it, or it is not due yet.
+        """
+        attempt = self._engine.take(job.job_id, worker=BY_HAND, lease=self._lease)
+        if attempt is None:
+            refuse(job, PdfJobStatus.RUNNING, "somebody else has it, or it is not due yet")
+        with self._lock:
+            lapsed = self._taken.get(job.job_id)
+            self._taken[job.job_id] = attempt
+        _give_back(lapsed)
+
+    def succeed(self, job: PdfJob, report: Mapping[str, Any]) -> None:
+        """End the attempt at a job with its report.
+
+        Raises:
+            InvalidTransition: it was not taken here, or its lease was lost.
+        """
+        attempt = self._ending(job, PdfJobStatus.SUCCEEDED)
+        try:
+            attempt.finish(dict(report))
+        except StaleJob as error:
+            raise InvalidTransition(str(error), state=job.status) from error
+
+    def fail(self, job: PdfJob, code: PdfErrorCode, detail: str = "") -> None:
+        """End the attempt at a job as one that failed; the flow says whether there is another.
+
+        Raises:
+            InvalidTransition: it was not taken here, or its lease was lost.
+        """
+        attempt = self._ending(job, PdfJobStatus.FAILED)
+        try:
+            attempt.fail(pdf_error("set by hand", code=code, detail=detail))
+        except StaleJob as error:
+            raise InvalidTransition(str(error), state=job.status) from error
+
+    def close(self) -> None:
+        """Give back what was claimed and not ended, so that somebody else may have it."""
+        with self._lock:
+            attempts = list(self._taken.values())
+            self._taken.clear()
+        for attempt in attempts:
+            _give_back(attempt)
+
+    def _ending(self, job: PdfJob, wanted: PdfJobStatus) -> Attempt:
+        with self._lock:
+            attempt = self._taken.pop(job.job_id, None)
+        if attempt is None:
+            refuse(job, wanted, "another worker runs it")
+        return attempt
+
+
+def retry(engine: Engine, job_id: str, *, state: str, actor: str) -> None:
+    """Queue a failed job again, whether it waits for a person or has given up.
+
+    Args:
+        engine: Whose job it is.
+        job_id: The job.
+        state: Where the engine has it.
+        actor: Who asks, for the trail.
+
+    Raises:
+        InvalidTransition: another job has its key by now, or it has moved meanwhile.
+    """
+    try:
+        if state == "held":
+            engine.release(job_id, actor=actor)
+        else:
+            engine.retry(job_id, actor=actor)
+    except (KeyTaken, StaleJob) as error:
+        raise InvalidTransition(str(error), state=state) from error
+
+
+def refuse(job: PdfJob, wanted: PdfJobStatus, why: str = "") -> NoReturn:
+    """Refuse to move a job.
+
+    Raises:
+        InvalidTransition: always.
+    """
+    said = f": {why}" if why else ""
+    raise InvalidTransition(
+        f'job {job.job_id} is "{job.status}" and cannot become "{wanted}"{said}', state=job.status
+    )
+
+
+def _give_back(attempt: Attempt | None) -> None:
+    """End an attempt that came to nothing; where its lease has lapsed somebody else has the job."""
+    if attempt is not None:
+        with suppress(StaleJob):
+            attempt.give_back()
