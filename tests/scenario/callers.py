@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Caller:
     """A program's own connection. Async ones are driven by a loop that this object has.
 
     Args:
+        runner: Has that loop, which is made when it is needed.
         connection: What is given to `submit`.
         execute: Runs a statement of the program, and answers its rows.
         close: Gives everything back.
@@ -30,12 +31,12 @@ class Caller:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        runner: asyncio.Runner,
         connection: Any,
         execute: Callable[[str], Any],
         *close: Callable[[], Any],
     ) -> None:
-        self._loop = loop
+        self._runner = runner
         self.connection = connection
         self._execute = execute
         self._close = close
@@ -52,7 +53,7 @@ class Caller:
         async def wait() -> Any:
             return await answer
 
-        return self._loop.run_until_complete(wait())
+        return self._runner.run(wait())
 
     def execute(self, statement: str) -> Any:
         return self.do(self._execute(statement))
@@ -72,29 +73,37 @@ class Caller:
         self.do(self.connection.rollback())
 
     def close(self) -> None:
-        for close in self._close:
-            self.do(close())
-        self._loop.close()
+        with self._runner:
+            for close in self._close:
+                self.do(close())
+
+
+def connected(connecting: Coroutine[Any, Any, Any]) -> tuple[asyncio.Runner, Any]:
+    """Connect on a loop of its own, which is closed if that fails."""
+    runner = asyncio.Runner()
+    try:
+        return runner, runner.run(connecting)
+    except BaseException:
+        runner.close()
+        raise
 
 
 def sqlite3_connection(path: Path) -> Caller:
     db = sqlite3.connect(path)
-    return Caller(asyncio.new_event_loop(), db, db.execute, db.close)
+    return Caller(asyncio.Runner(), db, db.execute, db.close)
 
 
 def aiosqlite_connection(path: Path) -> Caller:
-    loop = asyncio.new_event_loop()
-
     async def connect() -> Any:
         return await aiosqlite.connect(path)
 
-    db = loop.run_until_complete(connect())
-    return Caller(loop, db, db.execute, db.close)
+    runner, db = connected(connect())
+    return Caller(runner, db, db.execute, db.close)
 
 
 def alchemy(kind: str, url: str) -> Caller:
     """One of the four connections of SQLAlchemy."""
-    loop = asyncio.new_event_loop()
+    runner = asyncio.Runner()
     if not kind.startswith("Async"):
         engine = sqlalchemy.create_engine(url)
         connection: Any = engine.connect() if kind == "Connection" else Session(engine)
@@ -104,11 +113,13 @@ def alchemy(kind: str, url: str) -> Caller:
         async def connect() -> Any:
             return await engine.connect()
 
-        is_session = kind == "AsyncSession"
-        connection = AsyncSession(engine) if is_session else loop.run_until_complete(connect())
+        if kind == "AsyncSession":
+            connection = AsyncSession(engine)
+        else:
+            runner, connection = connected(connect())
     run = connection.execute
     return Caller(
-        loop, connection, lambda s: run(sqlalchemy.text(s)), connection.close, engine.dispose
+        runner, connection, lambda s: run(sqlalchemy.text(s)), connection.close, engine.dispose
     )
 
 
@@ -124,13 +135,12 @@ def on_sqlite(kind: str, path: Path) -> Caller:
 
 def psycopg_connection(url: str) -> Caller:
     db = psycopg.connect(url)
-    return Caller(asyncio.new_event_loop(), db, db.execute, db.close)
+    return Caller(asyncio.Runner(), db, db.execute, db.close)
 
 
 def psycopg_async_connection(url: str) -> Caller:
-    loop = asyncio.new_event_loop()
-    db: Any = loop.run_until_complete(psycopg.AsyncConnection.connect(url))
-    return Caller(loop, db, db.execute, db.close)
+    runner, db = connected(psycopg.AsyncConnection.connect(url))
+    return Caller(runner, db, db.execute, db.close)
 
 
 def on_postgres(kind: str, url: str) -> Caller:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,11 +36,18 @@ class Listener:
         lines = [f"GET {path} HTTP/1.0", "Host: ulak"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-        made.status = int((await reader.readline()).split()[1])
-        while (line := (await reader.readline()).decode().strip()) != "":
-            name, _, value = line.partition(": ")
-            made.headers[name.lower()] = value
+        try:
+            await made._read_head()
+        except BaseException:
+            await made.close()
+            raise
         return made
+
+    async def _read_head(self) -> None:
+        self.status = int((await self._reader.readline()).split()[1])
+        while (line := (await self._reader.readline()).decode().strip()) != "":
+            name, _, value = line.partition(": ")
+            self.headers[name.lower()] = value
 
     async def body(self) -> Any:
         return json.loads(await self._reader.read())
@@ -82,3 +90,13 @@ class Listener:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+@asynccontextmanager
+async def listening(address: str, *paths: str, **headers: str) -> AsyncIterator[list[Listener]]:
+    """Open a stream of each path; none is left open, whatever a test finds."""
+    async with AsyncExitStack() as streams:
+        yield [
+            await streams.enter_async_context(await Listener.connect(address, path, **headers))
+            for path in paths
+        ]

@@ -18,7 +18,7 @@ import ulak
 import ulak.web
 from tests.web.moving import FLOW, end, move, new_job
 from tests.web.people import Known, person
-from tests.web.sse import Listener
+from tests.web.sse import Listener, listening
 from ulak.web import hub as hubs
 from ulak.web import looks, streams, watchers
 from ulak.web.server import Server
@@ -303,14 +303,12 @@ def test_many_who_watch_one_job_cost_one_read(engine, served, monkeypatch):
     find_job, look = engine.store.find_job, hub._look_at_jobs
 
     async def watch():
-        listeners = [await Listener.connect(address, f"/jobs/{job}/events") for _ in range(30)]
-        for stream in listeners:
-            await stream.next()
-        monkeypatch.setattr(engine.store, "find_job", lambda i: reads.append(i) or find_job(i))
-        monkeypatch.setattr(hub, "_look_at_jobs", lambda jobs: looks.append(jobs) or look(jobs))
-        await until(lambda: len(looks) >= 5)
-        for stream in listeners:
-            await stream.close()
+        async with listening(address, *[f"/jobs/{job}/events"] * 30) as listeners:
+            for stream in listeners:
+                await stream.next()
+            monkeypatch.setattr(engine.store, "find_job", lambda i: reads.append(i) or find_job(i))
+            monkeypatch.setattr(hub, "_look_at_jobs", lambda jobs: looks.append(jobs) or look(jobs))
+            await until(lambda: len(looks) >= 5)
 
     asyncio.run(watch())
     assert 4 <= len(reads) <= len(looks)
@@ -323,16 +321,15 @@ def test_too_many_streams_are_told_to_come_back(engine, served, monkeypatch):
 
     async def watch():
         path = f"/jobs/{job}/events"
-        open_ones = [await Listener.connect(address, path) for _ in range(2)]
-        async with await Listener.connect(address, path) as refused:
-            assert refused.status == 429
-            assert refused.headers["retry-after"] == "5"
-            assert (await refused.body())["code"] == "overloaded"
-        await open_ones[0].close()
-        await until(lambda: hub.connected == 1)
-        async with await Listener.connect(address, "/events") as stream:
-            assert stream.status == 200
-        await open_ones[1].close()
+        async with listening(address, path, path) as open_ones:
+            async with await Listener.connect(address, path) as refused:
+                assert refused.status == 429
+                assert refused.headers["retry-after"] == "5"
+                assert (await refused.body())["code"] == "overloaded"
+            await open_ones[0].close()
+            await until(lambda: hub.connected == 1)
+            async with await Listener.connect(address, "/events") as stream:
+                assert stream.status == 200
 
     asyncio.run(watch())
 
@@ -343,8 +340,8 @@ def test_whoever_leaves_leaves_nothing_behind(engine, served):
 
     async def watch():
         paths = [f"/jobs/{job}/events", "/events", "/events?tenant=a"] * 5
-        for stream in [await Listener.connect(address, path) for path in paths]:
-            await stream.close()
+        async with listening(address, *paths):
+            await until(lambda: hub.connected == len(paths))
         await until(lambda: hub.connected == 0)
 
     asyncio.run(watch())
@@ -360,16 +357,12 @@ def test_a_server_that_stops_ends_its_streams_at_once(engine):
     job = new_job(engine)
 
     async def watch(server):
-        listeners = [
-            await Listener.connect(server.address, path)
-            for path in (f"/jobs/{job}/events?after=1", "/events")
-        ]
-        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
-        told = [await stream.all() for stream in listeners]
-        await stopping
-        for stream in listeners:
-            await stream.close()
-        return told
+        paths = (f"/jobs/{job}/events?after=1", "/events")
+        async with listening(server.address, *paths) as listeners:
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            told = [await stream.all() for stream in listeners]
+            await stopping
+            return told
 
     with serving(engine) as (server, _):
         began = time.monotonic()
@@ -401,15 +394,15 @@ def test_a_credential_that_is_taken_away_ends_its_stream(engine, monkeypatch):
 
     async def watch(address):
         path = f"/jobs/{job}/events?after=1"
-        ada = await Listener.connect(address, path, authorization="Bearer ada")
-        bob = await Listener.connect(address, path, authorization="Bearer bob")
-        del known.people["ada"]
-        told = await ada.all()
-        await asyncio.to_thread(move, engine, job, 1)
-        assert (await bob.next()).id == "2"
-        await bob.close()
-        await ada.close()
-        return told
+        async with (
+            await Listener.connect(address, path, authorization="Bearer ada") as ada,
+            await Listener.connect(address, path, authorization="Bearer bob") as bob,
+        ):
+            del known.people["ada"]
+            told = await ada.all()
+            await asyncio.to_thread(move, engine, job, 1)
+            assert (await bob.next()).id == "2"
+            return told
 
     with serving(engine, identity=known) as (server, _):
         assert [event.kind for event in asyncio.run(watch(server.address))] == ["refused"]

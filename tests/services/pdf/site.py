@@ -315,12 +315,18 @@ class Site:
         finally:
             server.stop()
 
+    def __enter__(self) -> "Site":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End as a process does: whatever it still had taken is renewed no more."""
         for attempt in self.jobs._attempts._taken.values():
             attempt._lease.stop()
-        self._runner.run(self._client.aclose())
-        self._runner.close()
+        with self._runner:
+            self._runner.run(self._client.aclose())
         self.engine.close()
 
 
@@ -348,8 +354,6 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
 
 def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Site]:
     """A site on either database, with a worker that lives."""
-    with database(request, folder) as url:
-        made = Site(url, folder)
+    with database(request, folder) as url, Site(url, folder) as made:
         made.heartbeat()
         yield made
-        made.close()

@@ -39,14 +39,13 @@ BY = re.compile(r"by \(([a-z_, ]+)\)")
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, str]]]:
     """The labels of every sample that the service shows, by the name of the sample."""
-    site = Site("memory://", tmp_path_factory.mktemp("site"))
-    site.heartbeat()
-    site.finish(site.new("a"))
-    found: dict[str, list[dict[str, str]]] = {}
-    for family in text_string_to_metric_families(site.metrics()):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append(dict(sample.labels))
-    site.close()
+    with Site("memory://", tmp_path_factory.mktemp("site")) as site:
+        site.heartbeat()
+        site.finish(site.new("a"))
+        found: dict[str, list[dict[str, str]]] = {}
+        for family in text_string_to_metric_families(site.metrics()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(dict(sample.labels))
     return found
 
 

@@ -42,10 +42,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Site]:
     """A site on SQLite, for what has nothing to do with the store."""
-    made = Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path)
-    made.heartbeat()
-    yield made
-    made.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path) as made:
+        made.heartbeat()
+        yield made
 
 
 # --- the table ------------------------------------------------------------------
@@ -306,13 +305,11 @@ def test_backpressure_refuses_new_jobs_and_answers_known_ones(site: Site) -> Non
 @pytest.mark.shows("P-40")
 def test_backpressure_is_seen_by_other_processes_and_survives_a_restart(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL"
-    first = Site(url, tmp_path)
-    first.jobs.set_backpressure(True, 3)
-    first.close()
-    second = Site(url, tmp_path)
-    second.heartbeat()
-    assert second.create().status_code == 429
-    second.close()
+    with Site(url, tmp_path) as first:
+        first.jobs.set_backpressure(True, 3)
+    with Site(url, tmp_path) as second:
+        second.heartbeat()
+        assert second.create().status_code == 429
 
 
 @pytest.mark.shows("P-40")
@@ -617,39 +614,38 @@ def test_a_damaged_file_is_never_handed_out(small: Site, tmp_path: Path) -> None
 
 
 def test_storage_that_hangs_holds_up_neither_the_loop_nor_other_requests(tmp_path: Path) -> None:
-    site = Site(
+    with Site(
         f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, reader=Reader(at_once=2, patience_s=0.2)
-    )
-    site.heartbeat()
-    job_id = finished(site)
-    dead, kept = threading.Event(), site.artifacts.get_pdf
+    ) as site:
+        site.heartbeat()
+        job_id = finished(site)
+        dead, kept = threading.Event(), site.artifacts.get_pdf
 
-    def hang(key: str) -> bytes:
-        dead.wait(60)
-        return kept(key)
+        def hang(key: str) -> bytes:
+            dead.wait(60)
+            return kept(key)
 
-    site.artifacts.get_pdf = hang  # type: ignore[method-assign]
-    headers = {"Authorization": f"Bearer {credential_of('key:shop')}"}
+        site.artifacts.get_pdf = hang  # type: ignore[method-assign]
+        headers = {"Authorization": f"Bearer {credential_of('key:shop')}"}
 
-    async def ask_all() -> tuple[list[httpx.Response], list[httpx.Response]]:
-        transport = httpx.ASGITransport(site.app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://ulak", headers=headers
-        ) as client:
-            # More than there are threads, here and in the framework's own pool.
-            asked = [client.get(f"/pdf/jobs/{job_id}/download") for _ in range(60)]
-            hanging = asyncio.gather(*asked)
-            others = [await client.get(f"/pdf/jobs/{job_id}") for _ in range(3)]
-            return await hanging, others
+        async def ask_all() -> tuple[list[httpx.Response], list[httpx.Response]]:
+            transport = httpx.ASGITransport(site.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://ulak", headers=headers
+            ) as client:
+                # More than there are threads, here and in the framework's own pool.
+                asked = [client.get(f"/pdf/jobs/{job_id}/download") for _ in range(60)]
+                hanging = asyncio.gather(*asked)
+                others = [await client.get(f"/pdf/jobs/{job_id}") for _ in range(3)]
+                return await hanging, others
 
-    try:
-        hung, others = asyncio.run(ask_all())
-        assert {each.status_code for each in others} == {200}
-        assert {each.json()["error_code"] for each in hung} == {"ARTIFACT_READ_FAILED"}
-    finally:
-        dead.set()
-    assert site.download(job_id).content == A_PDF
-    site.close()
+        try:
+            hung, others = asyncio.run(ask_all())
+            assert {each.status_code for each in others} == {200}
+            assert {each.json()["error_code"] for each in hung} == {"ARTIFACT_READ_FAILED"}
+        finally:
+            dead.set()
+        assert site.download(job_id).content == A_PDF
 
 
 # --- links ----------------------------------------------------------------------

@@ -53,10 +53,9 @@ def config_for(*receivers: Receiver, internal: frozenset[str] | None = None) -> 
 
 @contextmanager
 def sited(url: str, folder: Path, config: PdfRenderConfig) -> Iterator[Site]:
-    site = Site(url, folder, config=config)
-    site.heartbeat()
-    yield site
-    site.close()
+    with Site(url, folder, config=config) as site:
+        site.heartbeat()
+        yield site
 
 
 @pytest.fixture(params=DATABASES)

@@ -31,10 +31,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Site]:
-    made = Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path)
-    made.heartbeat()
-    yield made
-    made.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path) as made:
+        made.heartbeat()
+        yield made
 
 
 def desert(site: Site) -> None:
@@ -61,14 +60,13 @@ def test_a_worker_counts_as_long_as_it_was_heard_of_within_the_limit(site: Site)
 
 @pytest.mark.shows("P-37")
 def test_workers_of_other_queues_and_lapsed_ones_do_not_count(tmp_path: Path) -> None:
-    site = Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path)
-    site.heartbeat(lanes=("default/async/greet@1", "pdfs/async/x@1"), name="another")
-    assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
-    site.heartbeat(name="lapses")
-    assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 1
-    site.clock.advance(timedelta(minutes=5))
-    assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
-    site.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path) as site:
+        site.heartbeat(lanes=("default/async/greet@1", "pdfs/async/x@1"), name="another")
+        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
+        site.heartbeat(name="lapses")
+        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 1
+        site.clock.advance(timedelta(minutes=5))
+        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
 
 
 @pytest.mark.shows("P-37")
@@ -176,10 +174,10 @@ def test_what_a_request_says_wins_over_what_is_configured(
     configured: str, asked: dict[str, str] | None, status: int, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, fail_safe_policy=configured)
-    site = Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path, config=config)
-    more = {} if asked is None else {"options": asked}
-    assert site.create("x", **more).status_code == status
-    site.close()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL"
+    with Site(url, tmp_path, config=config) as site:
+        more = {} if asked is None else {"options": asked}
+        assert site.create("x", **more).status_code == status
 
 
 @pytest.mark.shows("P-38")
@@ -231,33 +229,31 @@ def test_a_ring_that_fails_is_no_failure(tmp_path: Path) -> None:
         told.append(job_id)
         raise OSError("nobody hears")
 
-    site = Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, enqueue=ring)
-    site.heartbeat()
-    job_id = site.new("quiet")
-    assert told == [job_id]
-    # A worker that looks by itself finds it all the same.
-    assert site.finish(job_id).status == "succeeded"
-    site.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, enqueue=ring) as site:
+        site.heartbeat()
+        job_id = site.new("quiet")
+        assert told == [job_id]
+        # A worker that looks by itself finds it all the same.
+        assert site.finish(job_id).status == "succeeded"
 
 
 @pytest.mark.shows("P-39")
 def test_a_record_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
-    site = Site(
+    with Site(
         f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, submit_timeout=timedelta(seconds=0.2)
-    )
-    site.heartbeat()
+    ) as site:
+        site.heartbeat()
 
-    def refuse(*_: object, **__: object) -> None:
-        raise StoreError("the disk is full")
+        def refuse(*_: object, **__: object) -> None:
+            raise StoreError("the disk is full")
 
-    site.engine.open().store.add = refuse  # type: ignore[method-assign, assignment]
-    answer = site.create("x")
-    assert (answer.status_code, answer.json()["error_code"]) == (503, "PDF_RENDER_UNAVAILABLE")
-    assert "disk" not in answer.text
-    del site.engine.store.add
-    assert site.count() == 0
-    assert site.create("x").status_code == 202
-    site.close()
+        site.engine.open().store.add = refuse  # type: ignore[method-assign, assignment]
+        answer = site.create("x")
+        assert (answer.status_code, answer.json()["error_code"]) == (503, "PDF_RENDER_UNAVAILABLE")
+        assert "disk" not in answer.text
+        del site.engine.store.add
+        assert site.count() == 0
+        assert site.create("x").status_code == 202
 
 
 def test_the_store_may_answer_nobody_and_a_repeat_is_still_a_repeat(small: Site) -> None:

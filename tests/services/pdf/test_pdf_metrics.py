@@ -35,13 +35,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture(params=DATABASES)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Site, Site]]:
     """Two processes on one store."""
-    with database(request, tmp_path) as url:
-        first = Site(url, tmp_path)
-        second = Site(url, tmp_path, clock=first.clock)
+    with (
+        database(request, tmp_path) as url,
+        Site(url, tmp_path) as first,
+        Site(url, tmp_path, clock=first.clock) as second,
+    ):
         first.heartbeat()
         yield first, second
-        first.close()
-        second.close()
 
 
 def jobs_in(text: str) -> dict[str, float]:
@@ -214,19 +214,18 @@ def test_what_has_ended_is_found_however_late_it_was_committed(site: Site) -> No
 @pytest.mark.shows("P-41")
 def test_a_scrape_reads_by_indexes_and_not_the_whole_table(tmp_path: Path) -> None:
     """What has ended long ago costs a scrape nothing, however much of it there is."""
-    site = Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path)
-    totals_of(site.engine).fold()
-    with site.engine.reading() as connection:
-        for statement, values in (
-            (totals_module._IS_NEW, (*totals_module._LANES, 0, "pdf")),
-            (totals_module._QUEUED, (*totals_module._LANES, "pdf", "queued", 0)),
-        ):
-            text = statement.format(schema="main")
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
-            steps = [str(row[-1]) for row in plan]
-            assert not [step for step in steps if step.startswith("SCAN jobs")], steps
-            assert [step for step in steps if "jobs_claimable" in step], steps
-    site.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path) as site:
+        totals_of(site.engine).fold()
+        with site.engine.reading() as connection:
+            for statement, values in (
+                (totals_module._IS_NEW, (*totals_module._LANES, 0, "pdf")),
+                (totals_module._QUEUED, (*totals_module._LANES, "pdf", "queued", 0)),
+            ):
+                text = statement.format(schema="main")
+                plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
+                steps = [str(row[-1]) for row in plan]
+                assert not [step for step in steps if step.startswith("SCAN jobs")], steps
+                assert [step for step in steps if "jobs_claimable" in step], steps
 
 
 @pytest.mark.shows("P-41")
@@ -246,15 +245,14 @@ def test_a_batch_that_ends_within_a_job_counts_its_end_once(
 
 @pytest.mark.shows("P-41")
 def test_a_store_in_memory_counts_the_same(tmp_path: Path) -> None:
-    site = Site("memory://", tmp_path)
-    site.heartbeat()
-    site.finish(site.new("a"), timings={"total": 2.0})
-    site.fail(site.new("b"), PdfErrorCode.NAVIGATION_TIMEOUT)
-    assert isinstance(totals_of(site.engine), MemoryTotals)
-    must_agree(site, created=2)
-    must_agree(site, created=2)
-    assert site.value("pdf_render_duration_seconds_count") == 2
-    site.close()
+    with Site("memory://", tmp_path) as site:
+        site.heartbeat()
+        site.finish(site.new("a"), timings={"total": 2.0})
+        site.fail(site.new("b"), PdfErrorCode.NAVIGATION_TIMEOUT)
+        assert isinstance(totals_of(site.engine), MemoryTotals)
+        must_agree(site, created=2)
+        must_agree(site, created=2)
+        assert site.value("pdf_render_duration_seconds_count") == 2
 
 
 # --- histograms and gauges ------------------------------------------------------
@@ -302,15 +300,14 @@ def test_a_failed_attempt_counts_into_the_time_of_attempts(site: Site) -> None:
 def test_a_report_that_says_nonsense_harms_neither_the_job_nor_the_scrape(
     report: dict[str, object], tmp_path: Path
 ) -> None:
-    site = Site("memory://", tmp_path)
-    site.heartbeat()
-    job_id = site.new("a")
-    site.jobs.update_status(job_id, "running")
-    key = site.artifacts.store_pdf(job_id, A_PDF)
-    site.jobs.update_status(job_id, "succeeded", artifact_key=key, **report)
-    must_agree(site, created=1)
-    assert site.status(job_id)["status"] == "succeeded"
-    site.close()
+    with Site("memory://", tmp_path) as site:
+        site.heartbeat()
+        job_id = site.new("a")
+        site.jobs.update_status(job_id, "running")
+        key = site.artifacts.store_pdf(job_id, A_PDF)
+        site.jobs.update_status(job_id, "succeeded", artifact_key=key, **report)
+        must_agree(site, created=1)
+        assert site.status(job_id)["status"] == "succeeded"
 
 
 def test_the_gauges_tell_how_it_stands_now(site: Site) -> None:
@@ -331,15 +328,14 @@ def test_the_gauges_tell_how_it_stands_now(site: Site) -> None:
 def test_a_delayed_retry_counts_into_the_depth_when_it_is_due(tmp_path: Path) -> None:
     hour = timedelta(hours=1)
     config = replace(CONFIG, retry_base=hour, retry_max=hour)
-    site = Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, config=config)
-    site.heartbeat()
-    # With full jitter the wait is anything up to an hour: one of many is not due at once.
-    for number in range(20):
-        site.fail(site.new(f"a{number}"), PdfErrorCode.NAVIGATION_TIMEOUT)
-    assert site.value("ptf_admin_pdf_queue_depth") < 20
-    site.clock.advance(hour)
-    assert site.value("ptf_admin_pdf_queue_depth") == 20
-    site.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, config=config) as site:
+        site.heartbeat()
+        # With full jitter the wait is anything up to an hour: one of many is not due at once.
+        for number in range(20):
+            site.fail(site.new(f"a{number}"), PdfErrorCode.NAVIGATION_TIMEOUT)
+        assert site.value("ptf_admin_pdf_queue_depth") < 20
+        site.clock.advance(hour)
+        assert site.value("ptf_admin_pdf_queue_depth") == 20
 
 
 # --- unavailable ----------------------------------------------------------------

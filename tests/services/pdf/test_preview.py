@@ -38,10 +38,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     )
     (folder / "top.html").write_text("top")
     monkeypatch.setattr(sites, "Pages", lambda: Templates([folder.parent]))
-    made = Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path)
-    made.heartbeat()
-    yield made
-    made.close()
+    with Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path) as made:
+        made.heartbeat()
+        yield made
 
 
 def preview(
