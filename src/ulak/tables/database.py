@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from ulak.errors import NotSupported, StoreError
@@ -49,6 +50,11 @@ class Database(ABC):
         """Run the statements of a file, as they are written there."""
 
     @abstractmethod
+    def translated(self) -> AbstractContextManager[None]:
+        """Have what the driver raises because the database cannot answer raised as StoreError,
+        whoever uses the connection inside."""
+
+    @abstractmethod
     def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]: ...
 
 
@@ -72,12 +78,18 @@ class Sqlite(Database):
         if pending.strip():
             self._run(connection, pending, ())
 
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the database cannot answer: {error}") from error
+
     def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]:
         cursor = sqlite3.Cursor(connection)
         try:
-            return cursor.execute(text, values).fetchall()
-        except sqlite3.OperationalError as error:
-            raise StoreError(f"the database cannot answer: {error}") from error
+            with self.translated():
+                return cursor.execute(text, values).fetchall()
         finally:
             cursor.close()
 
@@ -93,18 +105,24 @@ class Postgresql(Database):
     def run_script(self, connection: Any, script: str) -> None:
         self._run(connection, script, ())
 
-    def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]:
+    @contextmanager
+    def translated(self) -> Iterator[None]:
         # Here and not above: whoever has SQLite need not have it.
-        from psycopg import Cursor, OperationalError
-        from psycopg.rows import tuple_row
+        from psycopg import OperationalError
 
         try:
-            with Cursor(connection, row_factory=tuple_row) as cursor:
-                # Without values a script may have many statements.
-                cursor.execute(text, values or None)
-                return [] if cursor.description is None else cursor.fetchall()
+            yield
         except OperationalError as error:
             raise StoreError(f"the database cannot answer: {error}") from error
+
+    def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]:
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+
+        with self.translated(), Cursor(connection, row_factory=tuple_row) as cursor:
+            # Without values a script may have many statements.
+            cursor.execute(text, values or None)
+            return [] if cursor.description is None else cursor.fetchall()
 
 
 _DATABASES: Final[dict[str, type[Database]]] = {kind.name: kind for kind in (Sqlite, Postgresql)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,21 @@ class Desk:
             self.config, templates or Pages(), renderer or Printer(), self.artifacts,
             engine=self.engine,
         )  # fmt: skip
+
+
+def config_of(**settings: Any) -> PdfRenderConfig:
+    """Settings under which the invoice may be rendered, and retries are due at once."""
+    security = PdfSecurityConfig(template_allowlist=frozenset({INVOICE}))
+    return PdfRenderConfig(security=security, **{**AT_ONCE, **settings})
+
+
+def serve(desk: Desk, renderer: Any, templates: Any = None, *, places: int = 4) -> None:
+    """Have the workers of a desk's engine render with these."""
+
+    @desk.engine.resource(PdfRenderWorker, queue="pdf", places=places)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[PdfRenderWorker]:
+        yield desk.worker(renderer, templates)
 
 
 class Pages:

@@ -219,7 +219,7 @@ def test_a_scrape_reads_by_indexes_and_not_the_whole_table(tmp_path: Path) -> No
         with site.engine.reading() as connection:
             for statement, values in (
                 (totals_module._IS_NEW, (*totals_module._LANES, 0, "pdf")),
-                (totals_module._QUEUED, (*totals_module._LANES, "pdf", "queued", 0)),
+                (totals_module._QUEUED, (*totals_module._LANES, *("pdf", "queued", 0) * 2)),
             ):
                 text = statement.format(schema="main")
                 plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()

@@ -8,6 +8,7 @@ import ulak
 from tests.unit.tables.conftest import Service
 from ulak.clock import ManualClock
 from ulak.engine.engine import Engine
+from ulak.errors import StoreError
 from ulak.store.sqlite import SqliteStore
 from ulak.tables import Row, Tables
 
@@ -40,6 +41,27 @@ def test_what_is_raised_in_a_block_takes_everything_back(service: Service) -> No
 
     with pytest.raises(Regret):
         regret()
+    assert tables.read(TEXTS) == []
+
+
+# Each is what the driver raises of a database that cannot answer.
+FAULTS = {
+    "sqlite": ["SELECT * FROM nowhere"],
+    "postgresql": ["SET LOCAL statement_timeout = 1", "SELECT pg_sleep(60)"],
+}
+
+
+def test_a_driver_that_others_use_in_the_transaction_is_translated(service: Service) -> None:
+    tables = service.start()
+
+    def fail() -> None:
+        with tables.writing() as connection, tables.database.translated():
+            tables.execute(connection, ADD, "a")
+            for statement in FAULTS[tables.database.name]:
+                connection.execute(statement)
+
+    with pytest.raises(StoreError, match="the database cannot answer"):
+        fail()
     assert tables.read(TEXTS) == []
 
 

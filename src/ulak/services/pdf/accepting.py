@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import Response
 
 from ulak.auth.principal import Principal
-from ulak.errors import BadInput, Overloaded
+from ulak.errors import BadInput, Overloaded, StaleJob
 from ulak.services.pdf.bodies import PdfJobRequest, bad_page, page_of
-from ulak.services.pdf.envelope import VALIDATION_ERROR, Refusal
+from ulak.services.pdf.envelope import QUOTA_EXCEEDED, VALIDATION_ERROR, Refusal
 from ulak.services.pdf.failsafe import (
     FailSafePolicy,
     HealthCheck,
     Unavailable,
     handle_unavailable,
 )
-from ulak.services.pdf.jobs import PdfJobStore
+from ulak.services.pdf.jobs import Created, NotCreated, PdfJobStore
 from ulak.services.pdf.keys import payload_of
-from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, WrongVariables
+from ulak.services.pdf.model import (
+    PdfError,
+    PdfErrorCode,
+    PdfJob,
+    PdfJobStatus,
+    WrongVariables,
+)
+from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
 from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded
 from ulak.services.pdf.worker import TemplateSource
 from ulak.web.seen import actor_of
 
@@ -41,15 +49,21 @@ INERT: Final = {
 """The headers of a document that is shown and not printed."""
 FALLBACK_HEADERS: Final = {"X-Pdf-Fallback": "html", **INERT}
 
+Refused = Refusal | Unavailable
+"""Why a request got no job."""
+
 
 class Accepting:
     """Takes requests whose words are good, in the order of checks of the specification."""
 
-    def __init__(self, jobs: PdfJobStore, templates: TemplateSource, health: HealthCheck) -> None:
+    def __init__(
+        self, jobs: PdfJobStore, templates: TemplateSource, health: HealthCheck, pacing: Pacing
+    ) -> None:
         self.config: PdfRenderConfig = jobs.config
         self._jobs = jobs
         self._templates = templates
         self._health = health
+        self._pacing = pacing
 
     def must_be_allowed(self, template: str) -> None:
         """Refuse a template that is not in the list."""
@@ -63,6 +77,9 @@ class Accepting:
     ) -> tuple[PdfJob, bool]:
         """Answer the job of a request, and whether it was there before.
 
+        Checked in this order: the template, whether the job is there already, backpressure, the
+        quota of the tenant, health. A job that is there is answered whatever follows.
+
         Args:
             asked: The request.
             principal: Who asks.
@@ -74,43 +91,109 @@ class Accepting:
             Unavailable: nobody would render it.
             StoreError: it could not be written; nothing is left behind.
         """
-        payload = self._payload_of(asked)
+        [accepted] = self.accept_all([asked], principal, correlation, root)
+        if not isinstance(accepted, Created):
+            raise accepted
+        return accepted.job, accepted.is_repeat
+
+    def accept_all(
+        self,
+        asked: Sequence[PdfJobRequest],
+        principal: Principal,
+        correlation: str,
+        root: str = "",
+    ) -> list[Created | Refused]:
+        """Answer for each of several requests, in order, what `accept` would answer or raise.
+
+        Each is checked as if it were alone, and those that become jobs do so in few commits. One
+        that is refused harms no other; the same twice is one job.
+
+        Args:
+            asked: The requests.
+            principal: Who asks.
+            correlation: Of the request that they came with.
+            root: Where the application is mounted.
+
+        Raises:
+            Unavailable: the store does not answer, so that nothing is known of any of them.
+            StoreError: it could not be written, or it is not known; the same again tells.
+        """
         tenant, actor = principal.tenant or "", actor_of(principal)
+        answers: dict[int, Created | Refused] = {}
+        new: dict[int, NewPdfJob] = {}
+        for number, one in enumerate(asked):
+            try:
+                found = self._look_up(one, tenant, actor, correlation, root)
+            except Refusal as refusal:
+                answers[number] = refusal
+                continue
+            except BadInput:
+                answers[number] = _unstorable()
+                continue
+            if isinstance(found, Created):
+                answers[number] = found
+            else:
+                new[number] = found
+        if new:
+            made = self._make(list(new.values()), tenant, actor)
+            answers |= zip(new, made, strict=True)
+        return [answers[number] for number in range(len(asked))]
+
+    def _look_up(
+        self, asked: PdfJobRequest, tenant: str, actor: str, correlation: str, root: str
+    ) -> Created | NewPdfJob:
+        """Answer the job that a request has made already, or the one that it would make."""
+        payload = self._payload_of(asked)
         # A store that hangs would be found out by its time limits alone, a minute later.
         if not self._health.look().store_answers:
             raise Unavailable("the store of jobs does not answer")
-        callback_url = asked.options.callback_url or ""
+        options = asked.options
+        callback_url = options.callback_url or ""
         known = self._jobs.find_repeat(
             asked.template_name, payload, tenant=tenant, actor=actor, callback_url=callback_url,
             root=root,
         )  # fmt: skip
         if known is not None:
-            return known, True
+            return Created(known, is_repeat=True)
+        return self._jobs.new_job(
+            asked.template_name, payload, tenant=tenant, timeout_s=options.timeout,
+            priority=self.config.priority_for(options.priority), correlation_id=correlation,
+            callback_url=callback_url, root=root,
+        )  # fmt: skip
+
+    def _make(self, new: Sequence[NewPdfJob], tenant: str, actor: str) -> list[Created | Refused]:
+        """Make jobs that are not there, if new ones are taken now."""
         pressure = self._jobs.backpressure()
         if pressure.active:
-            raise _backpressure("new jobs are refused for now", pressure.retry_after_seconds)
+            refusal = _backpressure("new jobs are refused for now", pressure.retry_after_seconds)
+            return [refusal] * len(new)
         if complaint := self._health.look().complaint:
-            raise Unavailable(complaint)
+            # The quota comes before health: HTML would else stand in for what it refuses.
+            most = self.config.tenant_queue
+            is_full = most > 0 and self._jobs.submitting.waiting(tenant) >= most
+            refused = self._refused(QuotaExceeded(most)) if is_full else Unavailable(complaint)
+            return [refused] * len(new)
         try:
-            created = self._jobs.create_job(
-                asked.template_name, payload, tenant=tenant, actor=actor,
-                timeout_s=asked.options.timeout, correlation_id=correlation,
-                callback_url=callback_url, root=root,
-            )  # fmt: skip
-        except Overloaded as error:
-            wait_s = max(1, math.ceil(error.retry_after.total_seconds()))
-            raise _backpressure("too many jobs are waiting", wait_s) from error
-        except BadInput as error:
-            raise Refusal(
-                "variables: they cannot be stored as they are", status=422,
-                error_code=VALIDATION_ERROR,
-            ) from error  # fmt: skip
-        job = created.job
-        log.info(
-            "a request became a job",
-            extra={"job_id": job.job_id, "status": job.status, "correlation_id": correlation},
-        )
-        return job, created.is_repeat
+            made = self._jobs.create_jobs(new, tenant=tenant, actor=actor)
+        except BadInput:
+            return [_unstorable()] * len(new)
+        for one in made:
+            if isinstance(one, Created) and not one.is_repeat:
+                _log(one.job)
+        return [one if isinstance(one, Created) else self._refused(one) for one in made]
+
+    def _refused(self, why: NotCreated) -> Refused:
+        """Say why a job was not made, and when to ask again."""
+        if isinstance(why, StaleJob):
+            return Unavailable(str(why))
+        if isinstance(why, Overloaded):
+            wait_s = max(1, math.ceil(why.retry_after.total_seconds()))
+            return _backpressure("too many jobs are waiting", wait_s)
+        wait_s = self._pacing.look().retry_after_s(PdfJobStatus.QUEUED)
+        return Refusal(
+            f"{why}; try again in {wait_s} s", status=429, error_code=QUOTA_EXCEEDED,
+            retry_after_s=wait_s, details={"max_waiting": why.most},
+        )  # fmt: skip
 
     def preview(self, asked: PdfJobRequest) -> Response:
         """Answer the HTML that would be printed. No job is made.
@@ -159,6 +242,21 @@ class Accepting:
         except PdfError as error:
             raise _refused(error) from None
         return page
+
+
+def _log(job: PdfJob) -> None:
+    log.info(
+        "a request became a job",
+        extra={
+            "job_id": job.job_id, "status": job.status, "correlation_id": job.correlation_id,
+        },
+    )  # fmt: skip
+
+
+def _unstorable() -> Refusal:
+    return Refusal(
+        "variables: they cannot be stored as they are", status=422, error_code=VALIDATION_ERROR
+    )
 
 
 def _refused(error: PdfError) -> Refusal:

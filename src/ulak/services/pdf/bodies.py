@@ -78,6 +78,12 @@ class PdfRenderOptions(Body):
         description="What to answer while nothing can be rendered: an error, or the HTML. By "
         "default as configured.",
     )
+    priority: int | None = Field(
+        None,
+        description="0 is the most urgent of 0 to 3, 1 is usual; how urgent it may be is "
+        "configured.",
+        examples=[2],
+    )
     callback_url: str | None = Field(
         None,
         description="Is sent the job, signed, when it has ended; where that may be is configured.",
@@ -225,6 +231,10 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
         config.times_for(asked.options.timeout)
     except BadInput as error:
         raise _invalid([("options.timeout", str(error))]) from None
+    try:
+        config.priority_for(asked.options.priority)
+    except BadInput as error:
+        raise _invalid([("options.priority", str(error))]) from None
     if asked.options.callback_url is not None:
         _must_be_allowed(asked.options.callback_url, config)
     return asked

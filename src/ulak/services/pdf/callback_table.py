@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from ulak.engine.engine import Engine
-from ulak.engine.view import Job
 from ulak.errors import JobNotFound
 from ulak.ids import from_text
 from ulak.services.pdf.flow import flow_of
@@ -38,20 +37,14 @@ class Wanted:
 class CallbackTable(Protocol):
     """Where they are kept."""
 
-    def submit(self, submit: Callable[..., Job], url: str, root: str) -> Job:
-        """Submit a job, and remember with it, or not at all, who is to be told of its end.
-
-        Of a job that was there before nothing is remembered: it may have ended in a way that the
-        caller does not mean.
+    def add(self, wanted: Wanted, *, connection: Any = None) -> None:
+        """Remember one; the same again is nothing.
 
         Args:
-            submit: Takes the open transaction as `connection`, if there is one.
-            url: Is to be told; '' for nobody.
-            root: Where the application is mounted.
+            wanted: Of a job that is there, or that is written in the same transaction.
+            connection: An open transaction to write it in, so that it is stored with the job or
+                not at all.
         """
-
-    def add(self, wanted: Wanted) -> None:
-        """Remember one of a job that is there; the same again is nothing."""
 
     def due(self, limit: int) -> list[Wanted]:
         """Answer those whose job has ended."""
@@ -79,20 +72,13 @@ class SqlCallbacks:
         self._tables = tables
         self._is_uuid = tables.database.name == "postgresql"
 
-    def submit(self, submit: Callable[..., Job], url: str, root: str) -> Job:
-        """Submit a job, and remember with it, or not at all, who is to be told of its end."""
-        if not url:
-            return submit()
-        with self._tables.writing() as connection:
-            submitted = submit(connection=connection)
-            if submitted.created:
-                self._add(connection, Wanted(submitted.id, url, root))
-        return submitted
-
-    def add(self, wanted: Wanted) -> None:
-        """Remember one of a job that is there; the same again is nothing."""
-        with self._tables.writing() as connection:
+    def add(self, wanted: Wanted, *, connection: Any = None) -> None:
+        """Remember one; the same again is nothing."""
+        if connection is not None:
             self._add(connection, wanted)
+            return
+        with self._tables.writing() as opened:
+            self._add(opened, wanted)
 
     def due(self, limit: int) -> list[Wanted]:
         """Answer those whose job has ended."""
@@ -128,15 +114,8 @@ class MemoryCallbacks:
         self._lock = threading.Lock()
         self._wanted: dict[tuple[str, str], Wanted] = {}
 
-    def submit(self, submit: Callable[..., Job], url: str, root: str) -> Job:
-        """Submit a job, and remember who is to be told of its end."""
-        submitted = submit()
-        if url and submitted.created:
-            self.add(Wanted(submitted.id, url, root))
-        return submitted
-
-    def add(self, wanted: Wanted) -> None:
-        """Remember one of a job that is there; the same again is nothing."""
+    def add(self, wanted: Wanted, *, connection: Any = None) -> None:
+        """Remember one; the same again is nothing."""
         with self._lock:
             self._wanted.setdefault((wanted.job_id, wanted.url), wanted)
 

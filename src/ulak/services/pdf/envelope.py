@@ -28,6 +28,7 @@ ARTIFACT_READ_FAILED: Final = "ARTIFACT_READ_FAILED"
 RANGE_NOT_SATISFIABLE: Final = "RANGE_NOT_SATISFIABLE"
 LINK_INVALID: Final = "LINK_INVALID"
 NOT_ACCEPTABLE: Final = "NOT_ACCEPTABLE"
+QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
 
 # What the rest of ulak refuses before a route is called, by status. A conflict of idempotency
 # keys has a status that others have too, and a code that says all there is to say.
@@ -79,17 +80,23 @@ class Refusal(UlakError):
     def answer(self, request: Request) -> Response:
         """Write it as a problem."""
         headers = dict(self.headers or {})
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(self.retry_after_s)
+        return problems.problem(
+            request, self.status, code=self.code, detail=str(self), headers=headers,
+            **self.members(),
+        )  # fmt: skip
+
+    def members(self) -> dict[str, Any]:
+        """Answer what the envelope of the specification has of it, besides the message."""
         members: dict[str, Any] = {"error_code": self.error_code}
         if self.job_id is not None:
             members["job_id"] = self.job_id
         if self.retry_after_s is not None:
-            headers["Retry-After"] = str(self.retry_after_s)
             members["retry_after_seconds"] = self.retry_after_s
         if self.details is not None:
             members["details"] = dict(self.details)
-        return problems.problem(
-            request, self.status, code=self.code, detail=str(self), headers=headers, **members
-        )
+        return members
 
 
 def words(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from ulak.core import event as kinds
 from ulak.core.flow import Flow
+from ulak.core.keys import short_key
 from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff, Dedup
+from ulak.core.policy import Backoff, Dedup, Limit
 from ulak.core.run import Run
 from ulak.engine.engine import Engine
 from ulak.engine.view import TrailEvent
@@ -60,6 +61,8 @@ class PdfPayload:
     timeout_s: int | None = None
     """The hard timeout that the request asked for."""
     correlation_id: str = ""
+    tenant: str = ""
+    """Whose job it is: what the limit of a tenant's attempts is kept by."""
 
 
 class PdfFlow(Flow[PdfPayload]):
@@ -75,8 +78,11 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
 
     A retry passes through `failed` in one commit, and a worker that vanished counts as a failed
     attempt. The key is free again once the job has failed for good or expired. Whoever operates
-    the store may retry any failed job, which begins a new round of attempts.
+    the store may retry any failed job, which begins a new round of attempts. Tenants take turns,
+    and where the settings bound how many attempts of one run at once, the rest of its jobs wait
+    outside of the queue.
     """
+    at_once = config.tenant_concurrency
     flow = PdfFlow(
         FLOW,
         _LIFECYCLE,
@@ -93,10 +99,17 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         on_lapse=str(PdfErrorCode.NAVIGATION_TIMEOUT),
         secret=("payload", "job_key"),
         unguessable_ids=True,
+        fair=True,
     )
     flow.config, flow.kept = config, {}
 
-    @flow.stage("queued", during="running", to="succeeded", timeout=config.stage_timeout)
+    @flow.stage(
+        "queued",
+        during="running",
+        to="succeeded",
+        timeout=config.stage_timeout,
+        limit=Limit(at_once, key=tenant_key) if at_once else None,
+    )
     async def render(run: Run[PdfPayload]) -> dict[str, Any]:
         # Here and not above: the process that accepts jobs has no browser and needs none of this.
         from ulak.services.pdf.worker import PdfRenderWorker
@@ -110,6 +123,12 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         )
 
     return flow
+
+
+def tenant_key(payload: PdfPayload) -> str:
+    """Answer the key of a tenant's limit, as `tenant/acme`: a tenant may be called anything, and
+    a key must be a text that is not empty, nor too long."""
+    return short_key(f"tenant/{payload.tenant}")
 
 
 def flow_of(engine: Engine) -> PdfFlow:

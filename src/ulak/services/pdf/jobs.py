@@ -7,27 +7,28 @@ those of its trail, its key is its dedup key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from ulak.clock import to_datetime
+from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
 from ulak.engine.engine import Engine
-from ulak.engine.view import TrailEvent
-from ulak.errors import BadInput, JobNotFound, ResultNotReady, StaleJob
+from ulak.engine.view import Job, TrailEvent
+from ulak.errors import BadInput, JobNotFound, Overloaded, ResultNotReady, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
 from ulak.ids import from_text, to_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
 from ulak.services.pdf.callback_table import Wanted, callbacks_of
-from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, entries_of, flow_of
+from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, entries_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, submitting_of
 from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
 from ulak.store.protocol import JobFilter
 
@@ -49,6 +50,10 @@ class Created:
     job: PdfJob
     is_repeat: bool
     """The job was there already: nothing new was queued."""
+
+
+NotCreated = Overloaded | QuotaExceeded | StaleJob
+"""Why a job was not made while others were."""
 
 
 class PdfJobStore:
@@ -80,6 +85,7 @@ class PdfJobStore:
         self.config = config
         self.tables = tables_of(engine) if tables is None else tables
         self.callbacks = callbacks_of(engine)
+        self.submitting = submitting_of(engine, self.callbacks, most=config.tenant_queue)
         self._enqueue = enqueue
         self._attempts = OwnAttempts(engine, lease=config.lease)
 
@@ -98,6 +104,7 @@ class PdfJobStore:
         tenant: str = "",
         actor: str = "",
         timeout_s: int | None = None,
+        priority: int = NORMAL,
         correlation_id: str = "",
         callback_url: str = "",
         root: str = "",
@@ -115,37 +122,76 @@ class PdfJobStore:
             tenant: Within whose jobs the key is looked up.
             actor: Who asks: the first owner of a new job.
             timeout_s: The hard timeout of each attempt; None for the configured one.
+            priority: 0 is the most urgent of 0 to 3; of a job that is there it changes nothing.
             correlation_id: Of the request, for logs and traces.
             callback_url: Is told of the job's end, as every other URL that was asked for.
             root: Where the application is mounted, for the links of what it is told.
 
         Raises:
             BadInput: the payload is no JSON, or the timeout is out of bounds; nothing was queued.
+            QuotaExceeded: the tenant has as many jobs waiting as it may; nothing was queued.
             Overloaded: too much is waiting; nothing was queued.
             UnknownOutcome: no acknowledgement in time; repeating the create tells.
+        """
+        new = self.new_job(
+            template_name, payload, tenant=tenant, timeout_s=timeout_s, priority=priority,
+            correlation_id=correlation_id, callback_url=callback_url, root=root,
+        )  # fmt: skip
+        [created] = self.create_jobs([new], tenant=tenant, actor=actor)
+        if not isinstance(created, Created):
+            raise created
+        return created
+
+    def new_job(
+        self,
+        template_name: str,
+        payload: Mapping[str, Any],
+        *,
+        tenant: str = "",
+        timeout_s: int | None = None,
+        priority: int = NORMAL,
+        correlation_id: str = "",
+        callback_url: str = "",
+        root: str = "",
+    ) -> NewPdfJob:
+        """Answer a job for `create_jobs`; nothing is stored. The words are those of `create_job`.
+
+        Raises:
+            BadInput: the payload is no JSON, or the timeout is out of bounds.
         """
         self.config.times_for(timeout_s)
         key = keys.compute_job_key(template_name, payload)
         new = PdfPayload(
             template_name, dict(payload), job_key=key, timeout_s=timeout_s,
-            correlation_id=correlation_id,
+            correlation_id=correlation_id, tenant=tenant,
         )  # fmt: skip
-        flow = flow_of(self.engine)
+        return NewPdfJob(new, priority=priority, callback_url=callback_url, root=root)
+
+    def create_jobs(
+        self, new: Sequence[NewPdfJob], *, tenant: str = "", actor: str = ""
+    ) -> list[Created | NotCreated]:
+        """Create many jobs of one tenant in few commits; answers for each, in order, what
+        `create_job` would answer or raise.
+
+        Each is stored whole or not at all, and one that is not made harms no other. Of several
+        with one key the first is made. After a crash half way the same again makes the rest.
+
+        Raises:
+            UnknownOutcome: no acknowledgement in time; repeating it tells.
+        """
+        answers: dict[int, Created | NotCreated] = {}
         for _ in range(CREATES_AT_MOST):
-            submit = partial(
-                self.engine.submit, flow, new, tenant=tenant, actor=actor, dedup_key=key
-            )
-            submitted = self.callbacks.submit(submit, callback_url, root)
-            if submitted.created:
-                self.enqueue_pdf_job(submitted.id)
-                return Created(self.get_job(submitted.id), is_repeat=False)
-            known = self._usable(submitted.id)
-            if known is not None:
-                self._call_back(known, callback_url, root)
-                return Created(self._owned(known, actor), is_repeat=True)
-        raise StaleJob(
-            "the job with this key keeps ending while it is asked for; try again", job_id=""
-        )
+            left = [number for number in range(len(new)) if number not in answers]
+            if not left:
+                break
+            jobs = [new[number] for number in left]
+            submitted = self.submitting.submit(jobs, tenant=tenant, actor=actor)
+            for number, one in zip(left, submitted, strict=True):
+                created = self._created(new[number], one, tenant, actor)
+                if created is not None:
+                    answers[number] = created
+        again = "the job with this key keeps ending while it is asked for; try again"
+        return [answers.get(number, StaleJob(again, job_id="")) for number in range(len(new))]
 
     def find_repeat(
         self,
@@ -165,14 +211,8 @@ class PdfJobStore:
         Raises:
             BadInput: the payload is no JSON.
         """
-        found = self.engine.find(
-            FLOW, keys.compute_job_key(template_name, payload), tenant=tenant
-        )  # fmt: skip
-        known = None if found is None else self._usable(found.id)
-        if known is None:
-            return None
-        self._call_back(known, callback_url, root)
-        return self._owned(known, actor)
+        key = keys.compute_job_key(template_name, payload)
+        return self._find_usable(key, tenant, actor, callback_url=callback_url, root=root)
 
     def enqueue_pdf_job(self, job_id: str) -> None:
         """Tell the queue of a job; the one place to change for another queue technology.
@@ -385,6 +425,37 @@ class PdfJobStore:
         renewed = (w.renewed_at for w in self.engine.store.workers() if w.id == row.leased_by)
         return next(map(to_datetime, renewed), None)
 
+    def _created(
+        self, new: NewPdfJob, submitted: Submitted, tenant: str, actor: str
+    ) -> Created | NotCreated | None:
+        """Read what a submit has answered; None when its key is free by now, so submit again."""
+        url, root = new.callback_url, new.root
+        if isinstance(submitted, Overloaded):
+            return submitted
+        if isinstance(submitted, QuotaExceeded):
+            # Somebody else may just have made the same, or the same request a moment before.
+            key = new.payload.job_key
+            known = self._find_usable(key, tenant, actor, callback_url=url, root=root)
+            return submitted if known is None else Created(known, is_repeat=True)
+        if submitted.created:
+            self.enqueue_pdf_job(submitted.id)
+            return Created(_as_made(new, submitted), is_repeat=False)
+        known = self._usable(submitted.id)
+        if known is None:
+            return None
+        self._call_back(known, url, root)
+        return Created(self._owned(known, actor), is_repeat=True)
+
+    def _find_usable(
+        self, key: str, tenant: str, actor: str, *, callback_url: str, root: str
+    ) -> PdfJob | None:
+        found = self.engine.find(FLOW, key, tenant=tenant)
+        known = None if found is None else self._usable(found.id)
+        if known is None:
+            return None
+        self._call_back(known, callback_url, root)
+        return self._owned(known, actor)
+
     def _usable(self, job_id: str) -> PdfJob | None:
         """Answer the job that holds a key if a repeat may have it; else free the key."""
         try:
@@ -418,6 +489,16 @@ class PdfJobStore:
 
 
 _MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
+
+
+def _as_made(new: NewPdfJob, submitted: Job) -> PdfJob:
+    """Answer a job as it was stored; a worker may have it already."""
+    made = new.payload
+    return PdfJob(
+        submitted.id, made.job_key, PdfJobStatus.QUEUED, made.template_name, made.payload,
+        created_at=submitted.created_at, tenant_id=submitted.tenant,
+        owners=frozenset({submitted.submitter} - {""}), correlation_id=made.correlation_id,
+    )  # fmt: skip
 
 
 def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:

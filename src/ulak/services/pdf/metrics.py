@@ -99,7 +99,7 @@ class PdfMetrics:
         standing = self.totals.standing()
         yield from families_of(figures)
         yield GaugeMetricFamily(
-            "ptf_admin_pdf_queue_depth", "Jobs that a worker could take now.", standing.queued
+            "ptf_admin_pdf_queue_depth", "Jobs that are queued and due.", standing.queued
         )
         yield GaugeMetricFamily(
             "ptf_admin_pdf_oldest_running_seconds",

@@ -45,7 +45,7 @@ class Pace:
 
     _: KW_ONLY
     queued: int = 0
-    """Jobs that a worker could take."""
+    """Jobs that are queued and due."""
     places: int = 1
     """Pages at once, of all workers together."""
     render_s: float = USUAL_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
 from ulak.services.pdf import downloads, following
 from ulak.services.pdf.accepting import Accepting
+from ulak.services.pdf.batches import BATCH_ACCESS, Batches, add_batches
 from ulak.services.pdf.bodies import (
     PdfJobNotReady,
     PdfJobRequest,
@@ -60,6 +62,7 @@ from ulak.web.seen import actor_of
 ACCESS: Final = (
     Access("POST", "/pdf/jobs", PDF_RENDER, "jobs"),
     Access("POST", "/pdf/preview", PDF_RENDER, "jobs"),
+    BATCH_ACCESS,
     *following.ACCESS,
     Access("GET", "/pdf/jobs/{id}/download", PDF_READ, "job"),
     Access("POST", "/pdf/jobs/{id}/link", PDF_READ, "job"),
@@ -137,7 +140,7 @@ def make_routes(
         health = HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
     if pacing is None:
         pacing = Pacing(jobs.engine, config, metrics.totals)
-    accepting = Accepting(jobs, templates, health)
+    accepting = Accepting(jobs, templates, health, pacing)
 
     async def unavailable(request: Request, why: str) -> Response:
         """Answer a request that the store, or the lack of workers, leaves undone."""
@@ -154,6 +157,10 @@ def make_routes(
 
     routes = APIRouter(route_class=answering(unavailable))
     _add_creating(routes, accepting, guard, kept, pacing)
+    add_batches(
+        routes, Batches(accepting, pacing, metrics.count_unavailable),
+        once=_once(guard, kept, "pdf.batch"), item=_schema_of(PdfJobRequest),
+    )  # fmt: skip
     reading = _Reading(jobs, health, Reader() if reader is None else reader, pacing)
     following.add_following(
         routes,
@@ -179,11 +186,7 @@ def _add_creating(
     pacing: Pacing,
 ) -> None:
     largest = accepting.config.max_payload_bytes
-    # The job is in the store, and its key keeps it single; only the answer is kept by this.
-    once = idempotent_route(
-        guard, replace(kept.scope("pdf.create", mode="lease"), headers=(DEDUPLICATED,)),
-        identify=tenant_and_actor, policy="optional",
-    )  # fmt: skip
+    once = _once(guard, kept, "pdf.create")
 
     body = {
         "required": True,
@@ -260,6 +263,15 @@ def _add_creating(
                 status=406, error_code=NOT_ACCEPTABLE,
             )  # fmt: skip
         return accepting.preview(asked)
+
+
+def _once(guard: Guard, kept: IdempotencySettings, scope: str) -> Callable[..., Any]:
+    """Answer the dependency that has an answer repeated under an idempotency key. Jobs are in the
+    store, and their own keys keep them single; only the answer is kept by this."""
+    return idempotent_route(
+        guard, replace(kept.scope(scope, mode="lease"), headers=(DEDUPLICATED,)),
+        identify=tenant_and_actor, policy="optional",
+    )  # fmt: skip
 
 
 # --- reading ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from ulak.core.intake import NORMAL, PRIORITIES
 from ulak.errors import BadInput
 from ulak.services.pdf.document import Limits, Times
 from ulak.settings import ENVIRONMENTS, Settings, read_variables, variable
@@ -74,6 +75,16 @@ class PdfRenderConfig:
     fail_safe_policy: Policy = "strict"
     limits: Limits = field(default_factory=Limits)
     max_payload_bytes: int = 262_144
+    batch_limit: int = 100
+    """The most jobs of one batch."""
+    max_batch_bytes: int = 4 * _MIB
+    """The largest body of a batch; each of its jobs is held to `max_payload_bytes` besides."""
+    tenant_concurrency: int = 0
+    """Attempts of one tenant at once, over all workers; 0 is no bound."""
+    tenant_queue: int = 0
+    """Jobs of one tenant that may wait before new ones are refused; 0 is no bound."""
+    max_priority: int = NORMAL
+    """The most urgent priority that callers may ask for; 0 is the most urgent there is."""
     storage_backend: Backend = "local"
     artifact_dir: Path = Path("artifacts")
     """Files land in its `pdfs/`."""
@@ -119,6 +130,24 @@ class PdfRenderConfig:
         if isinstance(timeout_s, bool) or not least < timeout_s <= most:
             raise BadInput(f"a timeout is a whole number of seconds from {least + 1} to {most}")
         return Times(timedelta(seconds=timeout_s), self.graceful_cancel_offset)
+
+    def priority_for(self, priority: int | None) -> int:
+        """Answer the priority of a job, as the engine counts: 0 is the most urgent of 0 to 3.
+
+        Args:
+            priority: What the request asked for; None for the usual one.
+
+        Raises:
+            BadInput: it is more urgent than callers may ask for, or there is none such.
+        """
+        if priority is None:
+            return max(NORMAL, self.max_priority)
+        if isinstance(priority, bool) or priority not in PRIORITIES[self.max_priority :]:
+            raise BadInput(
+                f"a priority is a whole number from {self.max_priority}, the most urgent that may "
+                f"be asked for, to {PRIORITIES[-1]}"
+            )
+        return priority
 
 
 def load(
@@ -366,6 +395,11 @@ _FIELDS: Final = {
     "PDF_GRACE_SECONDS": "grace",
     "PDF_FAIL_SAFE_POLICY": "fail_safe_policy",
     "PDF_MAX_PAYLOAD_BYTES": "max_payload_bytes",
+    "PDF_BATCH_LIMIT": "batch_limit",
+    "PDF_MAX_BATCH_BYTES": "max_batch_bytes",
+    "PDF_TENANT_CONCURRENCY": "tenant_concurrency",
+    "PDF_TENANT_QUEUE": "tenant_queue",
+    "PDF_MAX_PRIORITY": "max_priority",
     "PDF_STORAGE_BACKEND": "storage_backend",
     "PDF_ARTIFACT_DIR": "artifact_dir",
     "PDF_ARTIFACT_ENCRYPTION_KEYS": "encryption_keys",
@@ -407,6 +441,12 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "PDF_GRACE_SECONDS": _span(0),
     "PDF_FAIL_SAFE_POLICY": _one_of(*get_args(Policy)),
     "PDF_MAX_PAYLOAD_BYTES": _number(1, 64 * _MIB),
+    "PDF_BATCH_LIMIT": _number(1, 1000),
+    # No request to ulak has a larger body.
+    "PDF_MAX_BATCH_BYTES": _number(1, 8 * _MIB),
+    "PDF_TENANT_CONCURRENCY": _number(0, 10_000),
+    "PDF_TENANT_QUEUE": _number(0, 10_000_000),
+    "PDF_MAX_PRIORITY": _number(PRIORITIES[0], PRIORITIES[-1]),
     "PDF_STORAGE_BACKEND": _one_of(*get_args(Backend)),
     "PDF_ARTIFACT_DIR": _folder,
     "PDF_ARTIFACT_ENCRYPTION_KEYS": _encryption_keys,

@@ -72,7 +72,8 @@ class Standing:
     """How jobs stand now."""
 
     queued: int
-    """Those that a worker may take now: a delayed retry counts when it is due."""
+    """Those that wait for a worker, or for another attempt of their tenant to end: a delayed retry
+    counts when it is due."""
     oldest_running: timedelta
     """How long the oldest of those that run has been running; 0 when none does."""
 
@@ -158,8 +159,14 @@ DELETE FROM {schema}.pdf_counted
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.jobs WHERE id = pdf_counted.job_id)
 """
 _QUEUED: Final = f"""
-SELECT count(*) FROM {{schema}}.jobs
-WHERE {_CLAIMABLE} AND flow = ? AND state = ? AND not_before <= ?
+SELECT (
+    SELECT count(*) FROM {{schema}}.jobs
+    WHERE {_CLAIMABLE} AND flow = ? AND state = ? AND not_before <= ?
+) + (
+    SELECT count(*) FROM {{schema}}.jobs
+    WHERE parked_on IS NOT NULL AND leased_by IS NULL AND flow = ? AND state = ?
+        AND not_before <= ?
+)
 """  # noqa: S608 - made of constants
 _OLDEST: Final = f"""
 SELECT min(at) FROM (
@@ -205,9 +212,10 @@ class SqlTotals:
         run, queued, running = self._tables.execute, PdfJobStatus.QUEUED, PdfJobStatus.RUNNING
         with self._tables.reading() as connection:
             now = self._tables.now
-            [(due,)] = run(connection, _QUEUED, *_LANES, FLOW, queued.value, now)
-            which = (FLOW, running.value)
-            [(since,)] = run(connection, _OLDEST, *which, *_LANES, *which)
+            which = (FLOW, queued.value, now)
+            [(due,)] = run(connection, _QUEUED, *_LANES, *which, *which)
+            running_ones = (FLOW, running.value)
+            [(since,)] = run(connection, _OLDEST, *running_ones, *_LANES, *running_ones)
         return Standing(due, timedelta(microseconds=0 if since is None else max(0, now - since)))
 
     def tidy(self) -> None:
