@@ -22,6 +22,7 @@ from ulak.services.pdf.browser.driver import (
     PageFailed,
     Unfit,
 )
+from ulak.services.pdf.browser.glyphs import missing_glyphs
 from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.browser.warm import WarmBrowser
 from ulak.services.pdf.document import (
@@ -35,6 +36,7 @@ from ulak.services.pdf.document import (
     UrlBlocked,
 )
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
+from ulak.services.pdf.steps import LOAD, PRINT, Steps
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class Attempt:
     """A document being rendered.
 
     Args:
+        steps: Takes its times; whoever waits for a browser has begun the first step.
         kill_browser: Ends the whole tree; called when a page survives its own end.
         later: Runs what need not be waited for.
     """
@@ -84,12 +87,14 @@ class Attempt:
         *,
         rules: Rules,
         deadline: Deadline,
+        steps: Steps,
         kill_browser: Callable[[WarmBrowser], None],
         later: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._document = document
         self._rules = rules
         self._deadline = deadline
+        self._steps = steps
         self._kill_browser = kill_browser
         self._later = later
         self._blocked: Counter[Reason] = Counter()
@@ -134,19 +139,17 @@ class Attempt:
                 self._later(PutDown(self._page, warm, patience, self._kill_browser)())
 
     async def _render(self, warm: WarmBrowser) -> Rendered:
-        loop, limits = asyncio.get_running_loop(), self._rules.limits
-        began = loop.time()
+        loop, limits, steps = asyncio.get_running_loop(), self._rules.limits, self._steps
         self._page = page = await warm.open(
             javascript=self._document.javascript, answer=self._answer
         )
-        opened = loop.time()
+        steps.begin(LOAD)
         loaded = await page.load(self._document)
         if loaded.dom_nodes > limits.dom_nodes:
             raise _over("dom_too_large", f"it has {loaded.dom_nodes} nodes")
-        ready = loop.time()
         self._must_be_well(loaded)
+        steps.begin(PRINT)
         printed = await page.print(self._document)
-        ended = loop.time()
         if len(printed) > limits.output_bytes:
             raise _over("output_too_large", f"its PDF has {len(printed)} bytes")
         try:
@@ -162,18 +165,17 @@ class Attempt:
             raise _over("too_many_pages", f"it has {pages} pages")
         if self._document.single_page and pages != 1:
             raise _unfit("single_page", f"it takes {pages} pages, however long the first is")
+        # In a thread: other pages go on meanwhile.
+        warnings = await asyncio.to_thread(missing_glyphs, printed)
+        steps.end()
         return Rendered(
             pdf,
             pages=pages,
             engine=warm.browser.version,
-            timings={
-                "open": opened - began,
-                "load": ready - opened,
-                "print": ended - ready,
-                "total": loop.time() - self._deadline.began_at,
-            },
+            timings={**steps.took, "total": loop.time() - self._deadline.began_at},
             blocked=dict(self._blocked),
             script_errors=loaded.script_errors,
+            warnings=warnings,
         )
 
     def _must_be_well(self, loaded: Loaded) -> None:
