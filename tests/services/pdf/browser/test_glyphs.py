@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import zlib
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 
 from tests.services.pdf.browser.yard import a_pool
 from ulak.services.pdf.browser import glyphs
-from ulak.services.pdf.browser.glyphs import missing_glyphs
+from ulak.services.pdf.browser.devtools import DevTools
+from ulak.services.pdf.browser.driver import OutputTooLarge, PageCrashed, PageFailed, Unfit
+from ulak.services.pdf.browser.glyphs import Boxes, find_boxes
+from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.document import Document, Rendered, RenderWarning, Times
 
@@ -107,11 +111,54 @@ def test_of_many_characters_the_first_twenty_are_named_and_all_are_counted() -> 
 
 def test_marks_joiners_and_the_right_to_left_are_told_as_what_they_are() -> None:
     family = f"{NOBODYS}\u200d{NOR_THIS}\ufe0f"
-    joined, hebrew = rendered(
-        Document(f"<p>{family}"), Document(f"<p dir=rtl>שלום {NOBODYS} עולם")
-    )  # fmt: skip
-    assert joined.warnings[0].characters == ("U+10FFFD", "U+10FFF0")
-    assert hebrew.warnings[0].characters == ("U+10FFFD",)
+    joined, hebrew, marker = rendered(
+        Document(f"<p>{family}"),
+        Document(f"<p dir=rtl>שלום {NOBODYS} עולם"),
+        Document(f"<style>li::marker {{ content: '{NOBODYS}' }}</style><ul><li>x</ul>"),
+    )
+    assert joined.warnings == missing("U+10FFFD", "U+10FFF0", count=2)
+    assert hebrew.warnings == missing("U+10FFFD", count=1)
+    assert marker.warnings == missing("U+10FFFD", count=1)
+
+
+def test_boxes_of_a_picture_are_counted_though_nothing_names_them() -> None:
+    text = f"<text y='20'>{NOBODYS}a</text>"
+    picture = f"<svg xmlns='http://www.w3.org/2000/svg' width='90' height='40'>{text}</svg>"
+    (found,) = rendered(Document(f'<img src="data:image/svg+xml,{picture}">'))
+    assert found.warnings == missing(count=1)
+
+
+class Failing(DevTools):
+    """A driver whose pages cannot be printed a second time, for one reason or another."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def start(self, launch: Launch) -> Any:
+        browser: Any = await super().start(launch)
+        opening = browser.open
+
+        async def refuse(document: Document) -> bytes:
+            raise self._error
+
+        async def open_page(**options: Any) -> Any:
+            page = await opening(**options)
+            page.print_marked = refuse
+            return page
+
+        browser.open = open_page
+        return browser
+
+
+@pytest.mark.parametrize(
+    "error", [PageFailed(), PageCrashed(), TimeoutError(), OutputTooLarge(), Unfit("x", "y")]
+)
+def test_where_the_names_are_not_to_be_had_the_document_is_printed_all_the_same(
+    error: Exception,
+) -> None:
+    (found,) = rendered(Document(f"<p>{NOBODYS} x {NOR_THIS}"), driver=Failing(error))
+    assert found.warnings == missing("U+10FFF0", count=2)
 
 
 # --- by the bytes ---------------------------------------------------------------
@@ -126,45 +173,49 @@ def a_pdf(content: bytes, *, packed: bool = True, more: bytes = b"") -> bytes:
 
 
 A_NARROW_FONT = b"9 0 obj\n<</Type /Font\n/Subtype /Type3\n/FirstChar 0>>\nendobj\n"
+NONE = Boxes((), 0)
 
 
 @pytest.mark.parametrize(
     ("content", "more", "expected"),
     [
-        (b"BT\n/F5 12 Tf\n<00440055> Tj\nET", b"", ()),
-        (b"<0044> Tj <01000010> Tj", b"", ()),
-        (b"/Span<</ActualText <FEFF00A0> >> BDC\n<0003> Tj\nEMC\n<0000> Tj", b"", missing(count=1)),
-        (b"/Span<</ActualText (\\() >> BDC\n<0000> Tj\nEMC", b"", missing("U+0028", count=1)),
-        (b"/Span<</ActualText (\\047) >> BDC\n<0000> Tj\nEMC", b"", missing("U+0027", count=1)),
+        (b"BT\n/F5 12 Tf\n<00440055> Tj\nET", b"", NONE),
+        (b"<0044> Tj <01000010> Tj", b"", NONE),
+        (b"/Span<</ActualText <FEFF00A0> >> BDC\n<0003> Tj\nEMC\n<0000> Tj", b"", Boxes((), 1)),
+        (b"/Span<</ActualText (\\() >> BDC\n<0000> Tj\nEMC", b"", Boxes(("(",), 1)),
+        (b"/Span<</ActualText (\\047) >> BDC\n<0000> Tj\nEMC", b"", Boxes(("'",), 1)),
+        (b"/Span<</ActualText <FEFFDBFFDFFF> >> BDC\n<0000> Tj\nEMC", b"", Boxes((), 1)),
         # A base that has its glyph, and a mark that has none.
         (
             b"/Span<</ActualText <FEFF00650301> >> BDC\n<0048> Tj\n1 0 Td <0000> Tj\nEMC", b"",
-            missing("U+0301", count=1),
+            Boxes(("\u0301",), 1),
         ),
         # Of two bytes one may be zero, of one byte none.
-        (b"/F5 9 Tf\n<0041> Tj\n/F9 9 Tf\n<41> Tj", A_NARROW_FONT, ()),
+        (b"/F5 9 Tf\n<0041> Tj\n/F9 9 Tf\n<41> Tj", A_NARROW_FONT, NONE),
         (
             b"/F9 9 Tf\n/Span<</ActualText <FEFFD83DDE00> >> BDC\n<00> Tj\nEMC\n/F5 9 Tf\n<41> Tj",
-            A_NARROW_FONT, missing("U+1F600", count=1),
+            A_NARROW_FONT, Boxes(("\U0001f600",), 1),
         ),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [True, False])
 def test_glyph_0_is_found_however_it_is_written(
-    content: bytes, more: bytes, expected: tuple[RenderWarning, ...], packed: bool
+    content: bytes, more: bytes, expected: Boxes, packed: bool
 ) -> None:
-    assert missing_glyphs(a_pdf(content, packed=packed, more=more)) == expected
+    assert find_boxes(a_pdf(content, packed=packed, more=more)) == expected
 
 
 def test_fonts_images_and_what_cannot_be_unpacked_are_left_alone() -> None:
     image = a_pdf(b"<0000> Tj", packed=False).replace(b"<</Length", b"<</Subtype /Image\n/Length")
     font = a_pdf(b"<0000> Tj", packed=False).replace(b"<</Length", b"<</Length1 9\n/Length")
     broken = a_pdf(b"x").replace(zlib.compress(b"x"), b"no zlib")
-    assert missing_glyphs(image + font + broken) == ()
-    assert missing_glyphs(b"") == ()
+    assert find_boxes(image + font + broken) == NONE
+    assert find_boxes(b"") == NONE
 
 
 def test_what_unpacks_to_too_much_is_said_to_be_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyphs, "MOST_BYTES", 1000)
-    assert missing_glyphs(a_pdf(b" " * 990 + b"<0044> Tj")) == ()
-    assert missing_glyphs(a_pdf(b" " * 2000)) == (RenderWarning("glyphs_unchecked"),)
+    assert find_boxes(a_pdf(b" " * 990 + b"<0044> Tj")) == NONE
+    assert find_boxes(a_pdf(b" " * 2000)) is None
+    (found,) = rendered(Document(f"<p>{ORDINARY * 20}"))
+    assert found.warnings == (RenderWarning("glyphs_unchecked"),)

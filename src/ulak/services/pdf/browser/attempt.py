@@ -22,16 +22,18 @@ from ulak.services.pdf.browser.driver import (
     PageFailed,
     Unfit,
 )
-from ulak.services.pdf.browser.glyphs import missing_glyphs
+from ulak.services.pdf.browser.glyphs import boxes_warning, find_boxes
 from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.browser.warm import WarmBrowser
 from ulak.services.pdf.document import (
+    GLYPHS_UNCHECKED,
     Document,
     Fetched,
     Fetcher,
     Limits,
     Reason,
     Rendered,
+    RenderWarning,
     Times,
     UrlBlocked,
 )
@@ -165,8 +167,7 @@ class Attempt:
             raise _over("too_many_pages", f"it has {pages} pages")
         if self._document.single_page and pages != 1:
             raise _unfit("single_page", f"it takes {pages} pages, however long the first is")
-        # In a thread: other pages go on meanwhile.
-        warnings = await asyncio.to_thread(missing_glyphs, printed)
+        warnings = await self._look_for_boxes(printed, page, warm)
         steps.end()
         return Rendered(
             pdf,
@@ -177,6 +178,31 @@ class Attempt:
             script_errors=loaded.script_errors,
             warnings=warnings,
         )
+
+    async def _look_for_boxes(
+        self, printed: bytes, page: Page, warm: WarmBrowser
+    ) -> tuple[RenderWarning, ...]:
+        """Warn of characters that no font has; the page is good for nothing else afterwards."""
+        # In a thread: other pages go on meanwhile.
+        boxes = await asyncio.to_thread(find_boxes, printed)
+        if boxes is None:
+            return (RenderWarning(GLYPHS_UNCHECKED),)
+        if not boxes.count:
+            return ()
+        # Few documents come here. Half of the time that is left must do to name the characters:
+        # that they are there is known, and no document fails for want of their names.
+        half = (asyncio.get_running_loop().time() + self._deadline.ask_at) / 2
+        characters = boxes.characters
+        try:
+            async with asyncio.timeout_at(half):
+                marked = await page.print_marked(self._document)
+                named = await asyncio.to_thread(find_boxes, marked)
+            characters = (*(named.characters if named else ()), *characters)
+        except PageCrashed:
+            warm.took_memory_kill()  # Told here: it is no other page's.
+        except (TimeoutError, BrowserGone, PageFailed, OutputTooLarge, Unfit):
+            log.info("the characters of boxes are not known")
+        return (boxes_warning(characters, boxes.count),)
 
     def _must_be_well(self, loaded: Loaded) -> None:
         """Refuse a document that was to fail by what happened while it was loaded."""

@@ -1,9 +1,9 @@
-"""Characters that no font has: each prints as a box, and the printed PDF tells which they were.
+"""Characters that no font has: each prints as a box, and the printed PDF tells how many there are.
 
-Glyph 0 of every font is its box. Chromium writes glyphs by their numbers, and around each that its
-font cannot be asked back for it writes the text itself (`/ActualText`); of a box nothing can be
-asked back. So what is found is what was printed: after fonts of the template and of the system were
-tried, in generated content, headers and footers too, and not in what nobody sees.
+Glyph 0 of every font is its box, and Chromium writes glyphs by their numbers. So what is found is
+what was printed: after fonts of the template and of the system were tried, in generated content,
+headers and footers too, and not in what nobody sees. Which character a box stands for is written
+beside it (`/ActualText`), but for the first of each font; `marking` makes that one known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from unicodedata import category
 
-from ulak.services.pdf.document import GLYPHS_UNCHECKED, MISSING_GLYPHS, RenderWarning
+from ulak.services.pdf.browser.marking import MARK
+from ulak.services.pdf.document import MISSING_GLYPHS, RenderWarning
 
 MOST_CHARACTERS: Final = 20
 """Different characters that are told of one document."""
@@ -42,18 +43,26 @@ class _Box(NamedTuple):
     """Digits of a glyph."""
 
 
+class Boxes(NamedTuple):
+    """What is printed as boxes."""
+
+    characters: tuple[str, ...]
+    """Those that are known, in the order in which they are found, each once."""
+    count: int
+    """How many boxes there are."""
+
+
 class _TooMuch(Exception):
     """There is more to unpack than is looked at."""
 
 
-def missing_glyphs(pdf: bytes) -> tuple[RenderWarning, ...]:
-    """Warn of the characters that a PDF of Chromium's shows as boxes.
+def find_boxes(pdf: bytes) -> Boxes | None:
+    """Find the boxes in a PDF of Chromium's; None when it unpacks to too much.
 
     Text that is drawn as a picture or as an outline has no glyphs any more, and is not seen. Safe
-    in any thread; a document that unpacks to too much is said to be unchecked.
+    in any thread.
     """
     narrow = frozenset(found[1] for found in _ONE_BYTE_FONT.finditer(pdf))
-    # In the order in which they are found, each once.
     characters: dict[str, None] = {}
     count = 0
     try:
@@ -66,11 +75,15 @@ def missing_glyphs(pdf: bytes) -> tuple[RenderWarning, ...]:
                     texts.add(begin)
                     characters.update(dict.fromkeys(_lacking(content, begin, box.width)))
     except _TooMuch:
-        return (RenderWarning(GLYPHS_UNCHECKED),)
-    if not count:
-        return ()
-    told = tuple(f"U+{ord(each):04X}" for each in characters)[:MOST_CHARACTERS]
-    return (RenderWarning(MISSING_GLYPHS, characters=told, count=count),)
+        return None
+    characters.pop(MARK, None)
+    return Boxes(tuple(characters), count)
+
+
+def boxes_warning(characters: tuple[str, ...], count: int) -> RenderWarning:
+    """Make the warning: the first twenty different characters, and how many boxes there are."""
+    told = tuple(f"U+{ord(each):04X}" for each in dict.fromkeys(characters))
+    return RenderWarning(MISSING_GLYPHS, characters=told[:MOST_CHARACTERS], count=count)
 
 
 def _contents(pdf: bytes) -> Iterator[bytes]:
