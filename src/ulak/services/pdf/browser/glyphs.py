@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 from unicodedata import category
 
 from ulak.services.pdf.browser.marking import MARK
@@ -36,14 +37,16 @@ _NEAR: Final = 2048
 """How far before its glyphs the text of a few characters may begin."""
 
 
-class _Box(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Box:
     at: int
     count: int
     width: int
     """Digits of a glyph."""
 
 
-class Boxes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Boxes:
     """What is printed as boxes."""
 
     characters: tuple[str, ...]
