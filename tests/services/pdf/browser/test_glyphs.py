@@ -121,6 +121,22 @@ def test_marks_joiners_and_the_right_to_left_are_told_as_what_they_are() -> None
     assert marker.warnings == missing("U+10FFFD", count=1)
 
 
+def test_what_is_named_is_what_is_a_box_by_itself() -> None:
+    # Which of these a machine has fonts for does not matter: beside one that nobody has, those
+    # that another font stands in for are not given up.
+    characters = ["☃", "中", "ก", "\U0001f600", "א", "ψ", NOBODYS]
+    alone = rendered(*(Document(f"<p>x {each}") for each in characters))
+    boxes = {
+        f"U+{ord(c):04X}" for c, found in zip(characters, alone, strict=True) if found.warnings
+    }
+    assert "U+10FFFD" in boxes
+    # Apart, so that none is shaped with another.
+    (together,) = rendered(Document("".join(f"<p>x {each} y" for each in characters)))
+    (warning,) = together.warnings
+    assert set(warning.characters) == boxes
+    assert warning.count == len(boxes)
+
+
 def test_boxes_of_a_picture_are_counted_though_nothing_names_them() -> None:
     text = f"<text y='20'>{NOBODYS}a</text>"
     picture = f"<svg xmlns='http://www.w3.org/2000/svg' width='90' height='40'>{text}</svg>"

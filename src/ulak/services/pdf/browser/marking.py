@@ -18,32 +18,48 @@ from ulak.services.pdf.document import Document
 MARK: Final = "\U0010ffff"
 """No character, and never will be: no font has it."""
 
-_MARK_TEXTS: Final = """(mark => {
-  const roots = [document], texts = [], fields = [];
+_MOST: Final = 5000
+"""Marks in one document: those of its first pages, which are enough where there are so many."""
+
+_MARK_TEXTS: Final = """((mark, most) => {
+  const roots = [document], texts = [];
   for (const root of roots) {
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
-      const node = walker.currentNode, around = node.parentElement?.localName;
-      if (node.nodeType === Node.TEXT_NODE) {
-        if (around !== "style" && around !== "script" && node.data.trim()) texts.push(node);
-        continue;
-      }
+      const node = walker.currentNode;
       if (node.shadowRoot) roots.push(node.shadowRoot);
       if (node.contentDocument) roots.push(node.contentDocument);
-      if (node.localName === "textarea" || node.localName === "input") fields.push(node);
+      if (node.nodeType !== Node.TEXT_NODE || !node.data.trim() || !node.parentElement) continue;
+      if (!node.parentElement.closest("style, script, textarea, title, option")) texts.push(node);
     }
   }
-  // On both sides of words: what is written from the right is painted from the left all the same.
-  const around_words = text => mark + text.replace(/\\S*[^\\x00-\\x7f]\\S*/g, `${mark}$&${mark}`);
-  for (const text of texts) text.data = around_words(text.data);
+  const drawn = "http://www.w3.org/2000/svg";
+  const made = inside => {
+    const element = inside.namespaceURI === drawn
+      ? document.createElementNS(drawn, "tspan") : document.createElement("ulak-mark");
+    element.textContent = mark;
+    // Of another size, so that it is shaped apart: whoever looks for a font that has the mark
+    // gives the characters beside it up as well.
+    element.style.fontSize = "99%";
+    most--;
+    return element;
+  };
   // The marker of a list is painted before its text.
-  document.body?.prepend(mark);
-  for (const field of fields)
-    try { if (field.value) field.value = around_words(field.value); } catch { continue; }
-  return texts.length;
+  if (document.body) document.body.prepend(made(document.body));
+  for (const text of texts) {
+    if (most < 0) break;
+    const parent = text.parentElement, pieces = [made(parent)];
+    // On both sides of a word: what is written from the right is painted from the left.
+    for (const piece of text.data.split(/(\\S*[^\\x00-\\x7f]\\S*)/))
+      if (/[^\\x00-\\x7f]/.test(piece)) pieces.push(made(parent), piece, made(parent));
+      else pieces.push(piece);
+    text.replaceWith(...pieces);
+  }
+  return true;
 })"""
+_MADE: Final = f'<i style="all: unset; font-size: 99%">{MARK}</i>'
 # Not behind a style sheet's tag: it would be part of its first rule.
-_TEXTS_OF_A_HEADER: Final = re.compile(
+_TEXT_OF_A_HEADER: Final = re.compile(
     r"(<(?!style\b|script\b)[^<>]*>)(?=\s*[^<\s])", re.IGNORECASE
 )
 
@@ -56,7 +72,7 @@ async def mark_texts(send: Send, world: int) -> None:
     """
     answer = await send(
         "Runtime.evaluate",
-        expression=f"{_MARK_TEXTS}({json.dumps(MARK)})",
+        expression=f"{_MARK_TEXTS}({json.dumps(MARK)}, {_MOST})",
         contextId=world,
         returnByValue=True,
     )
@@ -70,4 +86,4 @@ def with_marks(document: Document) -> Document:
 
 
 def _marked(html: str) -> str:
-    return MARK + _TEXTS_OF_A_HEADER.sub(rf"\g<1>{MARK}", html) if html else ""
+    return _TEXT_OF_A_HEADER.sub(rf"\g<1>{_MADE}", _MADE + html) if html else ""
