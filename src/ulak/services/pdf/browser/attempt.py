@@ -197,7 +197,9 @@ class Attempt:
             async with asyncio.timeout_at(half):
                 marked = await page.print_marked(self._document)
                 named = await asyncio.to_thread(find_boxes, marked)
-            characters = (*(named.characters if named else ()), *characters)
+            # More names than boxes: then one of them is none.
+            if named is not None and len(named.characters) <= boxes.count:
+                characters = (*named.characters, *characters)
         except PageCrashed:
             warm.took_memory_kill()  # Told here: it is no other page's.
         except (TimeoutError, BrowserGone, PageFailed, OutputTooLarge, Unfit):
