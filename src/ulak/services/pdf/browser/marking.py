@@ -59,9 +59,7 @@ _MARK_TEXTS: Final = """((mark, most) => {
 })"""
 _MADE: Final = f'<i style="all: unset; font-size: 99%">{MARK}</i>'
 # Not behind a style sheet's tag: it would be part of its first rule.
-_TEXT_OF_A_HEADER: Final = re.compile(
-    r"(<(?!style\b|script\b)[^<>]*>)(?=\s*[^<\s])", re.IGNORECASE
-)
+_TEXT_OF_A_HEADER: Final = re.compile(r"(<(?!style\b|script\b)[^<>]*>)(?=\s*[^<\s])", re.IGNORECASE)
 
 
 async def mark_texts(send: Send, world: int) -> None:
