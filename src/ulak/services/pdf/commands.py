@@ -169,8 +169,8 @@ def _told(warning: RenderWarning) -> str:
     """Say a warning to people."""
     if warning.code != MISSING_GLYPHS:
         return f"warning: {warning.code}"
-    among = f", among them {', '.join(warning.characters)}" if warning.characters else ""
-    return f"{some(warning.count, 'character')} printed as boxes, since no font has them{among}"
+    lacking = ", ".join(warning.characters) or "some characters"
+    return f"no font has {lacking}: printed as boxes ({warning.count} in all)"
 
 
 def _config() -> PdfRenderConfig:
