@@ -15,6 +15,7 @@ _KINDS = {
     "server": SpanKind.SERVER,
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
+    "internal": SpanKind.INTERNAL,
 }
 _W3C = TraceContextTextMapPropagator()
 _HEADER = "traceparent"

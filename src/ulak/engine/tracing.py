@@ -19,7 +19,7 @@ from ulak.ids import to_text
 if TYPE_CHECKING:
     from ulak.engine.active import ActiveRun
 
-Kind = Literal["server", "producer", "consumer"]
+Kind = Literal["server", "producer", "consumer", "internal"]
 Function = Callable[[Run[Any]], Any]
 
 SUBMIT: Final = "ulak.submit"
@@ -55,7 +55,7 @@ class Tracing(Protocol):
 
         Args:
             name: What is done.
-            kind: Which side of a message, or of a request, it is.
+            kind: Which side of a message, or of a request, it is; internal when it is neither.
             parent: The traceparent it belongs to; without one, whatever the caller is in.
         """
 

@@ -122,12 +122,30 @@ def test_render_writes_a_pdf(run: Run, tmp_path: Path) -> None:
     assert content.startswith(b"%PDF-")
     assert (told["pages"], told["bytes"]) == (1, len(content))
     assert "Chrome" in told["engine"]
+    assert set(told["timings"]) == {"template", "launch", "load", "print", "store", "total"}
+    assert told["warnings"] == []
     # Nothing half-written is left beside it.
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "mine.pdf",
         "templates",
         "vars.json",
     ]
+
+
+@pytest.mark.shows("P-60", "P-62")
+def test_render_tells_what_each_step_took_and_which_characters_no_font_has(
+    run: Run, tmp_path: Path
+) -> None:
+    # For private use: no font of any system has them.
+    (tmp_path / "vars.json").write_text(json.dumps({"who": "a\U0010fffd\U0010fffd\U0010fff0"}))
+    answer = run("render", "mine", "vars.json")
+    assert answer.code == 0, answer.err
+    first, second = answer.out.splitlines()
+    assert first.startswith("out.pdf: 1 page, ")
+    steps = [step.split() for step in second.split(", ")]
+    assert [name for name, *_ in steps] == ["template", "launch", "load", "print", "store"]
+    assert all(float(number) >= 0 and unit == "s" for _, number, unit in steps)
+    assert answer.err == "note: no font has U+10FFFD, U+10FFF0: printed as boxes (3 in all)\n"
 
 
 def test_render_fills_from_standard_input_and_from_the_sample(

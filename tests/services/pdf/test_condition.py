@@ -1,5 +1,7 @@
 """What `ulak doctor` says of PDF rendering: settings, and what is weaker on this machine."""
 
+from pathlib import Path
+
 import pytest
 
 from ulak.services.pdf.browser import ground
@@ -28,6 +30,23 @@ def test_a_machine_without_user_namespaces_is_told_what_is_weaker_and_how_to_men
     told = set(condition(Settings(), {}).notes) - usual
     assert any("user.max_user_namespaces" in note for note in told)
     assert all(";" in note for note in told), "each says how to mend it"
+
+
+@pytest.mark.shows("P-62")
+def test_a_machine_without_the_fonts_that_are_pinned_is_told_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def told() -> str:
+        monkeypatch.setattr(ground, "_FONTS", (str(tmp_path),))
+        return "\n".join(condition(Settings(), {}).notes)
+
+    assert "there are no fonts" in told()
+    for name in ground.PINNED[:2]:
+        (tmp_path / name).touch()
+    assert "there is no LiberationMono-Regular.ttf" in told()
+    assert "apt-get install fonts-liberation" in told()
+    (tmp_path / ground.PINNED[2]).touch()
+    assert "Liberation" not in told()
 
 
 @pytest.mark.shows("P-32")

@@ -265,7 +265,7 @@ def test_a_report_fills_the_histograms(site: Site) -> None:
     key = site.artifacts.store_pdf(job_id, A_PDF)
     site.jobs.update_status(
         job_id, "succeeded", artifact_key=key, size=60_000,
-        timings={"open": 0.25, "load": 0.5, "print": 0.25, "total": 1.5, "store": 0.1},
+        timings={"launch": 0.25, "load": 0.5, "print": 0.25, "total": 1.5, "store": 0.1},
         blocked={"scheme": 1, "address": 3, "invented": 9},
     )  # fmt: skip
     text = site.metrics()

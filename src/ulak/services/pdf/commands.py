@@ -18,10 +18,11 @@ from ulak.cli.output import JsonOption, note, print_json, print_table, some
 from ulak.errors import BadInput
 from ulak.services.pdf import settings
 from ulak.services.pdf.configuration import open_renderer, templates_of
-from ulak.services.pdf.document import Document, Rendered
+from ulak.services.pdf.document import MISSING_GLYPHS, Document, Rendered, RenderWarning
 from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.steps import BREAKDOWN, STORE, TEMPLATE, Steps, in_milliseconds
 from ulak.services.pdf.templates import Templates
 from ulak.strict_json import read_json
 
@@ -129,20 +130,27 @@ def render(
     known = templates_of(config)
     known.get(template)  # an unknown name is told before one that is not allowed
     validate_template(template, _allowed(config, known))
-    document = known.render(template, _variables(known, template, variables, sample))
-    if html:
-        _write(output, document.html.encode())
-        return
-    rendered = asyncio.run(_rendered(document, config))
-    _write(output, rendered.pdf)
+    said = _variables(known, template, variables, sample)
+    with Steps() as steps:
+        steps.begin(TEMPLATE)
+        document = known.render(template, said)
+        steps.end()
+        if html:
+            _write(output, document.html.encode())
+            return
+        rendered = asyncio.run(_rendered(document, config))
+        steps.begin(STORE)
+        _write(output, rendered.pdf)
+    timings = in_milliseconds({**steps.took, **rendered.timings})
     facts = {
         "output": str(output),
         "pages": rendered.pages,
         "bytes": len(rendered.pdf),
         "engine": rendered.engine,
-        "seconds": dict(rendered.timings),
+        "timings": timings,
         "blocked": dict(rendered.blocked),
         "script_errors": list(rendered.script_errors),
+        "warnings": [warning.as_document() for warning in rendered.warnings],
     }
     if as_json:
         print_json(facts)
@@ -151,7 +159,18 @@ def render(
         note(f"{some(count, 'request')} of the page refused: {reason}")
     for error in rendered.script_errors:
         note(f"a script failed: {error}")
+    for warning in rendered.warnings:
+        note(_told(warning))
     print(f"{output}: {some(rendered.pages, 'page')}, {len(rendered.pdf)} bytes, {rendered.engine}")
+    print(", ".join(f"{name} {timings[name]:.3f} s" for name in BREAKDOWN if name in timings))
+
+
+def _told(warning: RenderWarning) -> str:
+    """Say a warning to people."""
+    if warning.code != MISSING_GLYPHS:
+        return f"warning: {warning.code}"
+    lacking = ", ".join(warning.characters) or "some characters"
+    return f"no font has {lacking}: printed as boxes ({warning.count} in all)"
 
 
 def _config() -> PdfRenderConfig:

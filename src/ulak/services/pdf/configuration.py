@@ -18,6 +18,7 @@ from ulak.services.pdf.settings import PdfRenderConfig
 
 if TYPE_CHECKING:
     from ulak.artifacts import StorageBackend
+    from ulak.engine.tracing import Tracing
     from ulak.services.pdf.artifacts import PdfArtifactStore
     from ulak.services.pdf.browser.driver import Driver
     from ulak.services.pdf.fetching import AllowedFetcher
@@ -87,10 +88,16 @@ def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
 
 
 @asynccontextmanager
-async def open_renderer(config: PdfRenderConfig) -> AsyncIterator[Renderer]:
+async def open_renderer(
+    config: PdfRenderConfig, tracing: Tracing | None = None
+) -> AsyncIterator[Renderer]:
     """Open the browser pool; its browser is gone when the block has ended.
 
     What dead workers left is taken away first: who waits for a document may wait for long.
+
+    Args:
+        config: The settings.
+        tracing: Where the spans of its steps go; nowhere by default.
     """
     from ulak.services.pdf.browser.launch import prepare, sweep_profiles
     from ulak.services.pdf.browser.pool import BrowserPool
@@ -99,7 +106,7 @@ async def open_renderer(config: PdfRenderConfig) -> AsyncIterator[Renderer]:
     pool = BrowserPool(
         _driver_of(config), fetcher=fetcher_of(config), limits=config.limits,
         places=config.concurrency, recycle_after=config.recycle_after,
-        prepare=partial(prepare, config.chromium),
+        prepare=partial(prepare, config.chromium), tracing=tracing,
     )  # fmt: skip
     async with pool:
         yield pool

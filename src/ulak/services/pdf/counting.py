@@ -17,6 +17,7 @@ from ulak.engine.view import TrailEvent
 from ulak.services.pdf.document import REASONS
 from ulak.services.pdf.flow import entries_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.steps import LAUNCH, LOAD, PRINT
 
 Entry = tuple[str, str]
 """A total and its label; of a histogram the bucket, or `sum`."""
@@ -55,7 +56,7 @@ BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
 """The upper bounds of each histogram's buckets; above the last is `+Inf`."""
 ABOVE: Final = "+Inf"
 
-_BROWSER_TIMES: Final = ("open", "load", "print")
+_BROWSER_TIMES: Final = (LAUNCH, LOAD, PRINT)
 _ATTEMPT_ENDS: Final = frozenset({PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED})
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 Reason = Literal["scheme", "allowlist", "address", "redirect"]
 """Why a page's request was refused."""
@@ -77,6 +77,29 @@ class Document:
     omit_background: bool = False
 
 
+MISSING_GLYPHS: Final = "missing_glyphs"
+"""Characters that no font has were printed as boxes."""
+GLYPHS_UNCHECKED: Final = "glyphs_unchecked"
+"""The document is too large for its boxes to be looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderWarning:
+    """What the owners of a document should know of it, though it was printed."""
+
+    code: str
+    """A stable word, as `missing_glyphs`."""
+    _: KW_ONLY
+    characters: tuple[str, ...] = field(default=(), repr=False)
+    """The first that it is about, as `U+1F600`: content of the document, so no log tells them."""
+    count: int = 0
+    """How often that is in the document."""
+
+    def as_document(self) -> dict[str, Any]:
+        """Write it as reports have it."""
+        return {"code": self.code, "characters": list(self.characters), "count": self.count}
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A printed document."""
@@ -87,11 +110,12 @@ class Rendered:
     engine: str
     """The browser's name and version."""
     timings: Mapping[str, float]
-    """Seconds of `open`, `load`, `print` and `total`; of those that there were."""
+    """Seconds of `launch`, `load`, `print` and `total`; of those that there were."""
     blocked: Mapping[Reason, int] = field(default_factory=dict)
     """How many requests of the page were refused, by reason."""
     script_errors: tuple[str, ...] = ()
     """What scripts threw and nobody caught: class and place, never the message's values."""
+    warnings: tuple[RenderWarning, ...] = ()
 
 
 class UrlBlocked(Exception):

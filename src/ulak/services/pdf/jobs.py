@@ -270,9 +270,9 @@ class PdfJobStore:
     def find_report(self, job_id: str) -> dict[str, Any] | None:
         """Answer what the attempt that succeeded found out, or None when none has.
 
-        `artifact_key`, `sha256`, `size`, `pages`, `engine`, `retry_count`, `timings` (seconds),
-        `blocked` (refused requests by reason) and `script_errors`; of a status that was set by
-        hand, what was given there.
+        `artifact_key`, `sha256`, `size`, `pages`, `engine`, `retry_count`, `timings` (seconds of
+        each step, `steps.BREAKDOWN`), `blocked` (refused requests by reason), `script_errors` and
+        `warnings`; of a status that was set by hand, what was given there.
         """
         try:
             found: dict[str, Any] = self.engine.result(job_id)

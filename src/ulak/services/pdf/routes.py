@@ -18,7 +18,7 @@ from ulak.engine.engine import Engine
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
-from ulak.services.pdf import downloads, following
+from ulak.services.pdf import downloads, following, reporting
 from ulak.services.pdf.accepting import Accepting
 from ulak.services.pdf.batches import BATCH_ACCESS, Batches, add_batches
 from ulak.services.pdf.bodies import (
@@ -64,6 +64,7 @@ ACCESS: Final = (
     Access("POST", "/pdf/preview", PDF_RENDER, "jobs"),
     BATCH_ACCESS,
     *following.ACCESS,
+    *reporting.ACCESS,
     Access("GET", "/pdf/jobs/{id}/download", PDF_READ, "job"),
     Access("POST", "/pdf/jobs/{id}/link", PDF_READ, "job"),
     # The code in the path is the credential.
@@ -169,6 +170,7 @@ def make_routes(
             waiting or Waiting(jobs.engine), Listing(jobs),
         ),
     )  # fmt: skip
+    reporting.add_reporting(routes, jobs, reading.seen, reading.without_pdf)
     _add_downloading(routes, reading)
     _add_links(routes, reading, links)
     readiness = readiness_router(jobs, metrics.totals, health)

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
-from ulak.errors import NotSupported, StaleJob
+from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Renderer, Times
 from ulak.services.pdf.flow import PdfPayload
 from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, read_page
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.steps import QUEUE, STORE, TEMPLATE, Steps
 
 log = logging.getLogger("ulak.pdf")
 
@@ -189,8 +190,11 @@ class PdfRenderWorker:
         # Neither of the two others: whoever stops a worker has decided nothing about the job.
         status, code = "stopped", ""
         try:
-            rendered, timings = await self._render(given)
-            key, stored_s = await self._store(job_id, rendered.pdf)
+            queued = await asyncio.to_thread(self._queued, job_id)
+            with self._steps() as steps:
+                rendered = await self._render(given, steps)
+                steps.begin(STORE)
+                key = await self._store(job_id, rendered.pdf)
             if not is_first:
                 await asyncio.to_thread(self._remove_others, job_id, key)
             total = self._monotonic() - began
@@ -202,9 +206,10 @@ class PdfRenderWorker:
                 "pages": rendered.pages,
                 "engine": rendered.engine,
                 "retry_count": retry_count,
-                "timings": {**timings, "store": stored_s, "attempt": total},
+                "timings": {**queued, **rendered.timings, **steps.took, "attempt": total},
                 "blocked": dict(rendered.blocked),
                 "script_errors": list(rendered.script_errors),
+                "warnings": [warning.as_document() for warning in rendered.warnings],
             }
         except PdfError as error:
             status, code = "failed", error.code
@@ -230,20 +235,34 @@ class PdfRenderWorker:
                 },
             )
 
-    async def _render(self, given: PdfPayload) -> tuple[Rendered, dict[str, float]]:
-        began = self._monotonic()
+    def _steps(self) -> Steps:
+        tracing = None if self._engine is None else self._engine.tracing
+        return Steps(tracing, monotonic=self._monotonic)
+
+    def _queued(self, job_id: str) -> dict[str, float]:
+        """Tell how long the job was due before it was claimed, if that can be known."""
+        if self._engine is None:
+            return {}
+        try:
+            job = self._engine.get(job_id)
+        except (BadInput, JobNotFound, StoreError):
+            return {}  # not worth a job: whether the store answers is seen at its end
+        # A claim is the last change of a job that runs.
+        return {QUEUE: max(0.0, (job.changed_at - job.not_before).total_seconds())}
+
+    async def _render(self, given: PdfPayload, steps: Steps) -> Rendered:
+        steps.begin(TEMPLATE)
         self.validate_template(given.template_name)
         times = self.config.times_for(given.timeout_s)
         document = await asyncio.to_thread(self._fill, given)
-        filled_s = self._monotonic() - began
+        steps.end()
         # The hard limit is of the attempt: what filling the template took is gone from it.
-        left = times.hard - timedelta(seconds=filled_s)
+        left = times.hard - timedelta(seconds=steps.took[TEMPLATE])
         if left <= times.graceful_offset:
             raise pdf_error(
                 "filling the template took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
             )
-        rendered = await self.renderer.render(document, Times(left, times.graceful_offset))
-        return rendered, {**rendered.timings, "template": filled_s}
+        return await self.renderer.render(document, Times(left, times.graceful_offset))
 
     def _fill(self, given: PdfPayload) -> Document:
         name, asked = given.template_name, given.payload
@@ -266,11 +285,10 @@ class PdfRenderWorker:
                 str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="page_options"
             ) from None
 
-    async def _store(self, job_id: str, pdf: bytes) -> tuple[str, float]:
-        began = self._monotonic()
+    async def _store(self, job_id: str, pdf: bytes) -> str:
         storing = asyncio.ensure_future(asyncio.to_thread(self.artifacts.store_pdf, job_id, pdf))
         try:
-            return await asyncio.shield(storing), self._monotonic() - began
+            return await asyncio.shield(storing)
         except asyncio.CancelledError:
             # A thread cannot be stopped: let it come to its end, and take back what it wrote.
             await asyncio.wait([storing])
@@ -305,7 +323,7 @@ async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[
     """
     from ulak.services.pdf.configuration import artifacts_of, open_renderer, templates_of
 
-    async with open_renderer(config) as renderer:
+    async with open_renderer(config, engine.tracing) as renderer:
         yield PdfRenderWorker(
             config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
             engine=engine,

@@ -74,7 +74,7 @@ def test_the_style_sheet_has_the_page_size_and_backgrounds_are_printed() -> None
     without = rendered(Document(A_LETTER.replace("background: #dde", "")))
     assert len(without.pdf) < len(result.pdf)
     assert result.engine.startswith("HeadlessChrome/")
-    assert {"open", "load", "print", "total"} == result.timings.keys()
+    assert {"launch", "load", "print", "total"} == result.timings.keys()
 
 
 def test_where_the_style_sheet_says_no_size_the_documents_paper_counts() -> None:

@@ -22,19 +22,23 @@ from ulak.services.pdf.browser.driver import (
     PageFailed,
     Unfit,
 )
+from ulak.services.pdf.browser.glyphs import boxes_warning, find_boxes
 from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.browser.warm import WarmBrowser
 from ulak.services.pdf.document import (
+    GLYPHS_UNCHECKED,
     Document,
     Fetched,
     Fetcher,
     Limits,
     Reason,
     Rendered,
+    RenderWarning,
     Times,
     UrlBlocked,
 )
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
+from ulak.services.pdf.steps import LOAD, PRINT, Steps
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ class Attempt:
     """A document being rendered.
 
     Args:
+        steps: Takes its times; whoever waits for a browser has begun the first step.
         kill_browser: Ends the whole tree; called when a page survives its own end.
         later: Runs what need not be waited for.
     """
@@ -84,12 +89,14 @@ class Attempt:
         *,
         rules: Rules,
         deadline: Deadline,
+        steps: Steps,
         kill_browser: Callable[[WarmBrowser], None],
         later: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._document = document
         self._rules = rules
         self._deadline = deadline
+        self._steps = steps
         self._kill_browser = kill_browser
         self._later = later
         self._blocked: Counter[Reason] = Counter()
@@ -134,19 +141,17 @@ class Attempt:
                 self._later(PutDown(self._page, warm, patience, self._kill_browser)())
 
     async def _render(self, warm: WarmBrowser) -> Rendered:
-        loop, limits = asyncio.get_running_loop(), self._rules.limits
-        began = loop.time()
+        loop, limits, steps = asyncio.get_running_loop(), self._rules.limits, self._steps
         self._page = page = await warm.open(
             javascript=self._document.javascript, answer=self._answer
         )
-        opened = loop.time()
+        steps.begin(LOAD)
         loaded = await page.load(self._document)
         if loaded.dom_nodes > limits.dom_nodes:
             raise _over("dom_too_large", f"it has {loaded.dom_nodes} nodes")
-        ready = loop.time()
         self._must_be_well(loaded)
+        steps.begin(PRINT)
         printed = await page.print(self._document)
-        ended = loop.time()
         if len(printed) > limits.output_bytes:
             raise _over("output_too_large", f"its PDF has {len(printed)} bytes")
         try:
@@ -162,19 +167,44 @@ class Attempt:
             raise _over("too_many_pages", f"it has {pages} pages")
         if self._document.single_page and pages != 1:
             raise _unfit("single_page", f"it takes {pages} pages, however long the first is")
+        warnings = await self._look_for_boxes(printed, page, warm)
+        steps.end()
         return Rendered(
             pdf,
             pages=pages,
             engine=warm.browser.version,
-            timings={
-                "open": opened - began,
-                "load": ready - opened,
-                "print": ended - ready,
-                "total": loop.time() - self._deadline.began_at,
-            },
+            timings={**steps.took, "total": loop.time() - self._deadline.began_at},
             blocked=dict(self._blocked),
             script_errors=loaded.script_errors,
+            warnings=warnings,
         )
+
+    async def _look_for_boxes(
+        self, printed: bytes, page: Page, warm: WarmBrowser
+    ) -> tuple[RenderWarning, ...]:
+        """Warn of characters that no font has; the page is good for nothing else afterwards."""
+        # In a thread: other pages go on meanwhile.
+        boxes = await asyncio.to_thread(find_boxes, printed)
+        if boxes is None:
+            return (RenderWarning(GLYPHS_UNCHECKED),)
+        if not boxes.count:
+            return ()
+        # Few documents come here. Half of the time that is left must do to name the characters:
+        # that they are there is known, and no document fails for want of their names.
+        half = (asyncio.get_running_loop().time() + self._deadline.ask_at) / 2
+        characters = boxes.characters
+        try:
+            async with asyncio.timeout_at(half):
+                marked = await page.print_marked(self._document)
+                named = await asyncio.to_thread(find_boxes, marked)
+            # More names than boxes: then one of them is none.
+            if named is not None and len(named.characters) <= boxes.count:
+                characters = (*named.characters, *characters)
+        except PageCrashed:
+            warm.took_memory_kill()  # Told here: it is no other page's.
+        except (TimeoutError, BrowserGone, PageFailed, OutputTooLarge, Unfit):
+            log.info("the characters of boxes are not known")
+        return (boxes_warning(characters, boxes.count),)
 
     def _must_be_well(self, loaded: Loaded) -> None:
         """Refuse a document that was to fail by what happened while it was loaded."""

@@ -24,6 +24,7 @@ from ulak.services.pdf.browser.driver import (
     PageCrashed,
     PageFailed,
 )
+from ulak.services.pdf.browser.marking import mark_texts, with_marks
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe
 from ulak.services.pdf.browser.showing import print_shown, show
 from ulak.services.pdf.document import Document, Fetched
@@ -112,6 +113,15 @@ class DevPage:
             OutputTooLarge: there were more bytes than agreed; the rest was not read.
         """
         return await self._read(await print_shown(document, self._ask))
+
+    async def print_marked(self, document: Document) -> bytes:
+        """Print what is shown with a mark before each text, which it keeps.
+
+        Raises:
+            Exception: whatever `print` raises.
+        """
+        await mark_texts(self._ask, self._world)
+        return await self.print(with_marks(document))
 
     async def close(self) -> None:
         """Have the context go, with everything in it.

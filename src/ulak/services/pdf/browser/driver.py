@@ -80,6 +80,13 @@ class Page(Protocol):
             OutputTooLarge: it was stopped; a driver that cannot stop hands out everything.
         """
 
+    async def print_marked(self, document: Document) -> bytes:
+        """Print what is shown with a mark before each text (`marking`); it stays marked.
+
+        Raises:
+            Exception: whatever `print` raises.
+        """
+
     async def close(self) -> None:
         """Ask the context to go, with everything in it; an idle page goes within milliseconds."""
 

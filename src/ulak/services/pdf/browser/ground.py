@@ -39,6 +39,8 @@ _NAMES: Final = (
 )
 _FONTS: Final = ("/usr/share/fonts", "/usr/local/share/fonts")
 _FONT_FILES: Final = frozenset({".ttf", ".otf", ".ttc"})
+PINNED: Final = tuple(f"Liberation{family}-Regular.ttf" for family in ("Sans", "Serif", "Mono"))
+"""The fonts that every machine has, so that a document breaks its lines at the same places."""
 _INSTALL: Final = "install a browser, as `apt-get install chromium-headless-shell`"
 _NO_SETPRIV: Final = "there is no `setpriv`, which takes privileges away and ends orphans"
 _NAMESPACES: Final = (
@@ -187,11 +189,20 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
                 "the browser can reach the network if its own switches fail",
                 cure=_NAMESPACES,
             )
-    if not any(path.suffix in _FONT_FILES for root in _FONTS for path in Path(root).rglob("*")):
+    fonts = {
+        path.name for root in _FONTS for path in Path(root).rglob("*") if path.suffix in _FONT_FILES
+    }
+    if not fonts:
         yield Weakness(
             "fonts",
             "there are no fonts, so text without a font of its own prints as boxes",
             cure="install fonts, as `apt-get install fonts-liberation fonts-dejavu-core`",
+        )
+    elif missing := [name for name in PINNED if name not in fonts]:
+        yield Weakness(
+            "fonts",
+            f"there is no {', '.join(missing)}: documents look different from elsewhere",
+            cure="install it, as `apt-get install fonts-liberation`",
         )
 
 

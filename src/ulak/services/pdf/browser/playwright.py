@@ -43,6 +43,7 @@ from ulak.services.pdf.browser.driver import (
 )
 from ulak.services.pdf.browser.ending import Ending, looked_at
 from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.browser.marking import mark_texts, with_marks
 from ulak.services.pdf.browser.showing import print_shown, show
 from ulak.services.pdf.document import Document, Fetched, Limits
 
@@ -235,6 +236,15 @@ class PlaywrightPage:
             OutputTooLarge: there were more bytes than agreed; the rest was not read.
         """
         return await self._read(await print_shown(document, self._send))
+
+    async def print_marked(self, document: Document) -> bytes:
+        """Print what is shown with a mark before each text, which it keeps.
+
+        Raises:
+            Exception: whatever `print` raises.
+        """
+        await mark_texts(self._send, self._world)
+        return await self.print(with_marks(document))
 
     async def close(self) -> None:
         """Have the context go, with everything in it.

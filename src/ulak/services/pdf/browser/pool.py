@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
+from ulak.engine.tracing import Tracing
 from ulak.services.pdf.browser.attempt import (
     Attempt,
     Deadline,
@@ -37,6 +38,7 @@ from ulak.services.pdf.document import (
     Times,
 )
 from ulak.services.pdf.model import PdfError, PdfErrorCode, TransientPdfError
+from ulak.services.pdf.steps import LAUNCH, Steps
 
 _LOSSES: Final = 2
 """How often a document may lose its browser: once is bad luck."""
@@ -59,6 +61,7 @@ class BrowserPool:
         prepare: Makes ready to start a browser, as `launch.prepare` with arguments bound; called
             in a thread before each start.
         on_blocked: Told the reason of each request that is refused.
+        tracing: Where the spans of launch, load and print go, of documents that are traced.
     """
 
     def __init__(
@@ -73,9 +76,11 @@ class BrowserPool:
         idle_after: timedelta = timedelta(minutes=5),
         prepare: Callable[[], Launch] = prepare,
         on_blocked: OnBlocked | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         limits = limits or Limits()
         self._rules = Rules(fetcher=fetcher or NoNetwork(), limits=limits, on_blocked=on_blocked)
+        self._tracing = tracing
         self._turns = asyncio.Semaphore(places)
         self._keeper = Keeper(
             driver,
@@ -145,25 +150,29 @@ class BrowserPool:
         """
         refuse_large(document, self._rules.limits)
         deadline = Deadline.of(times, asyncio.get_running_loop().time())
-        attempt = Attempt(
-            document,
-            rules=self._rules,
-            deadline=deadline,
-            kill_browser=self._keeper.discard,
-            later=self._keeper.run,
-        )
-        try:
-            async with asyncio.timeout_at(deadline.ask_at):
-                await self._turns.acquire()
-        except TimeoutError as error:
-            raise out_of_time() from error
-        try:
-            return await self._render(attempt, deadline)
-        finally:
-            self._turns.release()
+        with Steps(self._tracing) as steps:
+            steps.begin(LAUNCH)
+            attempt = Attempt(
+                document,
+                rules=self._rules,
+                deadline=deadline,
+                steps=steps,
+                kill_browser=self._keeper.discard,
+                later=self._keeper.run,
+            )
+            try:
+                async with asyncio.timeout_at(deadline.ask_at):
+                    await self._turns.acquire()
+            except TimeoutError as error:
+                raise out_of_time() from error
+            try:
+                return await self._render(attempt, deadline, steps)
+            finally:
+                self._turns.release()
 
-    async def _render(self, attempt: Attempt, deadline: Deadline) -> Rendered:
+    async def _render(self, attempt: Attempt, deadline: Deadline, steps: Steps) -> Rendered:
         for _ in range(_LOSSES):
+            steps.begin(LAUNCH)
             try:
                 async with asyncio.timeout_at(deadline.ask_at):
                     warm = await self._keeper.browser()
