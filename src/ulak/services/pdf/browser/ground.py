@@ -40,8 +40,8 @@ _NAMES: Final = (
 _FONTS: Final = ("/usr/share/fonts", "/usr/local/share/fonts")
 _FONT_FILES: Final = frozenset({".ttf", ".otf", ".ttc"})
 _INSTALL: Final = "install a browser, as `apt-get install chromium-headless-shell`"
-_NO_SETPRIV: Final = "there is no `setpriv`, which takes privileges away and ends orphans"
-_NAMESPACES: Final = (
+NO_SETPRIV: Final = "there is no `setpriv`, which takes privileges away and ends orphans"
+NAMESPACES: Final = (
     "allow user namespaces: sysctl user.max_user_namespaces above 0, "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a "
     "container, a seccomp profile that permits unshare and clone"
@@ -94,17 +94,17 @@ def survey(executable: str | os.PathLike[str] | None = None, *, uid: int | None 
     if program is None:
         raise _unsupported(f"there is no browser that can be executed; {_INSTALL}")
     if shutil.which("setpriv") is None:
-        raise _unsupported(f"{_NO_SETPRIV}; install util-linux")
+        raise _unsupported(f"{NO_SETPRIV}; install util-linux")
     ground = Ground(
         program,
         uid=drop,
         user_namespaces=has_user_namespaces(drop),
-        network_namespace=is_root and _succeeds("unshare", "-n", "--", "true"),
+        network_namespace=has_network_namespaces(),
         helper=_helper_of(program),
     )
     if not ground.user_namespaces and ground.helper is None:
         raise _unsupported(
-            f"the browser's sandbox needs user namespaces or a setuid helper; {_NAMESPACES}; "
+            f"the browser's sandbox needs user namespaces or a setuid helper; {NAMESPACES}; "
             "or install the helper, as `apt-get install chromium-sandbox`"
         )
     return ground
@@ -157,6 +157,21 @@ def has_user_namespaces(uid: int | None) -> bool:
     return _succeeds(*(drop if uid is not None else ()), *namespaces)
 
 
+def has_network_namespaces() -> bool:
+    """Tell whether this process is root's and may make a network namespace."""
+    return os.geteuid() == 0 and _succeeds("unshare", "-n", "--", "true")
+
+
+def missing_fonts() -> Iterator[Weakness]:
+    """Tell when there are no fonts here, whatever renders."""
+    if not any(path.suffix in _FONT_FILES for root in _FONTS for path in Path(root).rglob("*")):
+        yield Weakness(
+            "fonts",
+            "there are no fonts, so text without a font of its own prints as boxes",
+            cure="install fonts, as `apt-get install fonts-liberation fonts-dejavu-core`",
+        )
+
+
 def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> Iterator[Weakness]:
     is_root = os.geteuid() == 0
     drop = (UNPRIVILEGED if uid is None else uid) if is_root else None
@@ -164,7 +179,7 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
     if program is None:
         yield Weakness("browser", "no browser can be executed here", cure=_INSTALL, is_fatal=True)
     if shutil.which("setpriv") is None:
-        yield Weakness("user", _NO_SETPRIV, cure="install util-linux", is_fatal=True)
+        yield Weakness("user", NO_SETPRIV, cure="install util-linux", is_fatal=True)
     if not has_user_namespaces(drop):
         helper = program and _helper_of(program)
         yield Weakness(
@@ -172,7 +187,7 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
             "the sandbox rests on the setuid helper alone"
             if helper
             else "the browser's sandbox cannot be made",
-            cure=_NAMESPACES,
+            cure=NAMESPACES,
             is_fatal=not helper,
         )
         if not helper:
@@ -181,18 +196,13 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
                 "nothing stands in for the missing user namespaces",
                 cure="install the helper, as `apt-get install chromium-sandbox`",
             )
-        if not (is_root and _succeeds("unshare", "-n", "--", "true")):
+        if not has_network_namespaces():
             yield Weakness(
                 "network_namespace",
                 "the browser can reach the network if its own switches fail",
-                cure=_NAMESPACES,
+                cure=NAMESPACES,
             )
-    if not any(path.suffix in _FONT_FILES for root in _FONTS for path in Path(root).rglob("*")):
-        yield Weakness(
-            "fonts",
-            "there are no fonts, so text without a font of its own prints as boxes",
-            cure="install fonts, as `apt-get install fonts-liberation fonts-dejavu-core`",
-        )
+    yield from missing_fonts()
 
 
 def _downloads() -> Iterator[Path]:
