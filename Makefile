@@ -4,10 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers browser run fmt lint types imports test soak bench figures check lock clean
+.PHONY: help setup servers browser weasyprint run fmt lint types imports test soak bench figures check lock clean
 
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
 
@@ -20,6 +20,9 @@ servers: ## install what tests and benchmarks start for themselves, if it is mis
 
 browser: setup ## install Chromium and its fonts, if they are missing
 	@bash scripts/browser.sh
+
+weasyprint: setup ## install the libraries of WeasyPrint, if they are missing
+	@bash scripts/weasyprint.sh
 
 run: setup browser ## start the example application with PDF rendering
 	PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
@@ -42,7 +45,7 @@ imports: setup ## imports point the right way (docs/design.md, section 4)
 
 check: lint types imports ## lint, types and imports, without the tests
 
-test: setup servers browser lint types imports ## everything CI checks
+test: setup servers browser weasyprint lint types imports ## everything CI checks
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
 soak: setup servers browser ## kill workers for a long time and count what was lost (STORE=postgres)

@@ -29,6 +29,22 @@ def test_what_starts_no_server_installs_none(target: str) -> None:
     assert SCRIPT not in commands_of(target)
 
 
+@pytest.mark.parametrize(
+    ("target", "is_needed"), [("test", True), ("run", False), ("check", False)]
+)
+def test_the_libraries_of_the_second_engine_are_made_sure_of_where_they_are_used(
+    target: str, is_needed: bool
+) -> None:
+    assert ("scripts/weasyprint.sh" in commands_of(target)) is is_needed
+
+
+def test_nothing_is_said_when_the_libraries_of_the_second_engine_are_there() -> None:
+    done = subprocess.run(
+        ["/bin/bash", "scripts/weasyprint.sh"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_nothing_is_said_and_nothing_changed_when_the_servers_are_there() -> None:
     done = subprocess.run(
         ["/bin/bash", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True

@@ -713,6 +713,35 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
     assert site.get("/health/ready", who=None).status_code == 200
 
 
+@pytest.mark.shows("P-56", "P-59")
+def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
+    site.finish(site.new("a"), engine="WeasyPrint/70.0")
+    ready = site.get("/pdf/ready", who=None).json()["checks"]
+    assert (ready["browser"], ready["weasyprint"]) == ("unknown", "ok")
+    assert site.get("/version").json()["engines"] == {
+        "chromium": None, "weasyprint": "WeasyPrint/70.0"
+    }  # fmt: skip
+
+    site.clock.advance(timedelta(seconds=1))
+    site.fail(site.new("b"), PdfErrorCode.UNSUPPORTED_PLATFORM)
+    site.clock.advance(timedelta(seconds=1))
+    site.finish(site.new("c"), engine="WeasyPrint/70.1")
+    broken = site.get("/pdf/ready", who=None)
+    assert broken.status_code == 503, "the one that prints does not stand in for the other"
+    assert broken.json()["checks"]["weasyprint"] == "ok"
+
+    site.clock.advance(timedelta(seconds=1))
+    site.finish(site.new("d"), engine="HeadlessChrome/156.0")
+    lacking = site.new("e")
+    site.jobs.update_status(lacking, "running")
+    site.jobs.update_status(
+        lacking, "failed", error_code=PdfErrorCode.UNSUPPORTED_PLATFORM, error_detail="weasyprint"
+    )
+    checks = site.get("/pdf/ready", who=None).json()["checks"]
+    assert checks["browser"] == "ok"
+    assert "UNSUPPORTED_PLATFORM" in checks["weasyprint"]
+
+
 @pytest.mark.shows("P-59")
 def test_readiness_tells_a_store_and_a_storage_that_are_away(small: Site, tmp_path: Path) -> None:
     finished(small)

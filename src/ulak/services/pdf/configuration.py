@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ulak.clock import Clock
-from ulak.errors import NotSupported
 from ulak.services.pdf.document import Fetcher, NoNetwork, Renderer
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.settings import PdfRenderConfig
 
 if TYPE_CHECKING:
@@ -91,23 +91,55 @@ def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
 async def open_renderer(
     config: PdfRenderConfig, tracing: Tracing | None = None
 ) -> AsyncIterator[Renderer]:
-    """Open the browser pool; its browser is gone when the block has ended.
+    """Open what renders; no process of it is left when the block has ended.
 
-    What dead workers left is taken away first: who waits for a document may wait for long.
+    Each document is sent to the engine of its template, which is started when the first one needs
+    it: a host without a browser serves the templates that need none. What dead workers left is
+    taken away at once: who waits for a document may wait for long.
 
     Args:
         config: The settings.
         tracing: Where the spans of its steps go; nowhere by default.
+
+    Raises:
+        BadInput: an expression of the URL allow-list cannot be used.
     """
-    from ulak.services.pdf.browser.launch import prepare, sweep_profiles
+    from ulak.services.pdf.browser.launch import sweep_profiles
+    from ulak.services.pdf.engines import Engines
+
+    fetcher = fetcher_of(config)
+    await asyncio.to_thread(sweep_profiles)
+    engines = Engines(
+        {
+            "chromium": partial(_open_chromium, config, fetcher, tracing),
+            "weasyprint": partial(_open_weasyprint, config, fetcher),
+        }
+    )
+    async with engines:
+        yield engines
+
+
+@asynccontextmanager
+async def _open_chromium(
+    config: PdfRenderConfig, fetcher: Fetcher, tracing: Tracing | None
+) -> AsyncIterator[Renderer]:
+    from ulak.services.pdf.browser.launch import prepare
     from ulak.services.pdf.browser.pool import BrowserPool
 
-    await asyncio.to_thread(sweep_profiles)
     pool = BrowserPool(
-        _driver_of(config), fetcher=fetcher_of(config), limits=config.limits,
+        _driver_of(config), fetcher=fetcher, limits=config.limits,
         places=config.concurrency, recycle_after=config.recycle_after,
         prepare=partial(prepare, config.chromium), tracing=tracing,
     )  # fmt: skip
+    async with pool:
+        yield pool
+
+
+@asynccontextmanager
+async def _open_weasyprint(config: PdfRenderConfig, fetcher: Fetcher) -> AsyncIterator[Renderer]:
+    from ulak.services.pdf.weasy.pool import WeasyPool
+
+    pool = WeasyPool(fetcher=fetcher, limits=config.limits, places=config.concurrency)
     async with pool:
         yield pool
 
@@ -127,9 +159,10 @@ def _driver_of(config: PdfRenderConfig) -> Driver:
         try:
             from ulak.services.pdf.browser.playwright import PlaywrightDriver
         except ModuleNotFoundError as error:
-            raise NotSupported(
+            raise PermanentPdfError(
                 f"PDF_DRIVER=playwright needs {error.name}; pip install 'ulak[pdf]', or set "
-                "PDF_DRIVER=devtools"
+                "PDF_DRIVER=devtools",
+                code=PdfErrorCode.UNSUPPORTED_PLATFORM,
             ) from error
         return PlaywrightDriver(output_bytes=config.limits.output_bytes)
     from ulak.services.pdf.browser.devtools import DevTools

@@ -55,6 +55,8 @@ class Document:
 
     html: str = field(repr=False)
     _: KW_ONLY
+    engine: str = "chromium"
+    """What prints it, as its template's manifest says: chromium or weasyprint."""
     javascript: bool = False
     paper: tuple[float, float] = (8.27, 11.69)
     """Width and height in inches, where the style sheet says none."""
@@ -108,7 +110,7 @@ class Rendered:
     _: KW_ONLY
     pages: int
     engine: str
-    """The browser's name and version."""
+    """Name and version of what has printed it, as WeasyPrint/70.0."""
     timings: Mapping[str, float]
     """Seconds of `launch`, `load`, `print` and `total`; of those that there were."""
     blocked: Mapping[Reason, int] = field(default_factory=dict)
@@ -161,7 +163,7 @@ class NoNetwork:
 
 
 class Renderer(Protocol):
-    """Turns documents into PDFs; the browser pool is one."""
+    """Turns documents into PDFs; the browser pool is one, that of WeasyPrint another."""
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own.

@@ -143,6 +143,7 @@ def on_page(
         width, height = max(width, height), min(width, height)
     return Document(
         document.html,
+        engine=document.engine,
         javascript=document.javascript,
         paper=(width, height),
         tagged=document.tagged,

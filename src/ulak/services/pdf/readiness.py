@@ -20,7 +20,14 @@ from ulak.services.pdf.envelope import PdfRoute, Refusal
 from ulak.services.pdf.failsafe import HealthCheck
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode
-from ulak.services.pdf.totals import BROWSER, NO_BROWSER, Figures, Totals
+from ulak.services.pdf.totals import (
+    BROWSER,
+    NO_BROWSER,
+    NO_WEASYPRINT,
+    WEASYPRINT,
+    Figures,
+    Totals,
+)
 from ulak.web.answers import answer
 from ulak.web.problems import problem
 
@@ -37,7 +44,8 @@ class PdfReady(BaseModel):
     status: str = Field(examples=["ready"])
     checks: dict[str, str] = Field(
         description="`store`, `storage`, `workers` and `browser`: ok, or what is wrong; a browser "
-        "of which no worker has told yet is unknown.",
+        "of which no worker has told yet is unknown. `weasyprint` likewise, once a template has "
+        "needed it.",
         examples=[{"store": "ok", "storage": "ok", "workers": "ok", "browser": "ok"}],
     )
 
@@ -47,8 +55,9 @@ class Versions(BaseModel):
 
     ulak: str = Field(examples=["0.1.0"])
     engines: dict[str, str | None] = Field(
-        description="The browser that printed last, as its worker told; null before the first.",
-        examples=[{"chromium": "HeadlessChrome/156.0.8078.79"}],
+        description="The browser that printed last, as its worker told; null before the first. "
+        "`weasyprint` once it has printed.",
+        examples=[{"chromium": "HeadlessChrome/156.0.8078.79", "weasyprint": "WeasyPrint/70.0"}],
     )
 
 
@@ -75,12 +84,15 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
         """Tell whether PDFs are rendered now: the store, the storage, a worker that was heard of
         lately, and how its browser last started. 503 says what is missing."""
         found = await asyncio.to_thread(health.look)
+        figures = await told() if found.store_answers else None
         checks = {
             "store": OK if found.store_answers else "it does not answer",
             "storage": await storage(),
             "workers": OK if found.workers else "none was heard of lately",
-            "browser": _browser_in(await told() if found.store_answers else None),
+            "browser": _engine_in(figures, BROWSER, NO_BROWSER),
         }
+        if figures is not None and {WEASYPRINT, NO_WEASYPRINT} & figures.told.keys():
+            checks["weasyprint"] = _engine_in(figures, WEASYPRINT, NO_WEASYPRINT)
         if wrong := {n: said for n, said in checks.items() if said not in (OK, UNKNOWN)}:
             return problem(
                 request, HTTPStatus.SERVICE_UNAVAILABLE,
@@ -92,20 +104,22 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
 
     @routes.get("/version", response_model=Versions)
     async def version() -> Response:
-        """Tell the release of ulak, and the browser that printed last."""
+        """Tell the release of ulak, and what printed last of each engine."""
         figures = await told()
-        browser = None if figures is None else figures.told.get(BROWSER)
-        engines: dict[str, Any] = {"chromium": None if browser is None else browser.text}
+        known = {} if figures is None else figures.told
+        engines: dict[str, Any] = {"chromium": known[BROWSER].text if BROWSER in known else None}
+        if WEASYPRINT in known:
+            engines["weasyprint"] = known[WEASYPRINT].text
         return answer({"ulak": ulak.__version__, "engines": engines}, headers=_FRESH)
 
     return routes
 
 
-def _browser_in(figures: Figures | None) -> str:
-    """Answer how a browser last started, by what the trail says."""
+def _engine_in(figures: Figures | None, well: str, ill: str) -> str:
+    """Answer how an engine last started, by what the trail says under these names."""
     if figures is None:
         return UNKNOWN
-    printed, failed = figures.told.get(BROWSER), figures.told.get(NO_BROWSER)
+    printed, failed = figures.told.get(well), figures.told.get(ill)
     if failed is not None and (printed is None or failed.at > printed.at):
         return f"the last start failed with {failed.text}"
     return UNKNOWN if printed is None else OK

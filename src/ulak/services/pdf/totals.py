@@ -23,7 +23,7 @@ from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent, event_view
 from ulak.errors import ResultNotReady
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
-from ulak.services.pdf.flow import FLOW, QUEUE, error_code_of
+from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.store.protocol import JobFilter
@@ -42,6 +42,9 @@ BROWSER: Final = "browser"
 """Under this name: the browser that printed last, and when."""
 NO_BROWSER: Final = "no-browser"
 """Under this name: why a browser did not start the last time, and when."""
+WEASYPRINT: Final = "weasyprint"
+NO_WEASYPRINT: Final = "no-weasyprint"
+"""Under these names: the same of the engine that is no browser."""
 _FOLDED: Final = "folded"
 """Under this name: when everything was counted last."""
 _LANES: Final = (f"{QUEUE}/", f"{QUEUE}0")
@@ -338,11 +341,14 @@ class _Sums:
             self.totals[entry] += n
         event = happened.event
         if event.to_state == PdfJobStatus.SUCCEEDED and (engine := engine_of(happened.result)):
-            self._tell(BROWSER, Told(engine, event.at))
+            is_weasyprint = engine.lower().startswith(WEASYPRINT)
+            self._tell(WEASYPRINT if is_weasyprint else BROWSER, Told(engine, event.at))
         if event.to_state == PdfJobStatus.FAILED:
             code = error_code_of(event.code)
             if code in _NO_BROWSER_CODES:
-                self._tell(NO_BROWSER, Told(str(code), event.at))
+                is_weasyprint = any(e.error_detail == WEASYPRINT for e in entries_of(event))
+                name = NO_WEASYPRINT if is_weasyprint else NO_BROWSER
+                self._tell(name, Told(str(code), event.at))
 
     def _tell(self, name: str, told: Told) -> None:
         if name not in self.told or self.told[name].at <= told.at:

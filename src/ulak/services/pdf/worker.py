@@ -65,7 +65,7 @@ class PdfRenderWorker:
     Args:
         config: The settings.
         templates: Fills templates.
-        renderer: Prints documents; the browser pool.
+        renderer: Prints documents, each by its own engine.
         artifacts: Keeps what was printed.
         engine: Whose jobs `process_job` takes; None for a worker that is only handed payloads.
         monotonic: Tells how long something took, in seconds.
@@ -316,7 +316,7 @@ class PdfRenderWorker:
 
 @asynccontextmanager
 async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[PdfRenderWorker]:
-    """Open the worker of a process that renders: templates, artifacts and a browser.
+    """Open the worker of a process that renders: templates, artifacts and engines.
 
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.

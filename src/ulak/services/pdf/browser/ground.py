@@ -42,8 +42,8 @@ _FONT_FILES: Final = frozenset({".ttf", ".otf", ".ttc"})
 PINNED: Final = tuple(f"Liberation{family}-Regular.ttf" for family in ("Sans", "Serif", "Mono"))
 """The fonts that every machine has, so that a document breaks its lines at the same places."""
 _INSTALL: Final = "install a browser, as `apt-get install chromium-headless-shell`"
-_NO_SETPRIV: Final = "there is no `setpriv`, which takes privileges away and ends orphans"
-_NAMESPACES: Final = (
+NO_SETPRIV: Final = "there is no `setpriv`, which takes privileges away and ends orphans"
+NAMESPACES: Final = (
     "allow user namespaces: sysctl user.max_user_namespaces above 0, "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a "
     "container, a seccomp profile that permits unshare and clone"
@@ -96,17 +96,17 @@ def survey(executable: str | os.PathLike[str] | None = None, *, uid: int | None 
     if program is None:
         raise _unsupported(f"there is no browser that can be executed; {_INSTALL}")
     if shutil.which("setpriv") is None:
-        raise _unsupported(f"{_NO_SETPRIV}; install util-linux")
+        raise _unsupported(f"{NO_SETPRIV}; install util-linux")
     ground = Ground(
         program,
         uid=drop,
         user_namespaces=has_user_namespaces(drop),
-        network_namespace=is_root and _succeeds("unshare", "-n", "--", "true"),
+        network_namespace=has_network_namespaces(),
         helper=_helper_of(program),
     )
     if not ground.user_namespaces and ground.helper is None:
         raise _unsupported(
-            f"the browser's sandbox needs user namespaces or a setuid helper; {_NAMESPACES}; "
+            f"the browser's sandbox needs user namespaces or a setuid helper; {NAMESPACES}; "
             "or install the helper, as `apt-get install chromium-sandbox`"
         )
     return ground
@@ -159,36 +159,13 @@ def has_user_namespaces(uid: int | None) -> bool:
     return _succeeds(*(drop if uid is not None else ()), *namespaces)
 
 
-def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> Iterator[Weakness]:
-    is_root = os.geteuid() == 0
-    drop = (UNPRIVILEGED if uid is None else uid) if is_root else None
-    program = find_browser(executable, uid=drop)
-    if program is None:
-        yield Weakness("browser", "no browser can be executed here", cure=_INSTALL, is_fatal=True)
-    if shutil.which("setpriv") is None:
-        yield Weakness("user", _NO_SETPRIV, cure="install util-linux", is_fatal=True)
-    if not has_user_namespaces(drop):
-        helper = program and _helper_of(program)
-        yield Weakness(
-            "user_namespaces",
-            "the sandbox rests on the setuid helper alone"
-            if helper
-            else "the browser's sandbox cannot be made",
-            cure=_NAMESPACES,
-            is_fatal=not helper,
-        )
-        if not helper:
-            yield Weakness(
-                "setuid_helper",
-                "nothing stands in for the missing user namespaces",
-                cure="install the helper, as `apt-get install chromium-sandbox`",
-            )
-        if not (is_root and _succeeds("unshare", "-n", "--", "true")):
-            yield Weakness(
-                "network_namespace",
-                "the browser can reach the network if its own switches fail",
-                cure=_NAMESPACES,
-            )
+def has_network_namespaces() -> bool:
+    """Tell whether this process is root's and may make a network namespace."""
+    return os.geteuid() == 0 and _succeeds("unshare", "-n", "--", "true")
+
+
+def missing_fonts() -> Iterator[Weakness]:
+    """Tell which fonts are missing here, whatever renders."""
     fonts = {
         path.name for root in _FONTS for path in Path(root).rglob("*") if path.suffix in _FONT_FILES
     }
@@ -204,6 +181,39 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
             f"there is no {', '.join(missing)}: documents look different from elsewhere",
             cure="install it, as `apt-get install fonts-liberation`",
         )
+
+
+def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> Iterator[Weakness]:
+    is_root = os.geteuid() == 0
+    drop = (UNPRIVILEGED if uid is None else uid) if is_root else None
+    program = find_browser(executable, uid=drop)
+    if program is None:
+        yield Weakness("browser", "no browser can be executed here", cure=_INSTALL, is_fatal=True)
+    if shutil.which("setpriv") is None:
+        yield Weakness("user", NO_SETPRIV, cure="install util-linux", is_fatal=True)
+    if not has_user_namespaces(drop):
+        helper = program and _helper_of(program)
+        yield Weakness(
+            "user_namespaces",
+            "the sandbox rests on the setuid helper alone"
+            if helper
+            else "the browser's sandbox cannot be made",
+            cure=NAMESPACES,
+            is_fatal=not helper,
+        )
+        if not helper:
+            yield Weakness(
+                "setuid_helper",
+                "nothing stands in for the missing user namespaces",
+                cure="install the helper, as `apt-get install chromium-sandbox`",
+            )
+        if not has_network_namespaces():
+            yield Weakness(
+                "network_namespace",
+                "the browser can reach the network if its own switches fail",
+                cure=NAMESPACES,
+            )
+    yield from missing_fonts()
 
 
 def _downloads() -> Iterator[Path]:

@@ -183,7 +183,7 @@ def prepare(
     """
     refuse_weakening(arguments)
     ground = survey(executable, uid=uid)
-    parent = _parent_of_profiles(directory)
+    parent = parent_of_profiles(directory)
     if not is_reachable(parent, uid=ground.uid):
         raise PermanentPdfError(
             f"the browser's user {ground.uid} cannot enter {parent}; choose another directory",
@@ -211,7 +211,7 @@ def sweep_profiles(directory: str | os.PathLike[str] | None = None) -> int:
 
     Blocks for some milliseconds: call it in a thread.
     """
-    return sweep(_parent_of_profiles(directory))
+    return sweep(parent_of_profiles(directory))
 
 
 def refuse_weakening(arguments: Sequence[str]) -> None:
@@ -227,7 +227,8 @@ def refuse_weakening(arguments: Sequence[str]) -> None:
             raise BadInput(f'the switch "{name}" weakens the browser\'s sandbox and is refused')
 
 
-def _parent_of_profiles(directory: str | os.PathLike[str] | None) -> Path:
+def parent_of_profiles(directory: str | os.PathLike[str] | None) -> Path:
+    """Answer where profiles are put: where it is said, else where temporary files go."""
     # Python's own way to find it writes a file there, which a kill in that moment would leave.
     return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
 

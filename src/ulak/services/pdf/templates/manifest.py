@@ -15,6 +15,8 @@ from ulak.services.pdf.paper import read_paper as read_paper
 from ulak.services.pdf.security.escaping import NAME
 
 ENGINES: Final = ("chromium", "weasyprint")
+WITHOUT_A_BROWSER: Final = ("paper", "landscape", "ranges", "fail_on_status")
+"""The page options that the engine weasyprint can do as the browser does them."""
 LANGUAGES: Final = ("en", "tr")
 KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "any": (object,),
@@ -57,6 +59,7 @@ class Manifest:
     title: str
     description: str = ""
     engine: str = "chromium"
+    """What prints it; weasyprint runs no scripts and has fewer page options."""
     javascript: bool = False
     paper: tuple[float, float] = PAPERS["A4"]
     """Width and height in inches, where the style sheet says none."""
@@ -106,9 +109,29 @@ def read_manifest(name: str, text: str) -> Manifest:
         elif key in ("version", "title"):
             wrong.append(f"{key} is missing")
     wrong += [f"{key} is unknown; known are {', '.join(_READERS)}" for key in said]
+    wrong += _beyond(found)
     if wrong:
         raise template_error(name, f", manifest.toml: {'; '.join(wrong)}", detail="manifest")
     return Manifest(**found)
+
+
+def _beyond(found: Mapping[str, Any]) -> list[str]:
+    """Say what a manifest asks of an engine that cannot do it."""
+    if found.get("engine") != "weasyprint":
+        return []
+    wrong: list[str] = []
+    if found.get("javascript"):
+        wrong.append(
+            "javascript: the engine weasyprint runs no scripts; set javascript = false, or "
+            'engine = "chromium"'
+        )
+    wrong += [
+        f"options: {name} needs a browser; the engine weasyprint can do "
+        f'{", ".join(WITHOUT_A_BROWSER)}; leave it out, or set engine = "chromium"'
+        for name in found.get("options", ())
+        if name not in WITHOUT_A_BROWSER
+    ]
+    return wrong
 
 
 def _text(said: Any) -> str:

@@ -74,6 +74,7 @@ class Program:
             )
         document = Document(
             self._text(self._page, safe),
+            engine=manifest.engine,
             javascript=manifest.javascript,
             paper=manifest.paper,
             tagged=manifest.tagged,
