@@ -62,8 +62,10 @@ class Manifest:
     """Width and height in inches, where the style sheet says none."""
     language: str = "en"
     """How numbers, dates and capitals are written."""
-    tagged: bool = False
-    outline: bool = False
+    tagged: bool = True
+    """Whether the PDF has its structure in it: headings, lists, tables, for whoever cannot see."""
+    outline: bool = True
+    """Whether its headings are an outline beside the pages; it is made of the structure."""
     variables: Mapping[str, Variable] | None = None
     """By name; None when the template takes whatever it is given."""
     options: tuple[str, ...] = ()
