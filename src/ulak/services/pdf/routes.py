@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -45,8 +47,10 @@ from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.listing import Listing
 from ulak.services.pdf.metrics import PdfMetrics
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.output_bodies import inlined
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.readiness import readiness_router
+from ulak.services.pdf.sealing import Sealing, sealing_of
 from ulak.services.pdf.waiting import Waiting
 from ulak.services.pdf.worker import TemplateSource
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes
@@ -103,6 +107,7 @@ def routes_of(engine: Engine) -> Routes:
         templates_of(config),
         guard=wiring.guard_of(engine, platform.env, kept), kept=kept,
         links=DownloadLinks(key, engine.store.clock),
+        sealing=partial(sealing_of, engine, platform),
     )  # fmt: skip
 
 
@@ -117,6 +122,7 @@ def make_routes(
     reader: Reader | None = None,
     waiting: Waiting | None = None,
     pacing: Pacing | None = None,
+    sealing: Callable[[], Sealing] | None = None,
 ) -> Routes:
     """Make the routes, and the lines that say who may call each.
 
@@ -130,6 +136,7 @@ def make_routes(
         reader: Reads artifacts; by default with the usual patience.
         waiting: Lets requests wait for the end of a job; by default as many as usual.
         pacing: Tells when to ask again; by default by the clock of the process.
+        sealing: Makes what seals passwords of documents; by default none is taken.
     """
     config = jobs.config
     metrics = PdfMetrics(jobs.engine, heartbeat=config.heartbeat_limit)
@@ -137,7 +144,7 @@ def make_routes(
         health = HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
     if pacing is None:
         pacing = Pacing(jobs.engine, config, metrics.totals)
-    accepting = Accepting(jobs, templates, health)
+    accepting = Accepting(jobs, templates, health, sealing)
 
     async def unavailable(request: Request, why: str) -> Response:
         """Answer a request that the store, or the lack of workers, leaves undone."""
@@ -182,7 +189,7 @@ def _add_creating(
     # The job is in the store, and its key keeps it single; only the answer is kept by this.
     once = idempotent_route(
         guard, replace(kept.scope("pdf.create", mode="lease"), headers=(DEDUPLICATED,)),
-        identify=tenant_and_actor, policy="optional",
+        identify=tenant_and_actor, policy="optional", fingerprint=accepting.fingerprint,
     )  # fmt: skip
 
     body = {
@@ -438,5 +445,6 @@ def _schema_of(model: type[PdfJobRequest]) -> dict[str, Any]:
     inner = schema.pop("$defs", {})
     options = inner["PdfRenderOptions"]
     options["properties"]["page"] = inner["PdfPageOptions"]
+    options["properties"]["output"] = inlined(inner["PdfOutputOptions"], inner)
     schema["properties"]["options"] = options
     return schema

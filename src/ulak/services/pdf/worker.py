@@ -19,9 +19,12 @@ from ulak.engine.view import Job
 from ulak.errors import NotSupported, StaleJob
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Renderer, Times
+from ulak.services.pdf.finishing.composing import compose
 from ulak.services.pdf.flow import PdfPayload
 from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
+from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, read_page
+from ulak.services.pdf.sealing import Sealing, read_stored
 from ulak.services.pdf.settings import PdfRenderConfig
 
 log = logging.getLogger("ulak.pdf")
@@ -50,6 +53,14 @@ class TemplateSource(Protocol):
             BadPage: as above.
         """
 
+    def judge_output(self, name: str, output: OutputOptions) -> None:
+        """Refuse what a template does not let its callers have done to the document.
+
+        Raises:
+            BadOutput: naming every option.
+            PdfError: TEMPLATE_ERROR: there is no such template.
+        """
+
     def version(self, name: str) -> str:
         """Answer the digest of a template's files.
 
@@ -68,6 +79,7 @@ class PdfRenderWorker:
         artifacts: Keeps what was printed.
         engine: Whose jobs `process_job` takes; None for a worker that is only handed payloads.
         monotonic: Tells how long something took, in seconds.
+        sealing: Makes what opens the passwords of jobs; None fails the jobs that have one.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class PdfRenderWorker:
         *,
         engine: Engine | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        sealing: Callable[[], Sealing] | None = None,
     ) -> None:
         self.config = config
         self.templates = templates
@@ -86,6 +99,7 @@ class PdfRenderWorker:
         self.artifacts = artifacts
         self._engine = engine
         self._monotonic = monotonic
+        self._sealing = sealing
 
     # --- the specification's words ----------------------------------------------
 
@@ -235,26 +249,32 @@ class PdfRenderWorker:
         self.validate_template(given.template_name)
         times = self.config.times_for(given.timeout_s)
         document = await asyncio.to_thread(self._fill, given)
+        output, following = NOTHING_MORE, tuple[Document, ...]()
+        if given.payload.get("options", {}).get("output"):
+            output, following = await asyncio.to_thread(self._fill_following, given)
         filled_s = self._monotonic() - began
-        # The hard limit is of the attempt: what filling the template took is gone from it.
-        left = times.hard - timedelta(seconds=filled_s)
-        if left <= times.graceful_offset:
-            raise pdf_error(
-                "filling the template took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
-            )
-        rendered = await self.renderer.render(document, Times(left, times.graceful_offset))
+
+        def left() -> Times:
+            # The hard limit is of the attempt: what went before is gone from it.
+            rest = times.hard - timedelta(seconds=self._monotonic() - began)
+            if rest <= times.graceful_offset:
+                raise pdf_error(
+                    "what went before took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+                )
+            return Times(rest, times.graceful_offset)
+
+        if output == NOTHING_MORE:
+            rendered = await self.renderer.render(document, left())
+        else:
+            rendered = await compose(
+                (document, *following), output, renderer=self.renderer,
+                limits=self.config.limits, left=left,
+            )  # fmt: skip
         return rendered, {**rendered.timings, "template": filled_s}
 
     def _fill(self, given: PdfPayload) -> Document:
         name, asked = given.template_name, given.payload
-        wanted = asked.get("template_version")
-        if wanted and wanted != self.templates.version(name):
-            # The key was made of the other content: what is printed now would answer for it.
-            raise pdf_error(
-                f'the template "{name}" has changed since the job was created; create it again',
-                code=PdfErrorCode.TEMPLATE_ERROR,
-                detail="template_changed",
-            )
+        self._must_be_unchanged(name, asked.get("template_version"))
         variables = asked.get("variables", {})
         if not isinstance(variables, Mapping):
             raise pdf_error("the variables are no object", code=PdfErrorCode.TEMPLATE_ERROR)
@@ -265,6 +285,31 @@ class PdfRenderWorker:
             raise pdf_error(
                 str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="page_options"
             ) from None
+
+    def _fill_following(self, given: PdfPayload) -> tuple[OutputOptions, tuple[Document, ...]]:
+        """Read what is to be done to the document, and fill the templates that follow it."""
+        try:
+            output = read_stored(given.template_name, given.payload, self._sealing)
+            self.templates.judge_output(given.template_name, output)
+        except BadOutput as error:
+            raise pdf_error(
+                str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="output_options"
+            ) from None
+        following: list[Document] = []
+        for one in output.append:
+            self.validate_template(one.template_name)
+            self._must_be_unchanged(one.template_name, one.template_version)
+            following.append(self.templates.render(one.template_name, one.variables))
+        return output, tuple(following)
+
+    def _must_be_unchanged(self, name: str, wanted: str | None) -> None:
+        if wanted and wanted != self.templates.version(name):
+            # The key was made of the other content: what is printed now would answer for it.
+            raise pdf_error(
+                f'the template "{name}" has changed since the job was created; create it again',
+                code=PdfErrorCode.TEMPLATE_ERROR,
+                detail="template_changed",
+            )
 
     async def _store(self, job_id: str, pdf: bytes) -> tuple[str, float]:
         began = self._monotonic()
@@ -297,8 +342,15 @@ class PdfRenderWorker:
 
 
 @asynccontextmanager
-async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[PdfRenderWorker]:
+async def open_worker(
+    engine: Engine, config: PdfRenderConfig, sealing: Callable[[], Sealing] | None = None
+) -> AsyncIterator[PdfRenderWorker]:
     """Open the worker of a process that renders: templates, artifacts and a browser.
+
+    Args:
+        engine: Whose jobs.
+        config: The settings.
+        sealing: Makes what opens the passwords of jobs.
 
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.
@@ -308,5 +360,5 @@ async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[
     async with open_renderer(config) as renderer:
         yield PdfRenderWorker(
             config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
-            engine=engine,
+            engine=engine, sealing=sealing,
         )  # fmt: skip
