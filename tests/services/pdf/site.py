@@ -42,6 +42,7 @@ from ulak.services.pdf.model import PdfErrorCode, PdfJob, pdf_error
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page
 from ulak.services.pdf.routes import make_routes
+from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
 from ulak.services.pdf.tables import tables_of
 from ulak.services.pdf.totals import totals_of
@@ -164,6 +165,7 @@ class Site:
         clock: Clock | None = None, reader: Reader | None = None,
         enqueue: Callable[[str], object] | None = None,
         submit_timeout: timedelta = timedelta(seconds=30), most_waiting: int = MOST_WAITING,
+        sealing: Callable[[], Sealing] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.clock: Any = ManualClock() if clock is None else clock
@@ -187,6 +189,7 @@ class Site:
         self.waiting = Queue(self.engine, at_most=most_waiting)
         self.links = DownloadLinks(b"k" * 32, self.clock)
         self._reader = reader
+        self._sealing = sealing
         self.app = ulak.web.app(
             self.engine, identity=everybody(), services=[self._service()],
             guard=Guard(self.engine.store),
@@ -203,7 +206,7 @@ class Site:
             routes=lambda engine: make_routes(
                 self.jobs, self.pages, guard=Guard(engine.store), kept=IdempotencySettings(),
                 links=self.links, health=self.health, reader=self._reader,
-                waiting=self.waiting, pacing=self.pacing,
+                waiting=self.waiting, pacing=self.pacing, sealing=self._sealing,
             ),
         )  # fmt: skip
 

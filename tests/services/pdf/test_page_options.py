@@ -174,10 +174,12 @@ def test_what_the_manifest_names_is_in_the_document(write: Write) -> None:
     document = templates.render("invoice", {"name": "a<b"}, read_page(said))
     assert document == Document(
         "<p>a&lt;b</p>", javascript=True, paper=(8.27, 5.83), header="<b>a&lt;b</b>", footer="low",
-        single_page=True, wait_for="#a", wait_for_expression="a",
+        tagged=True, outline=True, single_page=True, wait_for="#a", wait_for_expression="a",
         fail_on_status=frozenset({404}), fail_on_script_error=True, omit_background=True,
     )  # fmt: skip
-    assert templates.render("invoice", {"name": "a"}) == Document("<p>a</p>", javascript=True)
+    assert templates.render("invoice", {"name": "a"}) == Document(
+        "<p>a</p>", javascript=True, tagged=True, outline=True
+    )
 
 
 @pytest.mark.shows("P-54")

@@ -330,16 +330,18 @@ def test_an_unknown_template_names_those_that_there_are(make: Make) -> None:
 
 
 def test_a_manifest_says_how_the_document_is_printed(make: Make) -> None:
-    manifest = 'paper = "A4 landscape"\njavascript = true\ntagged = true\noutline = true\n'
+    manifest = 'paper = "A4 landscape"\njavascript = true\ntagged = false\noutline = false\n'
     width, height = PAPERS["A4"]
     assert make("x", manifest).render("one", {}) == Document(
-        "x", javascript=True, paper=(height, width), tagged=True, outline=True
+        "x", javascript=True, paper=(height, width), tagged=False, outline=False
     )
 
 
 @pytest.mark.shows("P-9")
 def test_javascript_is_off_unless_the_manifest_says_otherwise(make: Make) -> None:
-    assert make("x").render("one", {}) == Document("x", javascript=False, paper=PAPERS["A4"])
+    assert make("x").render("one", {}) == Document(
+        "x", javascript=False, paper=PAPERS["A4"], tagged=True, outline=True
+    )
 
 
 def test_a_paper_may_be_of_any_size(make: Make) -> None:

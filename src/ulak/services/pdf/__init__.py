@@ -27,6 +27,7 @@ _PUBLIC: Final = {
     "InvalidTransition": "jobs",
     "MAX_RETRIES": "model",
     "NewPdfJob": "submitting",
+    "OutputOptions": "output",
     "PageOptions": "page",
     "PdfArtifactStore": "artifacts",
     "PdfErrorCode": "model",
@@ -36,6 +37,7 @@ _PUBLIC: Final = {
     "PdfJobStatus": "model",
     "PdfJobStatusResponse": "bodies",
     "PdfJobStore": "jobs",
+    "PdfOutputOptions": "output_bodies",
     "PdfPageOptions": "bodies",
     "PdfRenderConfig": "settings",
     "PdfRenderOptions": "bodies",
@@ -74,6 +76,7 @@ def _attach(engine: Engine, settings: Settings) -> None:
     from ulak.services.pdf import callbacks, cleanup
     from ulak.services.pdf.configuration import artifacts_of
     from ulak.services.pdf.flow import QUEUE, make_flow
+    from ulak.services.pdf.sealing import sealing_of
     from ulak.services.pdf.settings import load
     from ulak.services.pdf.worker import PdfRenderWorker, open_worker
 
@@ -82,7 +85,7 @@ def _attach(engine: Engine, settings: Settings) -> None:
     engine.add(make_flow(config))
     engine.apart(QUEUE, lease=config.lease)
     engine.resource(PdfRenderWorker, queue=QUEUE, places=config.concurrency)(
-        partial(open_worker, engine, config)
+        partial(open_worker, engine, config, partial(sealing_of, engine, settings))
     )
     cleanup.attach(engine, config)
     callbacks.attach(engine, config)

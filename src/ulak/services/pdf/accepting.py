@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import Response
 
 from ulak.auth.principal import Principal
-from ulak.errors import BadInput, Overloaded, StaleJob
-from ulak.services.pdf.bodies import PdfJobRequest, bad_page, page_of
+from ulak.errors import BadInput, NotSupported, Overloaded, StaleJob
+from ulak.idempotency import fingerprint
+from ulak.services.pdf.bodies import PdfJobRequest, bad_output, bad_page, output_of, page_of
 from ulak.services.pdf.envelope import QUOTA_EXCEEDED, VALIDATION_ERROR, Refusal
 from ulak.services.pdf.failsafe import (
     FailSafePolicy,
@@ -28,12 +30,15 @@ from ulak.services.pdf.model import (
     PdfJobStatus,
     WrongVariables,
 )
+from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, Password, as_json
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
+from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded
 from ulak.services.pdf.worker import TemplateSource
+from ulak.web.idempotency import Requested
 from ulak.web.seen import actor_of
 
 log = logging.getLogger("ulak.pdf")
@@ -54,16 +59,44 @@ Refused = Refusal | Unavailable
 
 
 class Accepting:
-    """Takes requests whose words are good, in the order of checks of the specification."""
+    """Takes requests whose words are good, in the order of checks of the specification.
+
+    Args:
+        jobs: Where they become jobs.
+        templates: Judges what is asked of them.
+        health: Tells whether jobs are worked on.
+        pacing: Tells when to ask again.
+        sealing: Makes what seals passwords; None takes none.
+    """
 
     def __init__(
-        self, jobs: PdfJobStore, templates: TemplateSource, health: HealthCheck, pacing: Pacing
+        self,
+        jobs: PdfJobStore,
+        templates: TemplateSource,
+        health: HealthCheck,
+        pacing: Pacing,
+        sealing: Callable[[], Sealing] | None = None,
     ) -> None:
         self.config: PdfRenderConfig = jobs.config
         self._jobs = jobs
         self._templates = templates
         self._health = health
         self._pacing = pacing
+        self._sealing = sealing
+
+    def fingerprint(self, requested: Requested) -> str:
+        """Answer what must be the same under one idempotency key.
+
+        Of a request with a password it is made with a secret: by a plain digest, which is stored,
+        whoever knows the rest could try passwords.
+        """
+        plain = fingerprint(**requested._asdict())
+        if self._sealing is None or b"password" not in requested.body:
+            return plain
+        try:
+            return self._sealing().mask(plain)
+        except (BadInput, NotSupported):
+            return plain  # no password is taken here
 
     def must_be_allowed(self, template: str) -> None:
         """Refuse a template that is not in the list."""
@@ -202,6 +235,7 @@ class Accepting:
             Refusal: the template cannot be filled with it.
         """
         page = self._judged(asked)
+        self._judged_output(asked)
         try:
             document = self._templates.render(asked.template_name, asked.variables, page)
         except PdfError as error:
@@ -212,8 +246,11 @@ class Accepting:
         """Answer the HTML that stands in for a PDF.
 
         Raises:
-            Unavailable: that is not wanted, or there is none.
+            Unavailable: that is not wanted, or there is none; nothing stands in for a document
+                that is to be protected, marked or put together.
         """
+        if asked.options.output is not None:
+            raise Unavailable(why)
         policy = FailSafePolicy(asked.options.fail_safe or self.config.fail_safe_policy)
 
         def make() -> str:
@@ -230,7 +267,13 @@ class Accepting:
             raise _template_error("the template is allowed and is not installed here") from error
         page = self._judged(asked)
         options = {"page": said_by(page)} if page != NOTHING_SAID else {}
-        return payload_of(asked.variables, template_version=version, options=options)
+        output = self._judged_output(asked)
+        if output != NOTHING_MORE:
+            options["output"] = as_json(output)
+        payload = payload_of(asked.variables, template_version=version, options=options)
+        if output.password is None:
+            return payload
+        return self._sealed(asked.template_name, payload, output.password)
 
     def _judged(self, asked: PdfJobRequest) -> PageOptions:
         """Refuse what the template could not be filled with, so that no job is made to fail."""
@@ -242,6 +285,40 @@ class Accepting:
         except PdfError as error:
             raise _refused(error) from None
         return page
+
+    def _judged_output(self, asked: PdfJobRequest) -> OutputOptions:
+        """Refuse what the template does not allow, and documents that could not follow it."""
+        output = output_of(asked)
+        if output == NOTHING_MORE:
+            return output
+        try:
+            self._templates.judge_output(asked.template_name, output)
+        except BadOutput as error:
+            raise bad_output(error) from None
+        following = []
+        for number, one in enumerate(output.append):
+            place = f"options.output.append.{number}: "
+            try:
+                validate_template(one.template_name, self.config.security.template_allowlist)
+                self._templates.judge(one.template_name, one.variables)
+                version = self._templates.version(one.template_name)
+            except PdfError as error:
+                raise _refused(error, place) from None
+            following.append(replace(one, template_version=version))
+        return replace(output, append=tuple(following))
+
+    def _sealed(
+        self, template_name: str, payload: dict[str, Any], password: Password
+    ) -> dict[str, Any]:
+        passwords = {"user": password.user, "owner": password.owner}
+        try:
+            if self._sealing is None:
+                raise NotSupported("nothing here seals them")
+            return self._sealing().seal(template_name, payload, passwords)
+        except (BadInput, NotSupported) as error:
+            raise bad_output(
+                BadOutput([("password", f"passwords cannot be kept here: {error}")])
+            ) from None
 
 
 def _log(job: PdfJob) -> None:
@@ -259,12 +336,12 @@ def _unstorable() -> Refusal:
     )
 
 
-def _refused(error: PdfError) -> Refusal:
+def _refused(error: PdfError, place: str = "") -> Refusal:
     """Say what a template stumbles over: names of variables, files and lines, and no value."""
     if not isinstance(error, WrongVariables):
-        return _template_error(str(error))
+        return _template_error(f"{place}{error}")
     named = [{"name": name, "message": message} for name, message in error.wrong]
-    return _template_error(str(error), details={"variables": named})
+    return _template_error(f"{place}{error}", details={"variables": named})
 
 
 def _template_error(message: str, *, details: Mapping[str, Any] | None = None) -> Refusal:

@@ -15,6 +15,9 @@ from ulak.errors import BadInput
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
+from ulak.services.pdf.output_bodies import PdfOutputOptions
+from ulak.services.pdf.output_reading import read_output
 from ulak.services.pdf.page import BadPage, PageOptions, read_page
 from ulak.services.pdf.security.escaping import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
@@ -91,6 +94,9 @@ class PdfRenderOptions(Body):
     )
     page: PdfPageOptions | None = Field(
         None, description="What is wanted of the printed page, as far as the template allows it."
+    )
+    output: PdfOutputOptions | None = Field(
+        None, description="What is done to the printed document, as far as the template allows it."
     )
 
 
@@ -216,17 +222,15 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
         asked = PdfJobRequest.model_validate(members)
     except ValidationError as error:
         raise _invalid([_complaint(each) for each in error.errors(include_url=False)]) from None
-    try:
-        # For its checks alone: escaped is what is printed, and what is stored is as it was sent.
-        sanitize_html_variables(asked.variables)
-    except (BadInput, PdfError) as error:
-        raise _invalid([("variables", str(error))]) from None
-    if wrong := list(_unusable(asked.variables, "variables")):
-        raise _invalid(wrong)
+    _must_be_usable(asked.variables, "variables")
     try:
         page_of(asked)
+        for number, one in enumerate(output_of(asked).append):
+            _must_be_usable(one.variables, f"options.output.append.{number}.variables")
     except BadPage as error:
         raise bad_page(error) from None
+    except BadOutput as error:
+        raise bad_output(error) from None
     try:
         config.times_for(asked.options.timeout)
     except BadInput as error:
@@ -238,6 +242,16 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
     if asked.options.callback_url is not None:
         _must_be_allowed(asked.options.callback_url, config)
     return asked
+
+
+def _must_be_usable(variables: Mapping[str, Any], place: str) -> None:
+    try:
+        # For its checks alone: escaped is what is printed, and what is stored is as it was sent.
+        sanitize_html_variables(variables)
+    except (BadInput, PdfError) as error:
+        raise _invalid([(place, str(error))]) from None
+    if wrong := list(_unusable(variables, place)):
+        raise _invalid(wrong)
 
 
 def _must_be_allowed(callback_url: str, config: PdfRenderConfig) -> None:
@@ -265,6 +279,21 @@ def page_of(asked: PdfJobRequest) -> PageOptions:
 def bad_page(error: BadPage) -> Refusal:
     """Refuse page options: 422, naming each."""
     return _invalid([(f"options.page.{name}", message) for name, message in error.wrong])
+
+
+def output_of(asked: PdfJobRequest) -> OutputOptions:
+    """Answer what a request wants done to the printed document.
+
+    Raises:
+        BadOutput: naming every field that cannot be used.
+    """
+    said = asked.options.output
+    return NOTHING_MORE if said is None else read_output(said.model_dump(exclude_none=True))
+
+
+def bad_output(error: BadOutput) -> Refusal:
+    """Refuse output options: 422, naming each field."""
+    return _invalid([(f"options.output.{place}", message) for place, message in error.wrong])
 
 
 def _too_large(largest: int) -> Refusal:

@@ -117,7 +117,8 @@ def judge_page(
     wrong: list[tuple[str, str]] = []
     for name, value in said_by(page).items():
         if name not in allowed:
-            usable = f"its callers may say {', '.join(allowed)}" if allowed else "there is none"
+            there = [one for one in NAMES if one in allowed]
+            usable = f"its callers may say {', '.join(there)}" if there else "there is none"
             wrong.append((name, f"the template does not allow this option; {usable}"))
         elif name in ("header", "footer") and not _is_part(value, files):
             wrong.append((name, "the template has no such file; name an .html file of its folder"))

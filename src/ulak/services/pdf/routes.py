@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -47,8 +48,10 @@ from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.listing import Listing
 from ulak.services.pdf.metrics import PdfMetrics
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.output_bodies import inlined
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.readiness import readiness_router
+from ulak.services.pdf.sealing import Sealing, sealing_of
 from ulak.services.pdf.waiting import Waiting
 from ulak.services.pdf.worker import TemplateSource
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes
@@ -107,6 +110,7 @@ def routes_of(engine: Engine) -> Routes:
         templates_of(config),
         guard=wiring.guard_of(engine, platform.env, kept), kept=kept,
         links=DownloadLinks(key, engine.store.clock),
+        sealing=partial(sealing_of, engine, platform),
     )  # fmt: skip
 
 
@@ -121,6 +125,7 @@ def make_routes(
     reader: Reader | None = None,
     waiting: Waiting | None = None,
     pacing: Pacing | None = None,
+    sealing: Callable[[], Sealing] | None = None,
 ) -> Routes:
     """Make the routes, and the lines that say who may call each.
 
@@ -134,6 +139,7 @@ def make_routes(
         reader: Reads artifacts; by default with the usual patience.
         waiting: Lets requests wait for the end of a job; by default as many as usual.
         pacing: Tells when to ask again; by default by the clock of the process.
+        sealing: Makes what seals passwords of documents; by default none is taken.
     """
     config = jobs.config
     metrics = PdfMetrics(jobs.engine, heartbeat=config.heartbeat_limit)
@@ -141,7 +147,7 @@ def make_routes(
         health = HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
     if pacing is None:
         pacing = Pacing(jobs.engine, config, metrics.totals)
-    accepting = Accepting(jobs, templates, health, pacing)
+    accepting = Accepting(jobs, templates, health, pacing, sealing)
 
     async def unavailable(request: Request, why: str) -> Response:
         """Answer a request that the store, or the lack of workers, leaves undone."""
@@ -160,7 +166,7 @@ def make_routes(
     _add_creating(routes, accepting, guard, kept, pacing)
     add_batches(
         routes, Batches(accepting, pacing, metrics.count_unavailable),
-        once=_once(guard, kept, "pdf.batch"), item=_schema_of(PdfJobRequest),
+        once=_once(guard, kept, "pdf.batch", accepting), item=_schema_of(PdfJobRequest),
     )  # fmt: skip
     reading = _Reading(jobs, health, Reader() if reader is None else reader, pacing)
     following.add_following(
@@ -188,7 +194,7 @@ def _add_creating(
     pacing: Pacing,
 ) -> None:
     largest = accepting.config.max_payload_bytes
-    once = _once(guard, kept, "pdf.create")
+    once = _once(guard, kept, "pdf.create", accepting)
 
     body = {
         "required": True,
@@ -267,12 +273,14 @@ def _add_creating(
         return accepting.preview(asked)
 
 
-def _once(guard: Guard, kept: IdempotencySettings, scope: str) -> Callable[..., Any]:
+def _once(
+    guard: Guard, kept: IdempotencySettings, scope: str, accepting: Accepting
+) -> Callable[..., Any]:
     """Answer the dependency that has an answer repeated under an idempotency key. Jobs are in the
     store, and their own keys keep them single; only the answer is kept by this."""
     return idempotent_route(
         guard, replace(kept.scope(scope, mode="lease"), headers=(DEDUPLICATED,)),
-        identify=tenant_and_actor, policy="optional",
+        identify=tenant_and_actor, policy="optional", fingerprint=accepting.fingerprint,
     )  # fmt: skip
 
 
@@ -452,5 +460,6 @@ def _schema_of(model: type[PdfJobRequest]) -> dict[str, Any]:
     inner = schema.pop("$defs", {})
     options = inner["PdfRenderOptions"]
     options["properties"]["page"] = inner["PdfPageOptions"]
+    options["properties"]["output"] = inlined(inner["PdfOutputOptions"], inner)
     schema["properties"]["options"] = options
     return schema

@@ -18,9 +18,11 @@ LAUNCH: Final = "launch"
 """Waiting for a browser and a page of it; of one that runs already nearly nothing."""
 LOAD: Final = "load"
 PRINT: Final = "print"
+FINISH: Final = "finish"
+"""Doing to what was printed what its request wants; of most jobs there is no such step."""
 STORE: Final = "store"
 
-BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, STORE)
+BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, FINISH, STORE)
 """The steps in their order, as reports and docs name them; a span's name begins with `pdf.`."""
 
 

@@ -19,9 +19,12 @@ from ulak.engine.view import Job
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Renderer, Times
+from ulak.services.pdf.finishing.composing import compose
 from ulak.services.pdf.flow import PdfPayload
 from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
+from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, read_page
+from ulak.services.pdf.sealing import Sealing, read_stored
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.steps import QUEUE, STORE, TEMPLATE, Steps
 
@@ -51,6 +54,14 @@ class TemplateSource(Protocol):
             BadPage: as above.
         """
 
+    def judge_output(self, name: str, output: OutputOptions) -> None:
+        """Refuse what a template does not let its callers have done to the document.
+
+        Raises:
+            BadOutput: naming every option.
+            PdfError: TEMPLATE_ERROR: there is no such template.
+        """
+
     def version(self, name: str) -> str:
         """Answer the digest of a template's files.
 
@@ -69,6 +80,7 @@ class PdfRenderWorker:
         artifacts: Keeps what was printed.
         engine: Whose jobs `process_job` takes; None for a worker that is only handed payloads.
         monotonic: Tells how long something took, in seconds.
+        sealing: Makes what opens the passwords of jobs; None fails the jobs that have one.
     """
 
     def __init__(
@@ -80,6 +92,7 @@ class PdfRenderWorker:
         *,
         engine: Engine | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        sealing: Callable[[], Sealing] | None = None,
     ) -> None:
         self.config = config
         self.templates = templates
@@ -87,6 +100,7 @@ class PdfRenderWorker:
         self.artifacts = artifacts
         self._engine = engine
         self._monotonic = monotonic
+        self._sealing = sealing
 
     # --- the specification's words ----------------------------------------------
 
@@ -251,29 +265,35 @@ class PdfRenderWorker:
         return {QUEUE: max(0.0, (job.changed_at - job.not_before).total_seconds())}
 
     async def _render(self, given: PdfPayload, steps: Steps) -> Rendered:
+        began = self._monotonic()
         steps.begin(TEMPLATE)
         self.validate_template(given.template_name)
         times = self.config.times_for(given.timeout_s)
         document = await asyncio.to_thread(self._fill, given)
+        output, following = NOTHING_MORE, tuple[Document, ...]()
+        if given.payload.get("options", {}).get("output"):
+            output, following = await asyncio.to_thread(self._fill_following, given)
         steps.end()
-        # The hard limit is of the attempt: what filling the template took is gone from it.
-        left = times.hard - timedelta(seconds=steps.took[TEMPLATE])
-        if left <= times.graceful_offset:
-            raise pdf_error(
-                "filling the template took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
-            )
-        return await self.renderer.render(document, Times(left, times.graceful_offset))
+
+        def left() -> Times:
+            # The hard limit is of the attempt: what went before is gone from it.
+            rest = times.hard - timedelta(seconds=self._monotonic() - began)
+            if rest <= times.graceful_offset:
+                raise pdf_error(
+                    "what went before took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+                )
+            return Times(rest, times.graceful_offset)
+
+        if output == NOTHING_MORE:
+            return await self.renderer.render(document, left())
+        return await compose(
+            (document, *following), output, renderer=self.renderer,
+            limits=self.config.limits, left=left,
+        )  # fmt: skip
 
     def _fill(self, given: PdfPayload) -> Document:
         name, asked = given.template_name, given.payload
-        wanted = asked.get("template_version")
-        if wanted and wanted != self.templates.version(name):
-            # The key was made of the other content: what is printed now would answer for it.
-            raise pdf_error(
-                f'the template "{name}" has changed since the job was created; create it again',
-                code=PdfErrorCode.TEMPLATE_ERROR,
-                detail="template_changed",
-            )
+        self._must_be_unchanged(name, asked.get("template_version"))
         variables = asked.get("variables", {})
         if not isinstance(variables, Mapping):
             raise pdf_error("the variables are no object", code=PdfErrorCode.TEMPLATE_ERROR)
@@ -284,6 +304,31 @@ class PdfRenderWorker:
             raise pdf_error(
                 str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="page_options"
             ) from None
+
+    def _fill_following(self, given: PdfPayload) -> tuple[OutputOptions, tuple[Document, ...]]:
+        """Read what is to be done to the document, and fill the templates that follow it."""
+        try:
+            output = read_stored(given.template_name, given.payload, self._sealing)
+            self.templates.judge_output(given.template_name, output)
+        except BadOutput as error:
+            raise pdf_error(
+                str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="output_options"
+            ) from None
+        following: list[Document] = []
+        for one in output.append:
+            self.validate_template(one.template_name)
+            self._must_be_unchanged(one.template_name, one.template_version)
+            following.append(self.templates.render(one.template_name, one.variables))
+        return output, tuple(following)
+
+    def _must_be_unchanged(self, name: str, wanted: str | None) -> None:
+        if wanted and wanted != self.templates.version(name):
+            # The key was made of the other content: what is printed now would answer for it.
+            raise pdf_error(
+                f'the template "{name}" has changed since the job was created; create it again',
+                code=PdfErrorCode.TEMPLATE_ERROR,
+                detail="template_changed",
+            )
 
     async def _store(self, job_id: str, pdf: bytes) -> str:
         storing = asyncio.ensure_future(asyncio.to_thread(self.artifacts.store_pdf, job_id, pdf))
@@ -315,8 +360,15 @@ class PdfRenderWorker:
 
 
 @asynccontextmanager
-async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[PdfRenderWorker]:
+async def open_worker(
+    engine: Engine, config: PdfRenderConfig, sealing: Callable[[], Sealing] | None = None
+) -> AsyncIterator[PdfRenderWorker]:
     """Open the worker of a process that renders: templates, artifacts and engines.
+
+    Args:
+        engine: Whose jobs.
+        config: The settings.
+        sealing: Makes what opens the passwords of jobs.
 
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.
@@ -326,5 +378,5 @@ async def open_worker(engine: Engine, config: PdfRenderConfig) -> AsyncIterator[
     async with open_renderer(config, engine.tracing) as renderer:
         yield PdfRenderWorker(
             config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
-            engine=engine,
+            engine=engine, sealing=sealing,
         )  # fmt: skip

@@ -23,6 +23,7 @@ from ulak.services.pdf.browser.driver import (
     Unfit,
 )
 from ulak.services.pdf.browser.glyphs import boxes_warning, find_boxes
+from ulak.services.pdf.browser.language import language_of, with_language
 from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.browser.warm import WarmBrowser
 from ulak.services.pdf.document import (
@@ -156,7 +157,7 @@ class Attempt:
             raise _over("output_too_large", f"its PDF has {len(printed)} bytes")
         try:
             pages = count_pages(printed)
-            pdf = same_bytes(printed)
+            pdf = same_bytes(with_language(printed, language_of(self._document.html)))
         except NotChromiums as error:
             raise PermanentPdfError(
                 f"what the browser printed cannot be read: {error}",

@@ -12,17 +12,17 @@ from typing import Final
 
 _DATE: Final = b"20000101000000"
 _STAMP: Final = re.compile(rb"/(?:CreationDate|ModDate) \(D:(\d{14})([+\-Z][\d']*)\)")
-_START: Final = re.compile(rb"startxref\s+(\d+)\s+%%EOF\s*\Z")
+START: Final = re.compile(rb"startxref\s+(\d+)\s+%%EOF\s*\Z")
 _TABLE: Final = re.compile(rb"xref\n0 (\d+)\n")
 _STRING: Final = re.compile(rb"\((?:\\.|[^\\()])*\)", re.DOTALL)
 # Texts are skipped as wholes: one may hold any word.
 _OBJECT: Final = re.compile(rb"\d+ 0 obj(?:\((?:\\.|[^\\()])*\)|[^(])*?endobj", re.DOTALL)
-_ROOT: Final = re.compile(rb"/Root (\d+) 0 R")
+ROOT: Final = re.compile(rb"/Root (\d+) 0 R")
 _INFO: Final = re.compile(rb"/Info (\d+) 0 R")
 _PAGES: Final = re.compile(rb"/Pages (\d+) 0 R")
 _COUNT: Final = re.compile(rb"/Count (\d+)")
 _ID: Final = re.compile(rb"\s*/ID\s*\[[^\]]*\]")
-_ENTRY: Final = 20
+ENTRY: Final = 20
 """Bytes of one line of the table."""
 _TAIL: Final = 2048
 
@@ -40,7 +40,7 @@ def same_bytes(pdf: bytes) -> bytes:
     Raises:
         NotChromiums: it cannot be read.
     """
-    table = _Table(pdf)
+    table = Table(pdf)
     start, end = table.bounds(table.refers(table.trailer, _INFO))
     info = _STAMP.sub(_fixed, pdf[start:end])
     trailer = _ID.sub(b"", table.trailer)
@@ -59,24 +59,27 @@ def count_pages(pdf: bytes) -> int:
     Raises:
         NotChromiums: it cannot be read.
     """
-    table = _Table(pdf)
-    catalog = table.read(table.refers(table.trailer, _ROOT))
+    table = Table(pdf)
+    catalog = table.read(table.refers(table.trailer, ROOT))
     pages = table.read(table.refers(catalog, _PAGES))
     return table.refers(pages, _COUNT)
 
 
-class _Table:
+class Table:
     """Where the objects are."""
 
     def __init__(self, pdf: bytes) -> None:
         self._pdf = pdf
-        start = _START.search(pdf, max(0, len(pdf) - _TAIL))
+        start = START.search(pdf, max(0, len(pdf) - _TAIL))
         found = _TABLE.match(pdf, int(start[1])) if start else None
         if found is None:
             raise NotChromiums("there is no table of objects at the end")
-        self._first = found.end()
+        self.at = found.start()
+        """Where the table begins, and every object has ended."""
+        self.first = found.end()
+        """Where its first line is."""
         self._size = int(found[1])
-        self.trailer_at = self._first + self._size * _ENTRY
+        self.trailer_at = self.first + self._size * ENTRY
         self.trailer = pdf[self.trailer_at :]
         if not self.trailer.startswith(b"trailer") or b">>" not in self.trailer:
             raise NotChromiums("the table of objects is not followed by a trailer")
@@ -106,7 +109,7 @@ class _Table:
         return int(found[1])
 
     def _offset(self, number: int) -> int:
-        at = self._first + number * _ENTRY
+        at = self.first + number * ENTRY
         try:
             return int(self._pdf[at : at + 10])
         except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ulak.services.pdf.document import Document, Limits
 from ulak.services.pdf.model import PermanentPdfError
+from ulak.services.pdf.output import OutputOptions, judge_output
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
 from ulak.services.pdf.security.names import is_template_name
 from ulak.services.pdf.templates.checking import Complaint, check
@@ -97,6 +98,15 @@ class Templates:
         template = self.get(name)
         judge_options(template, page)
         judge_variables(template, variables)
+
+    def judge_output(self, name: str, output: OutputOptions) -> None:
+        """Refuse what a template does not let its callers have done to the document.
+
+        Raises:
+            BadOutput: naming every option.
+            PermanentPdfError: as `get`.
+        """
+        judge_output(output, self.get(name).manifest.options)
 
     def render(
         self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from ulak.services.pdf import output, page
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.page import NAMES
 from ulak.services.pdf.paper import PAPERS as PAPERS
 from ulak.services.pdf.paper import read_paper as read_paper
 from ulak.services.pdf.security.escaping import NAME
@@ -65,12 +65,15 @@ class Manifest:
     """Width and height in inches, where the style sheet says none."""
     language: str = "en"
     """How numbers, dates and capitals are written."""
-    tagged: bool = False
-    outline: bool = False
+    tagged: bool = True
+    """Whether the PDF has its structure in it: headings, lists, tables, for whoever cannot see."""
+    outline: bool = True
+    """Whether its headings are an outline beside the pages; it is made of the structure."""
     variables: Mapping[str, Variable] | None = None
     """By name; None when the template takes whatever it is given."""
     options: tuple[str, ...] = ()
-    """What callers may say about the printed page (`page.NAMES`); by default nothing."""
+    """What callers may say about the printed page (`page.NAMES`), and have done to the document
+    (`output.NAMES`); by default nothing."""
 
 
 def template_error(name: str, message: str, *, detail: str = "") -> PermanentPdfError:
@@ -159,8 +162,9 @@ def _language(said: Any) -> str:
 
 
 def _options(said: Any) -> tuple[str, ...]:
-    if not isinstance(said, list) or any(one not in NAMES for one in said):
-        raise ValueError(f"write a list of what callers may say: {', '.join(NAMES)}")
+    names = (*page.NAMES, *output.NAMES)
+    if not isinstance(said, list) or any(one not in names for one in said):
+        raise ValueError(f"write a list of what callers may say: {', '.join(names)}")
     return tuple(dict.fromkeys(map(str, said)))
 
 

@@ -1,0 +1,112 @@
+"""One PDF of several documents and a watermark: each printed in turn, then put together."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ulak.services.pdf.document import Document, Limits, Reason, Rendered, Renderer, Times
+from ulak.services.pdf.finishing.child import finish
+from ulak.services.pdf.finishing.order import Mark, Order
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.output import OutputOptions, Watermark
+from ulak.services.pdf.steps import FINISH
+
+# Wide enough for the longest text of the widest letters, on one line.
+_PAPER: Final = (45.0, 2.0)
+# A link, since printing writes down where links are: so it is known how large the text became.
+_MARK: Final = """<!doctype html><html><head><title>watermark</title><style>
+@page {{ size: {width}in {height}in; margin: 0 }}
+a {{ position: absolute; left: 0.5in; top: 0.5in; white-space: pre; text-decoration: none;
+  font: 700 36pt/1.1 "Liberation Sans", Arial, "DejaVu Sans", "Noto Sans", sans-serif;
+  color: {colour} }}
+</style></head><body><a href="https://watermark.invalid/">{text}</a></body></html>"""
+
+
+async def compose(
+    documents: Sequence[Document],
+    output: OutputOptions,
+    *,
+    renderer: Renderer,
+    limits: Limits,
+    left: Callable[[], Times],
+) -> Rendered:
+    """Print documents one after the other, and do to all of them what the options say.
+
+    Limits are of the whole: of all pages together, and of the bytes that come out in the end.
+
+    Args:
+        documents: The document, and those that follow it.
+        output: What is to be done.
+        renderer: Prints.
+        limits: What it may cost.
+        left: Answers how much of the attempt's time is left, or raises that there is none.
+
+    Raises:
+        PdfError: as a renderer; or it cannot be put together, or not in time.
+    """
+    printed: list[Rendered] = []
+    for document in documents:
+        printed.append(await renderer.render(document, left()))
+        _must_fit(printed, limits)
+    mark = None
+    if output.watermark is not None:
+        drawn = await renderer.render(_mark_of(documents[0], output.watermark), left())
+        mark = Mark(drawn.pdf, opacity=output.watermark.opacity, angle=output.watermark.angle)
+    seconds = left().hard.total_seconds()
+    began = time.monotonic()
+    order = Order(
+        tuple(one.pdf for one in printed), mark=mark, metadata=output.metadata,
+        attachments=output.attachments, password=output.password, seconds=int(seconds) + 1,
+    )  # fmt: skip
+    pdf = await finish(order, seconds=seconds)
+    if len(pdf) > limits.output_bytes:
+        raise _over("output_too_large", f"its PDF has {len(pdf)} bytes")
+    return _whole(printed, pdf, time.monotonic() - began)
+
+
+def _mark_of(document: Document, mark: Watermark) -> Document:
+    """Answer the page of a watermark, made by whatever makes the document."""
+    width, height = _PAPER
+    text = _MARK.format(width=width, height=height, colour=mark.colour, text=html.escape(mark.text))
+    usual = Document(text, paper=_PAPER)
+    return replace(
+        document, html=text, paper=_PAPER, javascript=False, tagged=False, outline=False,
+        header="", footer="", ranges="", single_page=False, wait_for="", wait_for_expression="",
+        fail_on_status=usual.fail_on_status, fail_on_script_error=False, omit_background=False,
+    )  # fmt: skip
+
+
+def _whole(printed: Sequence[Rendered], pdf: bytes, finished_s: float) -> Rendered:
+    timings: Counter[str] = Counter()
+    blocked: Counter[Reason] = Counter()
+    for one in printed:
+        timings.update(one.timings)
+        blocked.update(one.blocked)
+    return replace(
+        printed[0],
+        pdf=pdf,
+        pages=sum(one.pages for one in printed),
+        timings={**timings, FINISH: finished_s},
+        blocked=dict(blocked),
+        script_errors=tuple(error for one in printed for error in one.script_errors),
+        warnings=tuple(warning for one in printed for warning in one.warnings),
+    )
+
+
+def _must_fit(printed: Sequence[Rendered], limits: Limits) -> None:
+    pages, size = sum(one.pages for one in printed), sum(len(one.pdf) for one in printed)
+    if pages > limits.pages:
+        raise _over("too_many_pages", f"it has {pages} pages")
+    if size > limits.output_bytes:
+        raise _over("output_too_large", f"its PDF has {size} bytes")
+
+
+def _over(detail: str, what: str) -> PermanentPdfError:
+    return PermanentPdfError(
+        f"the document exceeds a limit: {what}", code=PdfErrorCode.TEMPLATE_ERROR, detail=detail
+    )

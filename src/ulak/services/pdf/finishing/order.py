@@ -1,0 +1,48 @@
+"""What is to be done to a document: the words between the worker and the process that does it."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
+
+import msgspec
+
+from ulak.services.pdf.output import Attachment, Metadata, Password
+
+FAILED: Final = 3
+"""The exit status of a process that could not do it, and says in one word why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A watermark as it was printed: one line of text on a page of its own."""
+
+    pdf: bytes = field(repr=False)
+    _: KW_ONLY
+    opacity: float
+    angle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that is done to one document, in the order of the fields."""
+
+    pdfs: tuple[bytes, ...] = field(repr=False)
+    """The document, and those that follow it."""
+    _: KW_ONLY
+    mark: Mark | None = None
+    metadata: Metadata = field(default_factory=Metadata)
+    attachments: tuple[Attachment, ...] = ()
+    password: Password | None = None
+    seconds: int = 60
+    """Of the processor, after which the process that does it is ended by the kernel."""
+
+
+def write_order(order: Order) -> bytes:
+    """Write an order for another process."""
+    return msgspec.msgpack.encode(order)
+
+
+def read_order(written: bytes) -> Order:
+    """Read an order that another process wrote."""
+    return msgspec.msgpack.decode(written, type=Order)

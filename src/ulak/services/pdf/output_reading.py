@@ -1,0 +1,297 @@
+"""Output options as requests write them, read field by field."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ulak.services.pdf.output import (
+    PERMISSIONS,
+    RELATIONSHIPS,
+    Appended,
+    Attachment,
+    BadOutput,
+    Metadata,
+    OutputOptions,
+    Password,
+    Watermark,
+)
+
+LONGEST_TEXT: Final = 1_000
+"""Characters of a title, an author, a subject or a description; a guess."""
+LONGEST_WATERMARK: Final = 60
+"""Characters: more could not be read across a page."""
+MOST_KEYWORDS: Final = 50
+MOST_APPENDED: Final = 20
+MOST_ATTACHMENTS: Final = 20
+LONGEST_NAME: Final = 120
+"""Characters of an attachment's name: with its bytes, less than any file system takes."""
+LONGEST_PASSWORD: Final = 127
+"""Bytes of UTF-8: what AES-256 of PDF 2.0 takes, the rest would be cut in silence."""
+
+_LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8}){0,4}", re.ASCII)
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]{0,63}/[A-Za-z0-9][\w!#$&^.+-]{0,63}")
+_COLOUR: Final = re.compile(r"#[0-9A-Fa-f]{6}")
+
+
+def read_output(said: Mapping[str, Any]) -> OutputOptions:
+    """Read output options as a request has them.
+
+    Raises:
+        BadOutput: naming every field that is unknown or cannot be used.
+    """
+    wrong: list[tuple[str, str]] = []
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        read = _READERS.get(name)
+        if read is None:
+            wrong.append((name, "there is no such option"))
+        else:
+            found[name] = read(_Fields(name, value, wrong))
+    if wrong:
+        raise BadOutput(wrong)
+    return OutputOptions(**found)
+
+
+class _Fields:
+    """One member of the options, read field by field; what is wrong is noted with its place."""
+
+    def __init__(self, place: str, said: Any, wrong: list[tuple[str, str]]) -> None:
+        self.place = place
+        self.said = said
+        self._wrong = wrong
+        self._names: set[str] = set()
+
+    def complain(self, message: str, name: str = "") -> None:
+        self._wrong.append((f"{self.place}.{name}" if name else self.place, message))
+
+    def objects(self, most: int, what: str) -> list[_Fields]:
+        """Answer the objects of a list, each to be read by itself."""
+        if not isinstance(self.said, list | tuple) or not 1 <= len(self.said) <= most:
+            self.complain(f"write a list of 1 to {most} {what}")
+            return []
+        return [
+            _Fields(f"{self.place}.{number}", one, self._wrong)
+            for number, one in enumerate(self.said)
+        ]
+
+    def take(self, name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
+        """Read one field; `default` where it is missing, and where it cannot be used."""
+        self._names.add(name)
+        if not isinstance(self.said, Mapping):
+            return default
+        value = self.said.get(name)
+        if value is None:
+            return default
+        try:
+            return read(value)
+        except ValueError as error:
+            self.complain(str(error), name)
+            return default
+
+    def need(self, name: str, read: Callable[[Any], Any], default: Any) -> Any:
+        """Read a field that must be there."""
+        if isinstance(self.said, Mapping) and self.said.get(name) is None:
+            self._names.add(name)
+            self.complain("it is missing", name)
+            return default
+        return self.take(name, read, default)
+
+    def end(self) -> None:
+        """Complain of what is no object, and of fields that nobody knows."""
+        if not isinstance(self.said, Mapping):
+            self.complain("write an object")
+            return
+        for name in self.said:
+            if name not in self._names:
+                shown = str(name)[:100] if str(name).isidentifier() else "a field"
+                self.complain("there is no such field", shown)
+
+
+def _metadata(fields: _Fields) -> Metadata:
+    found = Metadata(
+        **{name: fields.take(name, _text, "") for name in ("title", "author", "subject")},
+        keywords=fields.take("keywords", _keywords, ()),
+        language=fields.take("language", _language, ""),
+    )
+    fields.end()
+    if isinstance(fields.said, Mapping) and not fields.said:
+        fields.complain("say at least one of title, author, subject, keywords, language")
+    return found
+
+
+def _watermark(fields: _Fields) -> Watermark:
+    usual = Watermark("")
+    found = Watermark(
+        fields.need("text", _short_text, ""),
+        opacity=fields.take("opacity", _within(0.01, 1), usual.opacity),
+        angle=fields.take("angle", _within(-90, 90), usual.angle),
+        colour=fields.take("colour", _colour, usual.colour),
+    )
+    fields.end()
+    return found
+
+
+def _append(fields: _Fields) -> tuple[Appended, ...]:
+    found: list[Appended] = []
+    for one in fields.objects(MOST_APPENDED, "documents"):
+        found.append(
+            Appended(
+                one.need("template_name", _text, ""),
+                one.need("variables", _object, {}),
+                one.take("template_version", str, ""),
+            )
+        )
+        one.end()
+    return tuple(found)
+
+
+def _attachments(fields: _Fields) -> tuple[Attachment, ...]:
+    found: list[Attachment] = []
+    names: set[str] = set()
+    for one in fields.objects(MOST_ATTACHMENTS, "files"):
+        attachment = Attachment(
+            one.need("name", _file_name, ""),
+            one.need("media_type", _media_type, ""),
+            one.need("data", _bytes, b""),
+            one.take("relationship", _relationship, "Unspecified"),
+            one.take("description", _text, ""),
+        )
+        one.end()
+        # Whoever unpacks them may do so where capitals make no difference.
+        folded = attachment.name.casefold()
+        if folded and folded in names:
+            one.complain("two attachments have this name", "name")
+        names.add(folded)
+        found.append(attachment)
+    return tuple(found)
+
+
+def _password(fields: _Fields) -> Password:
+    user, owner = (fields.take(name, _secret, "") for name in ("user", "owner"))
+    found = Password(user, owner, fields.take("allow", _permissions, PERMISSIONS))
+    fields.end()
+    if isinstance(fields.said, Mapping):
+        if not fields.said.get("user") and not fields.said.get("owner"):
+            fields.complain("say user, owner or both")
+        elif user and user == owner:
+            fields.complain("it is the user's too, who would have every right", "owner")
+    return found
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str) or not said.strip():
+        raise ValueError("write a text")
+    if len(said) > LONGEST_TEXT:
+        raise ValueError(f"it has more than {LONGEST_TEXT} characters")
+    if not said.isprintable():
+        raise ValueError("it holds a character that cannot be printed")
+    return said.strip()
+
+
+def _short_text(said: Any) -> str:
+    text = _text(said)
+    if len(text) > LONGEST_WATERMARK:
+        raise ValueError(f"it has more than {LONGEST_WATERMARK} characters")
+    return text
+
+
+def _keywords(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list | tuple) or len(said) > MOST_KEYWORDS:
+        raise ValueError(f"write a list of up to {MOST_KEYWORDS} texts")
+    found = tuple(dict.fromkeys(map(_text, said)))
+    if any("," in one or ";" in one for one in found):
+        # They stand in one text with commas between them.
+        raise ValueError("a keyword has no comma and no semicolon")
+    return found
+
+
+def _language(said: Any) -> str:
+    text = _text(said)
+    if not _LANGUAGE.fullmatch(text):
+        raise ValueError("write a language as tr or en-GB")
+    return text
+
+
+def _colour(said: Any) -> str:
+    if not isinstance(said, str) or not _COLOUR.fullmatch(said):
+        raise ValueError("write a colour as #aa0000")
+    return said.lower()
+
+
+def _within(lowest: float, highest: float) -> Callable[[Any], float]:
+    def read(said: Any) -> float:
+        is_number = isinstance(said, int | float) and not isinstance(said, bool)
+        if not is_number or not lowest <= said <= highest:
+            raise ValueError(f"write a number from {lowest} to {highest}")
+        return float(said)
+
+    return read
+
+
+def _object(said: Any) -> Mapping[str, Any]:
+    if not isinstance(said, Mapping):
+        raise ValueError("write an object")
+    return said
+
+
+def _file_name(said: Any) -> str:
+    text = _text(said)
+    if len(text) > LONGEST_NAME or len(text.encode("utf-8", "replace")) > 2 * LONGEST_NAME:
+        raise ValueError(f"it has more than {LONGEST_NAME} characters")
+    if text.startswith(".") or any(sign in text for sign in '/\\:*?"<>|'):
+        raise ValueError("a file's name begins with no dot and holds none of / \\ : * ? \" < > |")
+    return text
+
+
+def _media_type(said: Any) -> str:
+    if not isinstance(said, str) or not _MEDIA_TYPE.fullmatch(said):
+        raise ValueError("write a media type as application/xml")
+    return said.lower()
+
+
+def _bytes(said: Any) -> bytes:
+    try:
+        if not isinstance(said, str):
+            raise ValueError
+        return base64.b64decode(said, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("write the bytes in base64") from None
+
+
+def _relationship(said: Any) -> str:
+    if said not in RELATIONSHIPS:
+        raise ValueError(f"write one of {', '.join(RELATIONSHIPS)}")
+    return str(said)
+
+
+def _permissions(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list | tuple) or any(one not in PERMISSIONS for one in said):
+        raise ValueError(f"write a list of what is allowed: {', '.join(PERMISSIONS)}")
+    return tuple(sorted(set(said)))
+
+
+def _secret(said: Any) -> str:
+    # Readers normalise what is typed (SASLprep); what that changes could never be typed again.
+    if (
+        not isinstance(said, str)
+        or not said.isprintable()
+        or unicodedata.normalize("NFKC", said) != said
+    ):
+        raise ValueError("write a text of characters that can be typed")
+    if not 1 <= len(said.encode("utf-8", "surrogatepass")) <= LONGEST_PASSWORD:
+        raise ValueError(f"write 1 to {LONGEST_PASSWORD} bytes")
+    return said
+
+
+_READERS: Final[Mapping[str, Callable[[_Fields], Any]]] = {
+    "metadata": _metadata,
+    "watermark": _watermark,
+    "append": _append,
+    "attachments": _attachments,
+    "password": _password,
+}
