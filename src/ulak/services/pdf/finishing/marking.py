@@ -59,7 +59,9 @@ def _box_of(page: Page) -> tuple[float, float, float, float]:
     annotations = page.obj.get(Name.Annots, Array())
     for annotation in annotations:
         if annotation.get(Name.Subtype) == Name.Link:
-            left, bottom, right, top = (float(edge) for edge in annotation.Rect)
+            one_x, one_y, other_x, other_y = (float(edge) for edge in annotation.Rect)
+            # Any two corners that are not of one edge: each engine has its own.
+            (left, right), (bottom, top) = sorted((one_x, other_x)), sorted((one_y, other_y))
             if right > left and top > bottom:
                 return left, bottom, right, top
     raise ValueError("the watermark has no text")
