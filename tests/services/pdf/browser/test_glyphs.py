@@ -113,7 +113,7 @@ def test_marks_joiners_and_the_right_to_left_are_told_as_what_they_are() -> None
     family = f"{NOBODYS}\u200d{NOR_THIS}\ufe0f"
     joined, reversed_, marker = rendered(
         Document(f"<p>{family}"),
-        Document(f"<p><bdo dir=rtl>ab {NOBODYS} cd</bdo>"),
+        Document(f"<b><bdo dir=rtl>ab {NOBODYS} cd</bdo></b>"),
         Document(f"<style>li::marker {{ content: '{NOBODYS}' }}</style><ul><li>x</ul>"),
     )
     assert joined.warnings == missing("U+10FFFD", "U+10FFF0", count=2)

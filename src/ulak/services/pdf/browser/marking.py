@@ -50,7 +50,7 @@ _MARK_TEXTS: Final = """((mark, most) => {
     if (most < 0) break;
     const parent = text.parentElement, pieces = [made(parent)];
     // On both sides of a word: what is written from the right is painted from the left.
-    for (const piece of text.data.split(/(\\S*[^\\x00-\\x7f]\\S*)/))
+    for (const piece of text.data.split(/(\\s+)/))
       if (/[^\\x00-\\x7f]/.test(piece)) pieces.push(made(parent), piece, made(parent));
       else pieces.push(piece);
     text.replaceWith(...pieces);
