@@ -13,6 +13,7 @@ import pytest
 
 from tests.services.pdf.browser.scene import colours_of, text_of
 from tests.services.pdf.weasy.room import AMPLE, a_pool, document
+from ulak.services.pdf import output
 from ulak.services.pdf.browser import ground as browser_ground
 from ulak.services.pdf.commands import pdf
 from ulak.services.pdf.condition import condition
@@ -97,9 +98,9 @@ def test_a_manifest_that_asks_for_scripts_without_a_browser_is_refused(write: Wr
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *output.NAMES])
 @pytest.mark.shows("P-56")
-def test_page_options_that_take_a_browser_are_refused_in_the_manifest(name: str) -> None:
+def test_options_that_take_a_browser_are_refused_in_the_manifest(name: str) -> None:
     text = f'{MANIFEST}options = ["{name}"]\n'
     if name in WITHOUT_A_BROWSER:
         assert read_manifest("letter", text).options == (name,)

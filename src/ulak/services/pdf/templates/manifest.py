@@ -15,8 +15,9 @@ from ulak.services.pdf.paper import read_paper as read_paper
 from ulak.services.pdf.security.escaping import NAME
 
 ENGINES: Final = ("chromium", "weasyprint")
-WITHOUT_A_BROWSER: Final = ("paper", "landscape", "ranges", "fail_on_status")
-"""The page options that the engine weasyprint can do as the browser does them."""
+WITHOUT_A_BROWSER: Final = ("paper", "landscape", "ranges", "fail_on_status", *output.NAMES)
+"""The options that the engine weasyprint can do as the browser does them, and those of what is
+done to a document that is printed already."""
 LANGUAGES: Final = ("en", "tr")
 KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "any": (object,),
