@@ -446,3 +446,17 @@ def test_a_process_that_never_ends_is_killed(tmp_path: Any, end: str) -> None:
     asyncio.run(run())
     if told.exists():
         assert not is_alive(int(told.read_text()))
+
+
+@pytest.mark.shows("P-55", "P-32")
+def test_a_document_that_needs_too_much_memory_fails_by_its_limit(printed: Printed) -> None:
+    large = Attachment("large.bin", "application/octet-stream", data=bytes(128 * 1024 * 1024))
+    order = Order((printed.first,), attachments=(large,))
+
+    async def run() -> None:
+        assert await finish(order, seconds=120)
+        with pytest.raises(PdfError) as caught:
+            await finish(replace(order, memory_bytes=300 * 1024 * 1024), seconds=120)
+        assert (caught.value.code, caught.value.detail) == ("TEMPLATE_ERROR", "memory_exceeded")
+
+    asyncio.run(run())

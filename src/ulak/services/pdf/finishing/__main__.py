@@ -16,6 +16,7 @@ def main() -> int:
     order = read_order(sys.stdin.buffer.read())
     # Nobody is left to end this process if its worker has died meanwhile.
     resource.setrlimit(resource.RLIMIT_CPU, (order.seconds, order.seconds + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (order.memory_bytes, order.memory_bytes))
     try:
         from ulak.services.pdf.finishing.applying import apply
 

@@ -55,6 +55,12 @@ async def finish(order: Order, *, seconds: float, command: tuple[str, ...] = COM
 
 def _failed(status: int | None, answer: bytes) -> PdfError:
     word = answer.decode("ascii", "replace") if status == FAILED else ""
+    if word == MemoryError.__name__:
+        return pdf_error(
+            "the document exceeds a limit: finishing it needs too much memory",
+            code=PdfErrorCode.TEMPLATE_ERROR,
+            detail="memory_exceeded",
+        )
     by = f"by a {word}" if _WORD.fullmatch(word) else f"its process ended with {status}"
     return pdf_error(
         f"the document could not be finished: {by}",

@@ -62,6 +62,7 @@ async def compose(
     order = Order(
         tuple(one.pdf for one in printed), mark=mark, metadata=output.metadata,
         attachments=output.attachments, password=output.password, seconds=int(seconds) + 1,
+        memory_bytes=limits.memory_bytes,
     )  # fmt: skip
     pdf = await finish(order, seconds=seconds)
     if len(pdf) > limits.output_bytes:

@@ -36,6 +36,8 @@ class Order:
     password: Password | None = None
     seconds: int = 60
     """Of the processor, after which the process that does it is ended by the kernel."""
+    memory_bytes: int = 1024 * 1024 * 1024
+    """That it may have, what it was handed included."""
 
 
 def write_order(order: Order) -> bytes:
