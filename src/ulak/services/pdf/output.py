@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ulak.errors import BadInput
+from ulak.services.pdf.options import BadOptions, not_allowed
 
 RELATIONSHIPS: Final = ("Data", "Source", "Alternative", "Supplement", "Unspecified")
 """How an attachment belongs to the document (ISO 32000-2, table 43)."""
@@ -87,16 +87,8 @@ NAMES: Final = ("metadata", "watermark", "append", "attachments", "password")
 NOTHING_MORE: Final = OutputOptions()
 
 
-class BadOutput(BadInput):
-    """Output options cannot be used.
-
-    Args:
-        wrong: For each field what is wrong with it, as `append.0.variables`; never a value.
-    """
-
-    def __init__(self, wrong: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{place}: {message}" for place, message in wrong))
-        self.wrong = wrong
+class BadOutput(BadOptions):
+    """Output options cannot be used."""
 
 
 def as_json(output: OutputOptions) -> dict[str, Any]:
@@ -150,12 +142,7 @@ def judge_output(output: OutputOptions, allowed: tuple[str, ...]) -> None:
     Raises:
         BadOutput: naming every option that may not be used.
     """
-    usable = [name for name in NAMES if name in allowed]
-    advice = f"its callers may say {', '.join(usable)}" if usable else "there is none"
-    wrong = [
-        (name, f"the template does not allow this option; {advice}")
-        for name in as_json(output)
-        if name not in allowed
-    ]
+    refusal = not_allowed(allowed, NAMES)
+    wrong = [(name, refusal) for name in as_json(output) if name not in allowed]
     if wrong:
         raise BadOutput(wrong)

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ulak.services.pdf.options import read_text
 from ulak.services.pdf.output import (
     PERMISSIONS,
     RELATIONSHIPS,
@@ -21,8 +22,6 @@ from ulak.services.pdf.output import (
     Watermark,
 )
 
-LONGEST_TEXT: Final = 1_000
-"""Characters of a title, an author, a subject or a description; a guess."""
 LONGEST_WATERMARK: Final = 60
 """Characters: more could not be read across a page."""
 MOST_KEYWORDS: Final = 50
@@ -114,7 +113,7 @@ class _Fields:
 
 def _metadata(fields: _Fields) -> Metadata:
     found = Metadata(
-        **{name: fields.take(name, _text, "") for name in ("title", "author", "subject")},
+        **{name: fields.take(name, read_text, "") for name in ("title", "author", "subject")},
         keywords=fields.take("keywords", _keywords, ()),
         language=fields.take("language", _language, ""),
     )
@@ -141,7 +140,7 @@ def _append(fields: _Fields) -> tuple[Appended, ...]:
     for one in fields.objects(MOST_APPENDED, "documents"):
         found.append(
             Appended(
-                one.need("template_name", _text, ""),
+                one.need("template_name", read_text, ""),
                 one.need("variables", _object, {}),
                 one.take("template_version", str, ""),
             )
@@ -159,7 +158,7 @@ def _attachments(fields: _Fields) -> tuple[Attachment, ...]:
             one.need("media_type", _media_type, ""),
             one.need("data", _bytes, b""),
             one.take("relationship", _relationship, "Unspecified"),
-            one.take("description", _text, ""),
+            one.take("description", read_text, ""),
         )
         one.end()
         # Whoever unpacks them may do so where capitals make no difference.
@@ -183,18 +182,8 @@ def _password(fields: _Fields) -> Password:
     return found
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str) or not said.strip():
-        raise ValueError("write a text")
-    if len(said) > LONGEST_TEXT:
-        raise ValueError(f"it has more than {LONGEST_TEXT} characters")
-    if not said.isprintable():
-        raise ValueError("it holds a character that cannot be printed")
-    return said.strip()
-
-
 def _short_text(said: Any) -> str:
-    text = _text(said)
+    text = read_text(said)
     if len(text) > LONGEST_WATERMARK:
         raise ValueError(f"it has more than {LONGEST_WATERMARK} characters")
     return text
@@ -203,7 +192,7 @@ def _short_text(said: Any) -> str:
 def _keywords(said: Any) -> tuple[str, ...]:
     if not isinstance(said, list | tuple) or len(said) > MOST_KEYWORDS:
         raise ValueError(f"write a list of up to {MOST_KEYWORDS} texts")
-    found = tuple(dict.fromkeys(map(_text, said)))
+    found = tuple(dict.fromkeys(map(read_text, said)))
     if any("," in one or ";" in one for one in found):
         # They stand in one text with commas between them.
         raise ValueError("a keyword has no comma and no semicolon")
@@ -211,7 +200,7 @@ def _keywords(said: Any) -> tuple[str, ...]:
 
 
 def _language(said: Any) -> str:
-    text = _text(said)
+    text = read_text(said)
     if not _LANGUAGE.fullmatch(text):
         raise ValueError("write a language as tr or en-GB")
     return text
@@ -240,7 +229,7 @@ def _object(said: Any) -> Mapping[str, Any]:
 
 
 def _file_name(said: Any) -> str:
-    text = _text(said)
+    text = read_text(said)
     if len(text) > LONGEST_NAME or len(text.encode("utf-8", "replace")) > 2 * LONGEST_NAME:
         raise ValueError(f"it has more than {LONGEST_NAME} characters")
     if text.startswith(".") or any(sign in text for sign in '/\\:*?"<>|'):

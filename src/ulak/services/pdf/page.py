@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from ulak.errors import BadInput
 from ulak.services.pdf.document import Document
+from ulak.services.pdf.options import BadOptions, not_allowed, read_text
 from ulak.services.pdf.paper import read_paper
 
-LONGEST: Final = 1_000
-"""Characters of a selector or an expression; a guess."""
 SMALLEST_PAPER: Final = 10 / 25.4
 """Inches: on less there is no room for a letter."""
 MOST_RANGES: Final = 100
@@ -55,16 +53,8 @@ NAMES: Final = tuple(field.name for field in fields(PageOptions))
 NOTHING_SAID: Final = PageOptions()
 
 
-class BadPage(BadInput):
-    """Page options cannot be used.
-
-    Args:
-        wrong: For each option what is wrong with it; never a value.
-    """
-
-    def __init__(self, wrong: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{name}: {message}" for name, message in wrong))
-        self.wrong = wrong
+class BadPage(BadOptions):
+    """Page options cannot be used."""
 
 
 def read_page(said: Mapping[str, Any]) -> PageOptions:
@@ -117,9 +107,7 @@ def judge_page(
     wrong: list[tuple[str, str]] = []
     for name, value in said_by(page).items():
         if name not in allowed:
-            there = [one for one in NAMES if one in allowed]
-            usable = f"its callers may say {', '.join(there)}" if there else "there is none"
-            wrong.append((name, f"the template does not allow this option; {usable}"))
+            wrong.append((name, not_allowed(allowed, NAMES)))
         elif name in ("header", "footer") and not _is_part(value, files):
             wrong.append((name, "the template has no such file; name an .html file of its folder"))
         elif name == "wait_for_expression" and not javascript:
@@ -168,7 +156,7 @@ def read_ranges(said: Any) -> str:
         ValueError: it is something else.
     """
     advice = "write pages as 1-3, 5, 9-"
-    pieces = _text(said).split(",")
+    pieces = read_text(said).split(",")
     if len(pieces) > MOST_RANGES:
         raise ValueError(f"there are more than {MOST_RANGES} ranges; {advice}")
     found: list[tuple[int, int]] = []
@@ -202,16 +190,6 @@ def _is_part(path: str, files: Mapping[str, bytes]) -> bool:
     return path in files and path.endswith(".html") and path != "template.html"
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str) or not said.strip():
-        raise ValueError("write a text")
-    if len(said) > LONGEST:
-        raise ValueError(f"it has more than {LONGEST} characters")
-    if not said.isprintable():
-        raise ValueError("it holds a character that cannot be printed")
-    return said.strip()
-
-
 def _boolean(said: Any) -> bool:
     if not isinstance(said, bool):
         raise ValueError("write true or false")
@@ -219,7 +197,7 @@ def _boolean(said: Any) -> bool:
 
 
 def _paper(said: Any) -> str:
-    text = _text(said)
+    text = read_text(said)
     if min(read_paper(text)) < SMALLEST_PAPER:
         raise ValueError("paper has edges of 10 mm or more")
     # One spelling, since it is part of the key: `210 x 297 mm` and `210x297mm` are one paper.
@@ -236,12 +214,12 @@ def _statuses(said: Any) -> tuple[int, ...]:
 _READERS: Final = {
     "paper": _paper,
     "landscape": _boolean,
-    "header": _text,
-    "footer": _text,
+    "header": read_text,
+    "footer": read_text,
     "ranges": read_ranges,
     "single_page": _boolean,
-    "wait_for": _text,
-    "wait_for_expression": _text,
+    "wait_for": read_text,
+    "wait_for_expression": read_text,
     "fail_on_status": _statuses,
     "fail_on_script_error": _boolean,
     "omit_background": _boolean,
