@@ -17,19 +17,19 @@ from ulak.clock import to_datetime
 from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
 from ulak.engine.engine import Engine
-from ulak.engine.view import Job, TrailEvent
-from ulak.errors import BadInput, JobNotFound, Overloaded, ResultNotReady, StaleJob
+from ulak.errors import BadInput, JobNotFound, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
-from ulak.ids import from_text, to_text
+from ulak.ids import from_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
 from ulak.services.pdf.callback_table import Wanted, callbacks_of
-from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, entries_of
+from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, submitting_of
 from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
+from ulak.services.pdf.views import report_of, view_of, view_of_new
 from ulak.store.protocol import JobFilter
 
 log = logging.getLogger("ulak.pdf")
@@ -260,12 +260,12 @@ class PdfJobStore:
         row = self._row(job_id)
         if tenant is not None and row.tenant != tenant:
             raise JobNotFound(job_id)
-        return self._view(row)
+        return view_of(self.engine, self.tables, row)
 
     def find_by_key(self, key: str, *, tenant: str = "") -> PdfJob | None:
         """Answer the job that holds a key now: the latest one, unless it failed or expired."""
         found = self.engine.find(FLOW, key, tenant=tenant)
-        return None if found is None else self._view(self._row(found.id))
+        return None if found is None else view_of(self.engine, self.tables, self._row(found.id))
 
     def find_report(self, job_id: str) -> dict[str, Any] | None:
         """Answer what the attempt that succeeded found out, or None when none has.
@@ -274,11 +274,7 @@ class PdfJobStore:
         each step, `steps.BREAKDOWN`), `blocked` (refused requests by reason), `script_errors` and
         `warnings`; of a status that was set by hand, what was given there.
         """
-        try:
-            found: dict[str, Any] = self.engine.result(job_id)
-        except ResultNotReady:
-            return None
-        return found
+        return report_of(self.engine, job_id)
 
     def owns(self, job: PdfJob, actor: str) -> bool:
         """Tell whether somebody may read and download a job of their tenant."""
@@ -338,7 +334,7 @@ class PdfJobStore:
         """
         row = self._row(job_id)
         if STATUSES[row.state] is not status or status not in _MAY_EXPIRE:
-            refuse(self._view(row), PdfJobStatus.EXPIRED)
+            refuse(view_of(self.engine, self.tables, row), PdfJobStatus.EXPIRED)
         try:
             self.engine.expire(job_id, actor=actor, note=note, state=row.state)
         except StaleJob as error:
@@ -405,26 +401,6 @@ class PdfJobStore:
             raise JobNotFound(job_id)
         return row
 
-    def _view(self, row: JobRow) -> PdfJob:
-        job_id = to_text(row.id)
-        given = self.engine.payload(job_id, reveal=True)
-        times = _times_of(self.engine.trail(job_id))
-        status = STATUSES[row.state]
-        report = self.find_report(job_id) if row.has_results else None
-        owners = self.tables.owners(job_id) | ({row.submitter} if row.submitter else set())
-        return PdfJob(
-            job_id, row.dedup_key or given["job_key"], status, given["template_name"],
-            given["payload"], created_at=to_datetime(row.created_at),
-            artifact_key=None if report is None else report.get("artifact_key"),
-            **times, tenant_id=row.tenant, owners=frozenset(owners), attempt_id=row.token,
-            heartbeat_at=self._heard_of(row) if status is PdfJobStatus.RUNNING else None,
-            correlation_id=given.get("correlation_id", ""),
-        )  # fmt: skip
-
-    def _heard_of(self, row: JobRow) -> Any:
-        renewed = (w.renewed_at for w in self.engine.store.workers() if w.id == row.leased_by)
-        return next(map(to_datetime, renewed), None)
-
     def _created(
         self, new: NewPdfJob, submitted: Submitted, tenant: str, actor: str
     ) -> Created | NotCreated | None:
@@ -439,7 +415,7 @@ class PdfJobStore:
             return submitted if known is None else Created(known, is_repeat=True)
         if submitted.created:
             self.enqueue_pdf_job(submitted.id)
-            return Created(_as_made(new, submitted), is_repeat=False)
+            return Created(view_of_new(new, submitted), is_repeat=False)
         known = self._usable(submitted.id)
         if known is None:
             return None
@@ -459,7 +435,7 @@ class PdfJobStore:
     def _usable(self, job_id: str) -> PdfJob | None:
         """Answer the job that holds a key if a repeat may have it; else free the key."""
         try:
-            job = self._view(self._row(job_id))
+            job = view_of(self.engine, self.tables, self._row(job_id))
         except JobNotFound:
             return None
         if job.status in (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
@@ -489,33 +465,3 @@ class PdfJobStore:
 
 
 _MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
-
-
-def _as_made(new: NewPdfJob, submitted: Job) -> PdfJob:
-    """Answer a job as it was stored; a worker may have it already."""
-    made = new.payload
-    return PdfJob(
-        submitted.id, made.job_key, PdfJobStatus.QUEUED, made.template_name, made.payload,
-        created_at=submitted.created_at, tenant_id=submitted.tenant,
-        owners=frozenset({submitted.submitter} - {""}), correlation_id=made.correlation_id,
-    )  # fmt: skip
-
-
-def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:
-    """Read what the trail tells of the latest attempt, and how many there were before it."""
-    latest: dict[str, Any] = {}
-    retries = 0
-    for event in trail:
-        for entry in entries_of(event):
-            if entry.status is PdfJobStatus.QUEUED:
-                latest = {}
-                retries += entry.is_retry
-            elif entry.status is PdfJobStatus.RUNNING:
-                latest = {"started_at": event.at}
-            elif entry.status is not PdfJobStatus.EXPIRED:
-                latest |= {
-                    "finished_at": event.at,
-                    "error_code": entry.error_code,
-                    "error_detail": entry.error_detail,
-                }
-    return {**latest, "retry_count": retries}
