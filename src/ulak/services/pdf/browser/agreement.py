@@ -28,8 +28,6 @@ MOST_ERRORS: Final = 20
 
 _READY: Final = """(async () => {
   for (const image of document.images) image.loading = "eager";
-  if (document.readyState !== "complete")
-    await new Promise(done => addEventListener("load", done, {once: true}));
   document.documentElement?.getBoundingClientRect();
   await document.fonts.ready;
   await Promise.all(Array.from(document.images, async image => {
@@ -50,9 +48,9 @@ _READY: Final = """(async () => {
   }
   return nodes;
 })()"""
-"""Waits for load, fonts and images, lazy and broken ones too; gives the number of nodes. It is
-evaluated in a world of its own, where the page's scripts have changed nothing, and where it runs
-though the page's own scripts are off."""
+"""Waits for the fonts and images of a document that has loaded, lazy and broken ones too; gives the
+number of nodes. It is evaluated in a world of its own, where the page's scripts have changed
+nothing, and where it runs though the page's own scripts are off."""
 
 _EMPTY: Final = "<i></i>"
 """A header without anything: where none is said the browser prints one of its own."""

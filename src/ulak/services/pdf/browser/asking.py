@@ -110,7 +110,7 @@ async def wait(document: Document, send: Send, world: int) -> None:
     """
     if document.wait_for:
         arguments = f"({json.dumps(document.wait_for)}, {json.dumps(document.javascript)})"
-        found = await _value(send, _WAIT + arguments, world)
+        found = await value_of(send, _WAIT + arguments, world)
         if found == "missing":
             raise Unfit("wait_for", "nothing matches the selector, and no script will change that")
         if found != "found":
@@ -127,15 +127,33 @@ async def make_one_page(document: Document, send: Send, world: int) -> None:
         PageFailed: the page went elsewhere.
     """
     paper = tuple(edge * _PER_INCH for edge in document.paper)
-    frame = await _value(send, f"{_FRAME}({paper[0]}, {paper[1]})", world)
+    frame = await value_of(send, f"{_FRAME}({paper[0]}, {paper[1]})", world)
     width, top, right, bottom, left = map(float, frame)
     # As wide as what is printed will be, and flat: the height of a window is part of the content's.
     inner = max(1, math.floor(width - left - right))
     await send("Emulation.setDeviceMetricsOverride", **{**DRAWN_SMALL, "width": inner, "height": 1})
     most = LARGEST_PAPER * _PER_INCH
     arguments = ", ".join(map(repr, (width, top, right, bottom, left, _SLACK, most)))
-    if not await _value(send, f"{_FIT}({arguments})", world):
+    if not await value_of(send, f"{_FIT}({arguments})", world):
         raise Unfit("page_too_long", f"one page would be longer than {LARGEST_PAPER:g} inches")
+
+
+async def value_of(send: Send, expression: str, world: int) -> Any:
+    """Evaluate an expression out of reach of the page's scripts, and answer what it comes to.
+
+    Raises:
+        PageFailed: it fails, or the page went elsewhere.
+    """
+    answer = await send(
+        "Runtime.evaluate",
+        expression=expression,
+        contextId=world,
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    if "value" not in answer["result"] or "exceptionDetails" in answer:
+        raise PageFailed
+    return answer["result"]["value"]
 
 
 async def _is_true(expression: str, send: Send) -> bool:
@@ -148,16 +166,3 @@ async def _is_true(expression: str, send: Send) -> bool:
     if "exceptionDetails" in answer:
         raise Unfit("wait_for", "the expression fails")
     return bool(answer["result"].get("value"))
-
-
-async def _value(send: Send, expression: str, world: int) -> Any:
-    answer = await send(
-        "Runtime.evaluate",
-        expression=expression,
-        contextId=world,
-        awaitPromise=True,
-        returnByValue=True,
-    )
-    if "value" not in answer["result"] or "exceptionDetails" in answer:
-        raise PageFailed
-    return answer["result"]["value"]

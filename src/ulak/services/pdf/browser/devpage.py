@@ -19,11 +19,13 @@ from ulak.services.pdf.browser.agreement import (
 )
 from ulak.services.pdf.browser.driver import (
     Answer,
+    BrowserGone,
     Loaded,
     OutputTooLarge,
     PageCrashed,
     PageFailed,
 )
+from ulak.services.pdf.browser.loading import Loading
 from ulak.services.pdf.browser.marking import mark_texts, with_marks
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe
 from ulak.services.pdf.browser.showing import print_shown, show
@@ -57,6 +59,7 @@ class DevPage:
         self._answer = answer
         self._output_bytes = output_bytes
         self._world = 0
+        self._loading = Loading()
         self._errors: list[str] = []
         self._waiting: set[asyncio.Future[Params]] = set()
         self._answering: set[asyncio.Task[None]] = set()
@@ -99,7 +102,13 @@ class DevPage:
             Unfit: what the document waits for will never be, or it is too long for its one page.
             BrowserGone: the whole browser has ended.
         """
-        nodes = await show(document, self._ask, frame=self._target, world=self._world)
+        nodes = await show(
+            document,
+            self._ask,
+            frame=self._target,
+            world=self._world,
+            loading=self._loading,
+        )
         return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
     async def print(self, document: Document) -> bytes:
@@ -159,6 +168,7 @@ class DevPage:
 
     def _crashed(self, event: Params) -> None:
         self._is_gone = True
+        self._loading.fail(PageCrashed())
         self._stop_answering()
         for future in tuple(self._waiting):
             if not future.done():
@@ -169,7 +179,8 @@ class DevPage:
         self._pipe.listen(
             session,
             {
-                GONE: lambda _: self._stop_answering(),
+                **self._loading.listeners,
+                GONE: self._cut,
                 "Fetch.requestPaused": partial(self._asked, session),
                 "Inspector.targetCrashed": self._crashed,
                 "Page.javascriptDialogOpening": partial(self._dismiss, session),
@@ -180,6 +191,10 @@ class DevPage:
                 "Target.detachedFromTarget": self._detached,
             },
         )
+
+    def _cut(self, event: Params) -> None:
+        self._loading.fail(BrowserGone())
+        self._stop_answering()
 
     def _intercept(self, session: str) -> list[asyncio.Future[Params]]:
         # In this order: when it runs, nothing that it does is missed.
@@ -225,6 +240,8 @@ class DevPage:
 
     def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
         leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._target
+        if leaves:
+            self._loading.leave()
         if fetched is None or leaves:
             # A document stays where it is: a page of the browser's own, which tells of the
             # refusal, would be printed otherwise.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -43,6 +43,7 @@ from ulak.services.pdf.browser.driver import (
 )
 from ulak.services.pdf.browser.ending import Ending, looked_at
 from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.browser.loading import Loading
 from ulak.services.pdf.browser.marking import mark_texts, with_marks
 from ulak.services.pdf.browser.showing import print_shown, show
 from ulak.services.pdf.document import Document, Fetched, Limits
@@ -149,12 +150,17 @@ class PlaywrightBrowser:
                 no_viewport=True,  # the page is told its size below
             )
             try:
-                requests = _Requests(context, answer)
+                loading = Loading()
+                requests = _Requests(context, answer, on_leave=loading.leave)
                 await context.route("**/*", requests.asked)
                 page = await context.new_page()
                 requests.belong_to(page)
                 opened = PlaywrightPage(
-                    page, requests, ending=self._ending, output_bytes=self._output_bytes
+                    page,
+                    requests,
+                    loading,
+                    ending=self._ending,
+                    output_bytes=self._output_bytes,
                 )
                 await opened.set_up(javascript=javascript)
             except BaseException:
@@ -174,12 +180,19 @@ class PlaywrightPage:
     """A page in a context of its own."""
 
     def __init__(
-        self, page: Page, requests: _Requests, *, ending: Ending, output_bytes: int
+        self,
+        page: Page,
+        requests: _Requests,
+        loading: Loading,
+        *,
+        ending: Ending,
+        output_bytes: int,
     ) -> None:
         self._ending = ending
         self._context = page.context
         self._page = page
         self._requests = requests
+        self._loading = loading
         self._output_bytes = output_bytes
         self._session: CDPSession | None = None
         self._frame = ""
@@ -200,8 +213,11 @@ class PlaywrightPage:
         self._session = session = await self._context.new_cdp_session(self._page)
         session.on("Runtime.exceptionThrown", self._threw)
         session.on("Log.entryAdded", self._logged)
+        for event, listener in self._loading.listeners.items():
+            session.on(event, listener)
         commands = [
             self._send("Page.getFrameTree"),
+            self._send("Page.enable"),
             self._send("Log.enable"),
             self._send("Emulation.setEmulatedMedia", media="print"),
             self._send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
@@ -222,7 +238,17 @@ class PlaywrightPage:
             Unfit: what the document waits for will never be, or it is too long for its one page.
             BrowserGone: the whole browser has ended.
         """
-        nodes = await show(document, self._send, frame=self._frame, world=self._world)
+        try:
+            nodes = await show(
+                document,
+                self._send,
+                frame=self._frame,
+                world=self._world,
+                loading=self._loading,
+            )
+        except PageCrashed:
+            self._raise_if_lost(None)
+            raise
         return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
     async def print(self, document: Document) -> bytes:
@@ -304,6 +330,7 @@ class PlaywrightPage:
 
     def _end(self, _: Page) -> None:
         self._requests.stop()
+        self._loading.fail(PageCrashed())
         if not self._gone.done():
             self._gone.set_result(None)
 
@@ -338,8 +365,11 @@ class PlaywrightPage:
 class _Requests:
     """Puts the requests of a context to whoever answers, and closes what its page opens."""
 
-    def __init__(self, context: BrowserContext, answer: Answer) -> None:
+    def __init__(
+        self, context: BrowserContext, answer: Answer, *, on_leave: Callable[[], None]
+    ) -> None:
         self._answer = answer
+        self._on_leave = on_leave
         self._page: Page | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -380,6 +410,7 @@ class _Requests:
 
     async def _settle(self, route: Route, request: Request, fetched: Fetched | None) -> None:
         if self._leaves(request):
+            self._on_leave()
             # A document stays where it is: a page of the browser's own, which tells of the
             # refusal, would be printed otherwise.
             await route.abort("aborted")

@@ -6,13 +6,16 @@ in which order, is said here once, so that the same document gives the same byte
 
 from __future__ import annotations
 
+import asyncio
+
 from ulak.services.pdf.browser.agreement import print_options, ready_in, refused_printing
 from ulak.services.pdf.browser.asking import Send, asks_something, make_one_page, wait
 from ulak.services.pdf.browser.driver import PageFailed
+from ulak.services.pdf.browser.loading import Loading
 from ulak.services.pdf.document import Document
 
 
-async def show(document: Document, send: Send, *, frame: str, world: int) -> int:
+async def show(document: Document, send: Send, *, frame: str, world: int, loading: Loading) -> int:
     """Show a document, wait until it is complete, and answer its number of nodes.
 
     Args:
@@ -20,13 +23,18 @@ async def show(document: Document, send: Send, *, frame: str, world: int) -> int
         send: The line to the page; what it raises besides `PageFailed` is passed on.
         frame: The frame of the page that is filled.
         world: Where questions are evaluated, out of reach of the page's scripts.
+        loading: Hears what the browser tells of the page.
 
     Raises:
         PageFailed: a script sent the page elsewhere.
         Unfit: what the document waits for will never be, or it is too long for its one page.
     """
-    await send("Page.setDocumentContent", frameId=frame, html=document.html)
-    # Only now: while a dialog is open the browser would evaluate it in the middle.
+    await asyncio.gather(
+        send("Page.setDocumentContent", frameId=frame, html=document.html),
+        loading.begin(send, world),
+    )
+    # Only now: while a dialog is open the browser would evaluate questions in the middle.
+    await loading.wait(send, world)
     nodes = await _complete(send, world)
     if asks_something(document):
         await wait(document, send, world)
@@ -56,7 +64,7 @@ async def print_shown(document: Document, send: Send) -> str:
 
 
 async def _complete(send: Send, world: int) -> int:
-    """Wait for load, fonts and images, and answer the number of nodes."""
+    """Wait for fonts and images, and answer the number of nodes."""
     ready = await send("Runtime.evaluate", **ready_in(world))
     if "value" not in ready["result"]:
         raise PageFailed
