@@ -71,7 +71,9 @@ def make(db: Session, month: int) -> bool:
         )
     except (
         psycopg.errors.LockNotAvailable,
+        # Another process is making it: how that is told depends on how far it has come.
         psycopg.errors.DuplicateTable,
+        psycopg.errors.DuplicateObject,
         psycopg.errors.UniqueViolation,
         psycopg.errors.CheckViolation,
         psycopg.errors.DeadlockDetected,

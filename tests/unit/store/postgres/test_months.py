@@ -130,6 +130,22 @@ def test_a_job_whose_month_nobody_foresaw_is_in_the_last_partition_and_well(
     assert db.execute(PLACES).fetchall() == []
 
 
+def test_a_month_that_another_process_is_just_making_is_left_to_it(
+    url: str, db: psycopg.Connection
+) -> None:
+    # A table is there for others when the type of its rows is, and that may come in between.
+    db.execute("CREATE TYPE ulak.events_204001 AS ENUM ()")
+    store = PostgresStore(url, clock=ManualClock(datetime(2040, 1, 15, tzinfo=UTC)))
+    store.open()
+    try:
+        made = store.about()["months"]
+        assert isinstance(made, list)
+        assert {204001, 204002, 204003} & set(made) == {204002, 204003}
+    finally:
+        store.close()
+        db.execute("DROP TYPE ulak.events_204001")
+
+
 def test_whoever_is_in_the_way_of_a_drop_keeps_the_month_for_the_next_time(
     store: PostgresStore, url: str, clock: ManualClock
 ) -> None:
