@@ -355,7 +355,7 @@ def _child(work: Any, shop: Shop, start: Any, answers: Any, arguments: Any) -> N
 
 # --- an old owner wakes -----------------------------------------------------------------
 
-BRIEF = Scope("orders.charge", mode="lease", lease=timedelta(milliseconds=600))
+BRIEF = Scope("orders.charge", mode="lease", lease=timedelta(seconds=1.5))
 BRIEFLY = Asked(BRIEF, "order-1", request_hash="5f" * 32)
 
 

@@ -305,7 +305,7 @@ def test_a_submit_that_stays_blocked_is_given_up_in_time(how: str) -> None:
             engine.submit_many(flow, ["good", "bad"])
 
     store.before["add"] = block
-    with engine_on(store, flow, submit_timeout=timedelta(seconds=0.3)) as engine:
+    with engine_on(store, flow, submit_timeout=timedelta(seconds=2)) as engine:
         with pytest.raises(UnknownOutcome):
             submit(engine)
         eventually(lambda: engine.intake._jobs == 0)

@@ -191,7 +191,7 @@ def test_a_key_that_is_held_for_longer_than_a_submit_waits(url: str) -> None:
     flow = keyed_flow()
     store = PostgresStore(url)
     with (
-        engine_on(store, flow, submit_timeout=timedelta(seconds=0.6)) as engine,
+        engine_on(store, flow, submit_timeout=timedelta(seconds=3)) as engine,
         psycopg.connect(url) as foreign,
     ):
         foreign.execute(HOLD_KEY, ("keyed", "held", NOBODY))

@@ -240,7 +240,7 @@ def test_a_ring_that_fails_is_no_failure(tmp_path: Path) -> None:
 @pytest.mark.shows("P-39")
 def test_a_record_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
     with Site(
-        f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, submit_timeout=timedelta(seconds=0.2)
+        f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, submit_timeout=timedelta(seconds=3)
     ) as site:
         site.heartbeat()
 

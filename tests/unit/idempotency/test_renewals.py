@@ -18,7 +18,7 @@ from ulak.store.records import RecordRow
 
 PATIENCE_S = 20.0
 SCOPE = Scope("orders.charge", mode="lease", lease=timedelta(seconds=2.4))
-SHORT = Scope("orders.charge", mode="lease", lease=timedelta(milliseconds=60))
+SHORT = Scope("orders.charge", mode="lease", lease=timedelta(milliseconds=300))
 THREAD = "ulak-idempotency-renewals"
 
 
