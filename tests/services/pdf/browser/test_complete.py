@@ -11,9 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.services.pdf.browser.scene import RED, colours_of, running, text_of
-from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import BrowserGone, Driver, PageCrashed
-from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.document import Document, Fetched
 
 GO = "http://afar.test"
@@ -85,12 +83,6 @@ SCRIPTED = {
     }</script>""",
     "act of a script in the end": "<script>onload = () => document.body.bgColor = 'red'</script>",
 }
-
-
-@pytest.fixture(params=[DevTools, PlaywrightDriver])
-def driver(request: pytest.FixtureRequest) -> Driver:
-    kind: type[Driver] = request.param
-    return kind()
 
 
 class Late:

@@ -40,12 +40,6 @@ ENDLESS = Document("<p>never</p><script>for(;;);</script>", javascript=True)
 PLAIN = Document("<h1>Fatura</h1><p>ödeme şğı</p>")
 
 
-@pytest.fixture(params=[DevTools, PlaywrightDriver])
-def driver(request: pytest.FixtureRequest) -> Driver:
-    made: Driver = request.param()
-    return made
-
-
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 

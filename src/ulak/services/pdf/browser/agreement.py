@@ -1,4 +1,4 @@
-"""What the drivers agree on: when a document is complete, how it is printed, what a page may have.
+"""What the drivers agree on: how a document is printed, and what a page may have.
 
 Both send these to the browser, so that the same document gives the same bytes whoever drives it.
 """
@@ -26,32 +26,6 @@ small, for nobody sees it on a screen."""
 MOST_ERRORS: Final = 20
 """Errors of scripts that are told of one page."""
 
-_READY: Final = """(async () => {
-  for (const image of document.images) image.loading = "eager";
-  document.documentElement?.getBoundingClientRect();
-  await document.fonts.ready;
-  await Promise.all(Array.from(document.images, async image => {
-    if (!image.complete) await new Promise(done => {
-      image.addEventListener("load", done, {once: true});
-      image.addEventListener("error", done, {once: true});
-    });
-    if (image.naturalWidth) await image.decode().catch(() => 0);
-  }));
-  let nodes = 0;
-  const roots = [document];
-  for (const root of roots) {
-    const walker = document.createTreeWalker(root);
-    do {
-      nodes++;
-      if (walker.currentNode.shadowRoot) roots.push(walker.currentNode.shadowRoot);
-    } while (walker.nextNode());
-  }
-  return nodes;
-})()"""
-"""Waits for the fonts and images of a document that has loaded, lazy and broken ones too; gives the
-number of nodes. It is evaluated in a world of its own, where the page's scripts have changed
-nothing, and where it runs though the page's own scripts are off."""
-
 _EMPTY: Final = "<i></i>"
 """A header without anything: where none is said the browser prints one of its own."""
 _NO_SUCH_PAGES: Final = "Page range exceeds page count"
@@ -61,16 +35,6 @@ _CLASS: Final = re.compile(r"[A-Za-z_$][\w$]{0,63}", re.ASCII)
 _NOT_PASSED: Final = frozenset(
     {"content-encoding", "content-length", "transfer-encoding", "connection", "set-cookie"}
 )
-
-
-def ready_in(world: int) -> dict[str, Any]:
-    """Ask (`Runtime.evaluate`) for the number of nodes, answered when the document is complete."""
-    return {
-        "expression": _READY,
-        "contextId": world,
-        "awaitPromise": True,
-        "returnByValue": True,
-    }
 
 
 def print_options(document: Document) -> dict[str, Any]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from ulak.services.pdf.browser.agreement import DRAWN_SMALL
-from ulak.services.pdf.browser.driver import PageFailed, Unfit
+from ulak.services.pdf.browser.driver import Unfit
+from ulak.services.pdf.browser.line import Send, value_of
 from ulak.services.pdf.document import Document
 from ulak.services.pdf.paper import LARGEST_PAPER
-
-Send = Callable[..., Awaitable[dict[str, Any]]]
-"""Sends a command to the page (`send(method, **params)`); fails with `PageFailed`."""
 
 _POLL_S: Final = 0.02
 _PER_INCH: Final = 96
@@ -136,24 +133,6 @@ async def make_one_page(document: Document, send: Send, world: int) -> None:
     arguments = ", ".join(map(repr, (width, top, right, bottom, left, _SLACK, most)))
     if not await value_of(send, f"{_FIT}({arguments})", world):
         raise Unfit("page_too_long", f"one page would be longer than {LARGEST_PAPER:g} inches")
-
-
-async def value_of(send: Send, expression: str, world: int) -> Any:
-    """Evaluate an expression out of reach of the page's scripts, and answer what it comes to.
-
-    Raises:
-        PageFailed: it fails, or the page went elsewhere.
-    """
-    answer = await send(
-        "Runtime.evaluate",
-        expression=expression,
-        contextId=world,
-        awaitPromise=True,
-        returnByValue=True,
-    )
-    if "value" not in answer["result"] or "exceptionDetails" in answer:
-        raise PageFailed
-    return answer["result"]["value"]
 
 
 async def _is_true(expression: str, send: Send) -> bool:

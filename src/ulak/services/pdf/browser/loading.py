@@ -1,4 +1,4 @@
-"""When a document has loaded: all that it brings in is there, and its scripts have been told.
+"""When a document is complete: it has loaded, with all that it brings in, its fonts and its images.
 
 The document itself does not say. A text that is handed over whole is called complete as soon as it
 is read, whatever frames, style sheets or scripts it still waits for; so the browser's own word is
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from ulak.services.pdf.browser.asking import Send, value_of
+from ulak.services.pdf.browser.line import Send, value_of
 
 _HOLD: Final = """(async () => {
   if (document.readyState === "complete")
@@ -31,6 +31,31 @@ _LAY_OUT: Final = """document.addEventListener("load", ({target}) => {
 }, true)"""
 """Applies each style sheet as soon as it is there, so that the images it names belong to what the
 document has to load. Otherwise it may have loaded before they are asked for."""
+
+_READY: Final = """(async () => {
+  for (const image of document.images) image.loading = "eager";
+  document.documentElement?.getBoundingClientRect();
+  await document.fonts.ready;
+  await Promise.all(Array.from(document.images, async image => {
+    if (!image.complete) await new Promise(done => {
+      image.addEventListener("load", done, {once: true});
+      image.addEventListener("error", done, {once: true});
+    });
+    if (image.naturalWidth) await image.decode().catch(() => 0);
+  }));
+  let nodes = 0;
+  const roots = [document];
+  for (const root of roots) {
+    const walker = document.createTreeWalker(root);
+    do {
+      nodes++;
+      if (walker.currentNode.shadowRoot) roots.push(walker.currentNode.shadowRoot);
+    } while (walker.nextNode());
+  }
+  return nodes;
+})()"""
+"""Waits for the fonts and images of a document that has loaded, lazy and broken ones too; gives the
+number of nodes."""
 
 
 class Loading:
@@ -95,3 +120,12 @@ class Loading:
 
     def _loaded(self, event: dict[str, Any]) -> None:
         self._is_over.set()
+
+
+async def complete(send: Send, world: int) -> int:
+    """Wait for the fonts and images of a document that has loaded, and answer its number of nodes.
+
+    Raises:
+        PageFailed: a script sent the page elsewhere.
+    """
+    return int(await value_of(send, _READY, world))

@@ -11,8 +11,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from ulak.services.pdf.browser.asking import Send
-from ulak.services.pdf.browser.driver import PageFailed
+from ulak.services.pdf.browser.line import Send, value_of
 from ulak.services.pdf.document import Document
 
 MARK: Final = "\U0010ffff"
@@ -68,14 +67,7 @@ async def mark_texts(send: Send, world: int) -> None:
     Raises:
         PageFailed: the page went elsewhere.
     """
-    answer = await send(
-        "Runtime.evaluate",
-        expression=f"{_MARK_TEXTS}({json.dumps(MARK)}, {_MOST})",
-        contextId=world,
-        returnByValue=True,
-    )
-    if "value" not in answer["result"] or "exceptionDetails" in answer:
-        raise PageFailed
+    await value_of(send, f"{_MARK_TEXTS}({json.dumps(MARK)}, {_MOST})", world)
 
 
 def with_marks(document: Document) -> Document:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ulak.services.pdf.browser.agreement import print_options, ready_in, refused_printing
-from ulak.services.pdf.browser.asking import Send, asks_something, make_one_page, wait
+from ulak.services.pdf.browser.agreement import print_options, refused_printing
+from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
 from ulak.services.pdf.browser.driver import PageFailed
-from ulak.services.pdf.browser.loading import Loading
+from ulak.services.pdf.browser.line import Send
+from ulak.services.pdf.browser.loading import Loading, complete
 from ulak.services.pdf.document import Document
 
 
@@ -35,11 +36,11 @@ async def show(document: Document, send: Send, *, frame: str, world: int, loadin
     )
     # Only now: while a dialog is open the browser would evaluate questions in the middle.
     await loading.wait(send, world)
-    nodes = await _complete(send, world)
+    nodes = await complete(send, world)
     if asks_something(document):
         await wait(document, send, world)
         # What scripts have brought meanwhile is waited for as well.
-        nodes = await _complete(send, world)
+        nodes = await complete(send, world)
         if document.single_page:
             await make_one_page(document, send, world)
     return nodes
@@ -61,11 +62,3 @@ async def print_shown(document: Document, send: Send) -> str:
     except PageFailed as error:
         raise refused_printing(str(error.__cause__)) from error
     return str(printed["stream"])
-
-
-async def _complete(send: Send, world: int) -> int:
-    """Wait for fonts and images, and answer the number of nodes."""
-    ready = await send("Runtime.evaluate", **ready_in(world))
-    if "value" not in ready["result"]:
-        raise PageFailed
-    return int(ready["result"]["value"])
