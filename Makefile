@@ -3,8 +3,11 @@
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
+# Tests start hundreds of interpreters; without bytecode each of them compiles ulak anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup servers browser weasyprint run fmt lint types imports test soak bench figures check lock clean
+.PHONY: help setup servers browser weasyprint run fmt lint types imports test pytest soak bench figures check lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,8 +48,12 @@ imports: setup ## imports point the right way (docs/design.md, section 4)
 
 check: lint types imports ## lint, types and imports, without the tests
 
-test: setup servers browser weasyprint lint types imports ## everything CI checks
-	$(BIN)/python -m pytest -n auto $(ARGS)
+# The checks run beside the tests; each of them fails the target, and none stops another.
+test: setup servers browser weasyprint ## everything CI checks
+	$(MAKE) --no-print-directory --jobs=2 --keep-going pytest check
+
+pytest: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 soak: setup servers browser ## kill workers for a long time and count what was lost (STORE=postgres)
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)

@@ -13,6 +13,31 @@ pytest.register_assert_rewrite("ulak.testing.conformance")
 
 from ulak.testing.conformance import Reopen  # noqa: E402 - after the line that explains its asserts
 
+# A pooler changes the connection: whose it is from one transaction to the next, what is prepared on
+# it, what it hears. These classes depend on that, and `test_reference.py` sends every statement
+# unprepared. The other tests show the same rules as on a direct connection: a tenth of them runs
+# through the pooler.
+OF_CONNECTIONS = frozenset(
+    {
+        "TestFeatures",
+        "TestLoopTransactions",
+        "TestOpenTransactions",
+        "TestPartedTransactions",
+        "TestProcesses",
+        "TestRaces",
+        "TestRecordRaces",
+        "TestStageTransactions",
+        "TestSteeredProcesses",
+    }
+)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not isinstance(item, pytest.Function) or item.cls is None or not hasattr(item, "callspec"):
+        return
+    if item.callspec.params.get("reopen") == "pooled" and item.cls.__name__ not in OF_CONNECTIONS:
+        item.add_marker("sampled")
+
 
 @pytest.fixture(params=STORES)
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -25,6 +24,7 @@ from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
 from ulak.store.protocol import Store
 from ulak.store.records import COMPLETED, PROCESSING
 from ulak.testing import faults
+from ulak.testing.children import forked
 from ulak.wiring import store_of
 
 LEASE, TTL = timedelta(minutes=1), timedelta(days=7)
@@ -333,10 +333,10 @@ def asking_at_expiry(shop: Shop, start: Any, mode: str) -> list[tuple[str, str, 
 
 def in_children(work: Callable[..., Any], shop: Shop, *arguments: Any) -> list[Any]:
     """Do the same in several processes, which meet at a barrier as often as they like."""
-    spawn = get_context("spawn")
-    start, answers = spawn.Barrier(CHILDREN), spawn.Queue()
+    context = forked()
+    start, answers = context.Barrier(CHILDREN), context.Queue()
     children = [
-        spawn.Process(target=_child, args=(work, shop, start, answers, arguments), daemon=True)
+        context.Process(target=_child, args=(work, shop, start, answers, arguments), daemon=True)
         for _ in range(CHILDREN)
     ]
     for child in children:
@@ -397,9 +397,9 @@ def take_over(guard: Guard) -> Execution:
 @contextmanager
 def owning(shop: Shop) -> Iterator[tuple[int, Connection]]:
     """A process that has claimed the key and waits for a word to finish."""
-    spawn = get_context("spawn")
-    here, there = spawn.Pipe()
-    child = spawn.Process(target=_own, args=(shop, there), daemon=True)
+    context = forked()
+    here, there = context.Pipe()
+    child = context.Process(target=_own, args=(shop, there), daemon=True)
     child.start()
     try:
         assert here.poll(PATIENCE_S)

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ulak.errors import ClaimLost, GuardUnavailable, IdempotencyConflict, InProg
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
 from ulak.store.protocol import Store
 from ulak.testing import histories as told
+from ulak.testing.children import forked
 from ulak.testing.histories import Call, History, read_history
 from ulak.testing.linearizability import check
 from ulak.wiring import store_of
@@ -139,10 +139,10 @@ def test_what_clients_of_several_processes_were_told_can_be(
 ) -> None:
     with_ledger(shared_url)
     path = str(tmp_path / "history.jsonl")
-    spawn = get_context("spawn")
-    start = spawn.Barrier(CHILDREN)
+    context = forked()
+    start = context.Barrier(CHILDREN)
     children = [
-        spawn.Process(target=child, args=(shared_url, path, f"p{n}", mode, start, n == 0))
+        context.Process(target=child, args=(shared_url, path, f"p{n}", mode, start, n == 0))
         for n in range(CHILDREN)
     ]
     for process in children:

@@ -6,7 +6,9 @@ An exception would run `finally` and a rollback; a SIGKILL runs nothing, as a po
     assert crashed.killed
 
 `work` is a function of a module file; it is run in a child of its own, with texts as arguments.
-What it prints before its death is in `crashed.lines`.
+What it prints before its death is in `crashed.lines`. The child is forked from a process that
+has imported ulak once and has opened nothing (`ulak.testing.children`), so a crash costs
+milliseconds, not the start of an interpreter.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import importlib.util
 import inspect
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ulak.store import faults as points
+from ulak.testing.children import forked
 
 NAMES = tuple(name for kind in points.KINDS for name in points.POINTS[kind])
 """Every point there is."""
@@ -57,20 +61,38 @@ def run(
 
     Raises:
         ValueError: there is no such point.
+        TimeoutError: the child did not end in time; it was killed.
     """
     if kill_at is not None:
         _must_be_a_point(kill_at)
     source = inspect.getsourcefile(function)
-    where = f"{source}:{function.__qualname__}"
-    command = [sys.executable, "-m", __name__, kill_at or "-", str(nth), where]
-    ended = subprocess.run(  # noqa: S603 - this interpreter, and a function of the caller's own
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return Ended(ended.returncode, tuple(ended.stdout.splitlines()), ended.stderr)
+    with tempfile.TemporaryDirectory(prefix="ulak-faults-") as folder:
+        printed, errors = Path(folder, "printed"), Path(folder, "errors")
+        printed.touch()
+        errors.touch()
+        work = _Work(
+            source=str(source),
+            function=function.__qualname__,
+            arguments=tuple(map(str, arguments)),
+            kill_at=kill_at,
+            nth=nth,
+            printed=str(printed),
+            errors=str(errors),
+            cwd=str(Path.cwd()),
+            environment=dict(os.environ),
+        )
+        child = forked().Process(target=_live, args=(work,))
+        child.start()
+        child.join(timeout_s)
+        code = child.exitcode
+        if code is None:
+            child.kill()
+            child.join()
+        child.close()
+        lines, told = tuple(printed.read_text().splitlines()), errors.read_text()
+    if code is None:
+        raise TimeoutError(f"{function.__qualname__} ran for more than {timeout_s:g} s: {told}")
+    return Ended(code, lines, told)
 
 
 @contextmanager
@@ -119,22 +141,46 @@ def _must_be_a_point(name: str) -> None:
         raise ValueError(f"{name!r} is no point; there are {', '.join(NAMES)}")
 
 
-def _main(name: str, nth: str, where: str, *arguments: str) -> None:
-    """The child's whole life."""
-    source, _, function = where.rpartition(":")
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a child does, where, and when it dies."""
+
+    source: str
+    function: str
+    arguments: tuple[str, ...]
+    kill_at: str | None
+    nth: int
+    printed: str
+    errors: str
+    cwd: str
+    environment: Mapping[str, str]
+
+
+def _live(work: _Work) -> None:
+    """The child's whole life. Its parent started long ago, so nothing of today is inherited."""
+    for stream, path in ((sys.stdout, work.printed), (sys.stderr, work.errors)):
+        stream.flush()
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, stream.fileno())
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(work.environment)
+    os.chdir(work.cwd)
+    run_it = _load(work.source, work.function)
+    if work.kill_at is None:
+        run_it(*work.arguments)
+    else:
+        with kill_at(work.kill_at, work.nth):
+            run_it(*work.arguments)
+
+
+def _load(source: str, function: str) -> Callable[..., object]:
+    """Return a function of a file, whose module is loaded anew."""
     spec = importlib.util.spec_from_file_location("ulak_faults_child", source)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{source} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    work = getattr(module, function)
-    if name == "-":
-        work(*arguments)
-    else:
-        with kill_at(name, int(nth)):
-            work(*arguments)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    found: Callable[..., object] = getattr(module, function)
+    return found

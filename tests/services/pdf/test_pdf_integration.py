@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -93,10 +93,10 @@ def test_a_worker_killed_while_it_renders_is_followed_by_another(works: Plant) -
 
 
 @pytest.mark.shows("P-7", "P-14")
-def test_twenty_workers_that_are_killed_cost_no_job_and_leave_nothing(
-    sqlite_works: Plant,
+def test_workers_that_are_killed_cost_no_job_and_leave_nothing(
+    sqlite_works: Plant, sized: Callable[[int, int], int]
 ) -> None:
-    jobs = [sqlite_works.create("slow", n=n) for n in range(10)]
+    jobs = [sqlite_works.create("slow", n=n) for n in range(sized(10, 3))]
     kills = dict.fromkeys((job.job_id for job in jobs), 0)
     for _ in range(2):
         sqlite_works.worker(lease_s=2)
@@ -119,7 +119,7 @@ def test_twenty_workers_that_are_killed_cost_no_job_and_leave_nothing(
             return True
         return False
 
-    for _ in range(20):
+    for _ in range(2 * len(jobs)):
         eventually(kill_one)
     for job in jobs:
         done = sqlite_works.until(job, SUCCEEDED, FAILED)

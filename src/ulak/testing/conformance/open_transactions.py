@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from ulak.store.caller import Guest
 from ulak.store.protocol import Store
 from ulak.store.records import COMPLETED, RecordClaim, RecordRow
 from ulak.store.transaction import OpenTransaction, TransactionStore
+from ulak.testing.children import forked
 from ulak.testing.conformance.desk import Desk, Reopen, Suite, at_once
 from ulak.testing.conformance.processes import CHILDREN, PATIENCE, in_children
 from ulak.testing.conformance.records import (
@@ -530,9 +530,9 @@ def _execute_in_a_child(desk: Desk, worker: str) -> list[RecordRow]:
 @contextmanager
 def _holding(reopen: Reopen, purpose: bytes) -> Iterator[None]:
     """Have another process claim the key in a transaction, which dies with it in the end."""
-    spawn = get_context("spawn")
-    is_open = spawn.Event()
-    child = spawn.Process(target=_hold, args=(reopen, purpose, is_open), daemon=True)
+    context = forked()
+    is_open = context.Event()
+    child = context.Process(target=_hold, args=(reopen, purpose, is_open), daemon=True)
     child.start()
     try:
         assert is_open.wait(PATIENCE)

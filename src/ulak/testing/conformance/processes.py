@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from typing import TypeVar
@@ -13,6 +12,7 @@ import pytest
 
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import Added, Store
+from ulak.testing.children import forked
 from ulak.testing.conformance.claims import claim_everything
 from ulak.testing.conformance.desk import Desk, Reopen, Suite, is_noticed
 from ulak.testing.conformance.flows import LINE, TIGHT, TIGHT_LIMIT
@@ -78,10 +78,10 @@ def in_children(
     work: Callable[[Desk, str], T], reopen: Reopen, children: int = CHILDREN
 ) -> list[T]:
     """Do the work in several processes at once, each with a name of its own."""
-    spawn = get_context("spawn")
-    start, answers = spawn.Barrier(children), spawn.Queue()
+    context = forked()
+    start, answers = context.Barrier(children), context.Queue()
     started = [
-        spawn.Process(target=_child, args=(work, reopen, f"w{n}", start, answers))
+        context.Process(target=_child, args=(work, reopen, f"w{n}", start, answers))
         for n in range(children)
     ]
     for child in started:

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +21,7 @@ from ulak.core.job import JobRow
 from ulak.core.outcome import Cancel, Raised, Retry
 from ulak.errors import Contended
 from ulak.store.protocol import Store
+from ulak.testing.children import forked
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.flows import DATED, SINGLE
 
@@ -279,15 +279,15 @@ def _move_and_fold(racer: Racer) -> None:
 
 def shared_numbers(n: int) -> Any:
     """Make so many whole numbers, zero, that every process of a race sees."""
-    return get_context("spawn").Array("i", n)
+    return forked().Array("i", n)
 
 
 def race(work: Callable[[Racer], T], reopen: Reopen, *, shared: Any = None) -> list[T]:
     """Do the work in two processes at once; answer what each of them answers, 0 before 1."""
-    spawn = get_context("spawn")
-    start, answers = spawn.Barrier(2), spawn.Queue()
+    context = forked()
+    start, answers = context.Barrier(2), context.Queue()
     children = [
-        spawn.Process(target=_racer, args=(work, reopen, number, start, answers, shared))
+        context.Process(target=_racer, args=(work, reopen, number, start, answers, shared))
         for number in range(2)
     ]
     for child in children:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from multiprocessing import get_context
 
 import pytest
 
 from ulak.store.protocol import Store
+from ulak.testing.children import forked
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.flows import KEYED, RATED, SHARED
 from ulak.testing.conformance.processes import PATIENCE, in_children
@@ -84,8 +84,8 @@ class TestSteeredProcesses(Suite):
 @contextmanager
 def _victims(work: Callable[[Desk, str], None], reopen: Reopen, number: int = 2) -> Iterator[None]:
     """Start processes that kill themselves in the middle of their work, beside the block."""
-    spawn = get_context("spawn")
-    started = [spawn.Process(target=_victim, args=(work, reopen, n)) for n in range(number)]
+    context = forked()
+    started = [context.Process(target=_victim, args=(work, reopen, n)) for n in range(number)]
     for child in started:
         child.start()
     try:
