@@ -12,7 +12,7 @@ from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.web import schemas
 from ulak.web.answers import answer
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.jobs import JobPath
 from ulak.web.schemas import NO_NOTE, ActAsked, problems
 from ulak.web.seen import actor_of, roles_of, seen
@@ -58,7 +58,7 @@ def router(engine: Engine) -> APIRouter:
 
     Not async: the store is synchronous, so FastAPI runs them in threads.
     """
-    routes = APIRouter(tags=["acts"])
+    routes = guarded_router(tags=["acts"])
 
     @routes.post("/jobs/{id}/approve", **MOVED)
     def approve_job(id: JobPath, principal: Caller, body: Approval = WITHOUT_DATA) -> Response:

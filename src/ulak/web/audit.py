@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from ulak.engine.engine import Engine
+from ulak.web.callers import guarded_router
 from ulak.web.paging import USUAL_PAGE, PageSize, paged
 from ulak.web.schemas import Moment, Page, Parameters
 
@@ -42,7 +43,7 @@ class AuditPage(Page[AuditDocument, int]):
 
 def router(engine: Engine) -> APIRouter:
     """Make the route of an engine's audit."""
-    routes = APIRouter(tags=["audit"])
+    routes = guarded_router(tags=["audit"])
 
     @routes.get("/audit")
     def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:

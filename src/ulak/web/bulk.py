@@ -13,7 +13,7 @@ from ulak.clock import rfc3339
 from ulak.engine.bulk import Actor, Bulk, BulkAct
 from ulak.web import schemas
 from ulak.web.answers import answer
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.conditions import Conditions
 from ulak.web.seen import actor_of, roles_of
 from ulak.web.texts import Note
@@ -79,7 +79,7 @@ class BulkDone(BaseModel):
 
 def router(bulk: Bulk) -> APIRouter:
     """Make the route of bulk acts."""
-    routes = APIRouter(tags=["acts"])
+    routes = guarded_router(tags=["acts"])
 
     # Not async: the store is synchronous, so FastAPI runs this in a thread.
     @routes.post("/jobs/bulk", response_model=BulkCounted | BulkDone)

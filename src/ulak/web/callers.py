@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, FastAPI, Request, routing
+from fastapi import APIRouter, Depends, FastAPI, Request, params, routing
+from fastapi.routing import APIRoute
 
 from ulak.auth import asking
 from ulak.auth.principal import ANYBODY, Principal
@@ -110,6 +111,26 @@ async def caller(request: Request) -> Principal:
 
 Caller = Annotated[Principal, Depends(caller)]
 """What a route declares to know its caller: `principal: Caller`."""
+
+
+def guarded_router(*, dependencies: Sequence[params.Depends] = (), **options: Any) -> APIRouter:
+    """Make a router whose routes have the guard from the start; options as of `APIRouter`.
+
+    FastAPI builds each route of an included router a second time, to give it the guard. That is
+    half of the time in which an application starts, so routes of ours are built with it.
+    """
+    return APIRouter(dependencies=[Depends(caller), *dependencies], **options)
+
+
+def serve(app: FastAPI, router: APIRouter, *, tag: str | None = None) -> None:
+    """Serve the routes of a router behind the guard of an application."""
+    if not any(given.dependency is caller for given in router.dependencies):
+        app.include_router(router, tags=None if tag is None else [tag])
+        return
+    for route in router.routes:
+        if tag is not None and isinstance(route, APIRoute):
+            route.tags.append(tag)
+        app.router.routes.append(route)
 
 
 def _credential(request: Request) -> str:

@@ -18,7 +18,7 @@ from ulak.web import schemas
 from ulak.web.acts import MOVED, moved
 from ulak.web.answers import answer
 from ulak.web.bulk import BulkCounted, BulkDone, count_or_do
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.jobs import JobPath, job_page
 from ulak.web.paging import USUAL_PAGE, PageSize
 from ulak.web.schemas import A_JOB, A_MOMENT, NO_NOTE, ActAsked, Whole
@@ -72,7 +72,7 @@ class MessageShown(BaseModel):
 
 def router(engine: Engine, bulk: Bulk) -> APIRouter:
     """Make the routes of an engine's dead letters; a crowd of them is redriven in bulk."""
-    routes = APIRouter(tags=["dead letters"])
+    routes = guarded_router(tags=["dead letters"])
 
     @routes.get("/dead-letters", response_model=schemas.JobPage)
     def list_dead_letters(

@@ -34,7 +34,7 @@ from ulak.web import (
 from ulak.web import identity as identity_routes
 from ulak.web.access import ACCESS
 from ulak.web.bodies import BodyLimit
-from ulak.web.callers import Authenticator, Guard, caller
+from ulak.web.callers import Authenticator, Guard, caller, serve
 from ulak.web.correlation import Correlation
 from ulak.web.hub import Hub
 from ulak.web.request_metrics import CountRequests
@@ -79,31 +79,31 @@ def app(
     # What confirms a bulk act is signed, so that every process behind one address can check it.
     signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
     crowds = Bulk(engine, signing)
-    made.include_router(health.router(engine, unready))
+    serve(made, health.router(engine, unready))
     kept = wiring.idempotency_settings()
     if guard is None:
         guard = wiring.guard_of(engine, settings.load().env, kept)
-    made.include_router(jobs.router(engine, guard, kept))
-    made.include_router(acts.router(engine))
-    made.include_router(bulk.router(crowds))
-    made.include_router(audit.router(engine))
-    made.include_router(openapi.router())
-    made.include_router(flows.router(engine))
-    made.include_router(queues.router(engine))
-    made.include_router(limits.router(engine))
-    made.include_router(schedules.router(engine))
-    made.include_router(dead_letters.router(engine, crowds))
+    serve(made, jobs.router(engine, guard, kept))
+    serve(made, acts.router(engine))
+    serve(made, bulk.router(crowds))
+    serve(made, audit.router(engine))
+    serve(made, openapi.router())
+    serve(made, flows.router(engine))
+    serve(made, queues.router(engine))
+    serve(made, limits.router(engine))
+    serve(made, schedules.router(engine))
+    serve(made, dead_letters.router(engine, crowds))
     made.state.hub = hub = Hub(engine)
-    made.include_router(streams.router(engine, hub))
+    serve(made, streams.router(engine, hub))
     if isinstance(identity, Identity):
-        made.include_router(identity_routes.router(engine, identity))
+        serve(made, identity_routes.router(engine, identity))
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
     made.state.metrics = shown = metrics.Metrics(engine, read_too, counted)
-    made.include_router(metrics.router(shown))
+    serve(made, metrics.router(shown))
     for name, routes in brought.items():
         for router in routes.routers:
-            made.include_router(router, tags=[name])
+            serve(made, router, tag=name)
     callers.check(made)
     idempotency.check(made)
     # FastAPI's own way to have a document of one's own.

@@ -19,7 +19,7 @@ from ulak.core.table import slot_name
 from ulak.engine.engine import Engine
 from ulak.errors import UnknownName
 from ulak.store.protocol import CountRow
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.schemas import Whole
 from ulak.web.texts import Name
 
@@ -140,7 +140,7 @@ class FlowDetail(BaseModel):
 
 def router(engine: Engine) -> APIRouter:
     """Make the routes that show an engine's flows."""
-    routes = APIRouter(tags=["flows"])
+    routes = guarded_router(tags=["flows"])
 
     @routes.get("/flows")
     def list_flows(principal: Caller) -> Whole[FlowShown]:

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 from ulak.engine.engine import Engine
 from ulak.errors import StoreError, UlakError
+from ulak.web.callers import guarded_router
 from ulak.web.problems import problem
 from ulak.web.schemas import Health
 
@@ -21,7 +22,7 @@ NOT_READY = "not-ready"
 
 def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
     """Make the health routes of an engine."""
-    routes = APIRouter(tags=["health"])
+    routes = guarded_router(tags=["health"])
     probe = StoreProbe(engine)
 
     @routes.head("/health/live", include_in_schema=False)

@@ -17,7 +17,7 @@ from ulak.auth.identity import Identity
 from ulak.auth.keys import OVERLAP, IssuedKey
 from ulak.auth.principal import ROLES, SCOPES
 from ulak.engine.engine import Engine
-from ulak.web.callers import SESSION, Caller
+from ulak.web.callers import SESSION, Caller, guarded_router
 from ulak.web.schemas import NO_NOTE, ActAsked, Body, Moment, Whole, problems
 from ulak.web.seen import actor_of
 from ulak.web.texts import LONGEST_SPAN_S, Note
@@ -165,7 +165,7 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
     def be_open() -> None:
         engine.open()
 
-    routes = APIRouter(tags=["identity"], dependencies=[Depends(be_open)])
+    routes = guarded_router(tags=["identity"], dependencies=[Depends(be_open)])
     _add_logins(routes, identity)
     _add_keys(routes, identity)
     _add_users(routes, identity)

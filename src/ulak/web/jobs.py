@@ -25,7 +25,7 @@ from ulak.idempotency.settings import IdempotencySettings
 from ulak.store.protocol import CountRow, JobFilter
 from ulak.web import schemas
 from ulak.web.answers import answer
-from ulak.web.callers import PRINCIPAL, Caller
+from ulak.web.callers import PRINCIPAL, Caller, guarded_router
 from ulak.web.conditions import Conditions
 from ulak.web.idempotency import EXECUTION, IdempotentRoute, idempotent_route
 from ulak.web.paging import USUAL_PAGE, PageSize, paged
@@ -110,7 +110,7 @@ class TrailQuery(schemas.Parameters):
 
 def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter:
     """Make the routes that submit and read an engine's jobs."""
-    routes = APIRouter(tags=["jobs"], route_class=IdempotentRoute)
+    routes = guarded_router(tags=["jobs"], route_class=IdempotentRoute)
     # A job and the record of its key are one commit where both are in one database.
     is_one_commit = guard.features.open_transactions
     once = idempotent_route(

@@ -12,7 +12,7 @@ from ulak.core.policy import Rate
 from ulak.engine import steering
 from ulak.engine.engine import Engine
 from ulak.store.flow_control import HEAVIEST
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.schemas import A_MOMENT, Body, Moment, Whole
 from ulak.web.seen import actor_of
 from ulak.web.texts import LONGEST_NAME, Name, Note, NoteQuery, Seconds, storable
@@ -116,7 +116,7 @@ class WeightShown(BaseModel):
 
 def router(engine: Engine) -> APIRouter:
     """Make the routes of an engine's limits, rates and weights."""
-    routes = APIRouter(tags=["limits"])
+    routes = guarded_router(tags=["limits"])
 
     @routes.get("/limits")
     def list_limits() -> Whole[LimitShown]:

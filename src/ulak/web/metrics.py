@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import Metric
 
 from ulak.engine.engine import Engine
+from ulak.web.callers import guarded_router
 from ulak.web.gauges import Brought, Gauges
 from ulak.web.instruments import Instruments
 from ulak.web.labels import Labels
@@ -77,7 +78,7 @@ class Scrapes:
 
 def router(metrics: Metrics) -> APIRouter:
     """Make the route that is scraped."""
-    routes = APIRouter(tags=["health"])
+    routes = guarded_router(tags=["health"])
     scrapes = Scrapes(metrics)
 
     @routes.get(

@@ -21,7 +21,7 @@ from ulak.idempotency.key import REPLAYED
 from ulak.web import docs_page, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
 from ulak.web.answers import answer
-from ulak.web.callers import ALIASES, SESSION
+from ulak.web.callers import ALIASES, SESSION, guarded_router
 from ulak.web.correlation import HEADER
 from ulak.web.examples import REF, example_of, resolved
 
@@ -123,7 +123,7 @@ def operations_of(document: Document) -> Iterator[tuple[str, str, Operation]]:
 
 def router() -> APIRouter:
     """Make the routes of the document and of the page that is made from it."""
-    routes = APIRouter(tags=["documents"])
+    routes = guarded_router(tags=["documents"])
 
     @routes.get("/openapi.json", response_model=dict[str, Any])
     async def openapi(request: Request) -> Response:

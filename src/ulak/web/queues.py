@@ -17,7 +17,7 @@ from ulak.engine import steering
 from ulak.engine.engine import Engine
 from ulak.store.flow_control import QUEUE
 from ulak.store.protocol import WorkerRow
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.schemas import A_MOMENT, NO_NOTE, ActAsked, Body, Moment, Whole
 from ulak.web.seen import actor_of
 from ulak.web.texts import Name, Note, NoteQuery, Seconds, Time
@@ -102,7 +102,7 @@ class WorkerShown(BaseModel):
 
 def router(engine: Engine) -> APIRouter:
     """Make the routes of an engine's queues, pauses and workers."""
-    routes = APIRouter(tags=["queues"])
+    routes = guarded_router(tags=["queues"])
 
     @routes.get("/queues")
     def list_queues() -> Whole[QueueShown]:

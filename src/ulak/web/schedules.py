@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.engine.engine import Engine
 from ulak.engine.scheduling import Schedule, ScheduleTick
-from ulak.web.callers import Caller
+from ulak.web.callers import Caller, guarded_router
 from ulak.web.paging import USUAL_PAGE, PageSize, paged
 from ulak.web.schemas import (
     A_JOB,
@@ -83,7 +83,7 @@ class TicksQuery(Parameters):
 
 def router(engine: Engine) -> APIRouter:
     """Make the routes of an engine's schedules."""
-    routes = APIRouter(tags=["schedules"])
+    routes = guarded_router(tags=["schedules"])
 
     def shown(schedule: Schedule) -> ScheduleShown:
         last = engine.ticks(schedule.name, limit=1)

@@ -21,7 +21,7 @@ from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import Forbidden, JobNotFound, StoreError, Unauthenticated
 from ulak.ids import from_text
-from ulak.web.callers import Caller, caller
+from ulak.web.callers import Caller, caller, guarded_router
 from ulak.web.conditions import Conditions
 from ulak.web.frames import ALIVE, MEDIA_TYPE, frame, opening
 from ulak.web.hub import Hub
@@ -154,7 +154,7 @@ class EventStream(Response):
 
 def router(engine: Engine, hub: Hub) -> APIRouter:
     """Make the routes that let an engine's jobs be watched."""
-    routes = APIRouter(tags=["events"])
+    routes = guarded_router(tags=["events"])
 
     @routes.get("/jobs/{id}/events", status_code=200, response_class=EventStream, responses=STREAM)
     async def watch_job(

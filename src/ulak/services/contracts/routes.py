@@ -6,7 +6,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION, Principal
@@ -20,7 +20,7 @@ from ulak.services.contracts.ledger import Subject, Wanted
 from ulak.services.contracts.outbox.deciding import Decider
 from ulak.services.contracts.proofs import document_of
 from ulak.services.contracts.tables import LONGEST_NAME, written
-from ulak.web import PUBLIC, Access, Caller, Routes
+from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer
 from ulak.web.health import StoreProbe
 from ulak.web.schemas import problems
@@ -70,7 +70,7 @@ class ProofsQuery(BaseModel):
 
 def routes_of(engine: Engine, contracts: Decider) -> Routes:
     """Make the routes, and the lines that say who may call each."""
-    router = APIRouter()
+    router = guarded_router()
     probe = StoreProbe(engine)
 
     # Whatever asks the store is not async: the store is synchronous, so FastAPI runs it in

@@ -28,6 +28,7 @@ from ulak.services.pdf.totals import (
     Figures,
     Totals,
 )
+from ulak.web import guarded_router
 from ulak.web.answers import answer
 from ulak.web.problems import problem
 
@@ -63,7 +64,7 @@ class Versions(BaseModel):
 
 def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> APIRouter:
     """Make the routes of readiness and version."""
-    routes = APIRouter(route_class=PdfRoute)
+    routes = guarded_router(route_class=PdfRoute)
     reader = Reader(at_once=1, patience_s=PATIENCE_S)
 
     async def storage() -> str:

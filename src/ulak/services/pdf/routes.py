@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +56,7 @@ from ulak.services.pdf.readiness import readiness_router
 from ulak.services.pdf.sealing import Sealing, sealing_of
 from ulak.services.pdf.waiting import Waiting
 from ulak.services.pdf.worker import TemplateSource
-from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes
+from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer
 from ulak.web.correlation import correlation_id
 from ulak.web.idempotency import idempotent_route
@@ -162,7 +164,7 @@ def make_routes(
                 str(error), status=503, error_code=error.code, retry_after_s=error.retry_after_s
             ).answer(request)
 
-    routes = APIRouter(route_class=answering(unavailable))
+    routes = guarded_router(route_class=answering(unavailable))
     _add_creating(routes, accepting, guard, kept, pacing)
     add_batches(
         routes, Batches(accepting, pacing, metrics.count_unavailable),
@@ -456,6 +458,11 @@ def accepts(said: str, kind: str) -> bool:
 
 def _schema_of(model: type[PdfJobRequest]) -> dict[str, Any]:
     """Describe a body for the OpenAPI document, which cannot see that a dependency reads one."""
+    return copy.deepcopy(_read_schema(model))
+
+
+@functools.cache  # a quarter of the time in which these routes are made
+def _read_schema(model: type[PdfJobRequest]) -> dict[str, Any]:
     schema = model.model_json_schema()
     inner = schema.pop("$defs", {})
     options = inner["PdfRenderOptions"]

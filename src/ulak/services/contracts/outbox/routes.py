@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel, Field
@@ -16,7 +16,7 @@ from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.figures import Figures, Limits
 from ulak.services.contracts.outbox.metrics import metrics_of
 from ulak.services.contracts.outbox.tables import Tables
-from ulak.web import Access, Routes
+from ulak.web import Access, Routes, guarded_router
 from ulak.web.problems import problem
 
 NOT_READY: Final = "outbox-not-ready"
@@ -38,7 +38,7 @@ class OutboxReady(BaseModel):
 
 def routes_of(tables: Tables, limits: Limits) -> Routes:
     """Make the route of readiness, and what is scraped."""
-    router = APIRouter()
+    router = guarded_router()
 
     @router.get("/v1/outbox/ready", response_model=OutboxReady)
     def ready(request: Request) -> JSONResponse:
