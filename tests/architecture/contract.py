@@ -362,7 +362,11 @@ def _texts(source: Path, path: Path) -> Iterator[tuple[str, str, int]]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".sql":
         without_comments = re.sub(r"--[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
-        yield path.relative_to(source).as_posix(), without_comments, 1
+        line = 1
+        for statement in without_comments.split(";"):
+            begin = line + statement[: -len(statement.lstrip()) or None].count("\n")
+            yield path.relative_to(source).as_posix(), statement, begin
+            line += statement.count("\n")
         return
     if not _MAYBE_SQL.search(text):
         return  # parsing is what takes time
