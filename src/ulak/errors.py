@@ -37,6 +37,38 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+__all__ = [
+    "AnswerNotStored",
+    "ArtifactError",
+    "ArtifactMissing",
+    "ArtifactUnreadable",
+    "ArtifactWriteFailed",
+    "BadInput",
+    "BadKey",
+    "ClaimLost",
+    "Contended",
+    "FlowError",
+    "Forbidden",
+    "GuardUnavailable",
+    "IdempotencyConflict",
+    "IdempotencyError",
+    "InProgress",
+    "JobNotFound",
+    "KeyTaken",
+    "NotFound",
+    "NotSupported",
+    "Overloaded",
+    "Refused",
+    "ResultNotReady",
+    "StaleJob",
+    "StoreError",
+    "TransitionNotAllowed",
+    "UlakError",
+    "Unauthenticated",
+    "UnknownName",
+    "UnknownOutcome",
+]
+
 
 class UlakError(Exception):
     """The root of the tree; catching it catches everything ulak raises on purpose."""

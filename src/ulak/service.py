@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from ulak.web.services import Routes
 
+__all__ = ["Condition", "Service", "attach", "get_service"]
+
 GROUP: Final = "ulak.services"
 
 

@@ -19,6 +19,8 @@ from ulak.auth.tokens import SHORTEST_SECRET, is_token
 from ulak.errors import BadInput, Unauthenticated
 from ulak.store.urls import without_password
 
+__all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable"]
+
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
 HIGHEST_PORT = 65535

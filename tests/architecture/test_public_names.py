@@ -1,4 +1,4 @@
-"""The public names are few, typed, documented, and those of docs/reference/api.md."""
+"""The public names are few, typed, documented, and those of docs/reference/."""
 
 import inspect
 import re
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import ulak
+from tests.architecture.contract import PUBLIC, public_names
 
-API = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+API = REFERENCE / "api.md"
 MOST_NAMES = 30
 
 
@@ -40,6 +42,15 @@ def test_there_are_few_public_names() -> None:
 
 def test_the_reference_describes_exactly_the_public_names() -> None:
     assert sorted(documented()) == sorted(ulak.__all__)
+
+
+@pytest.mark.parametrize("module", [name for name in PUBLIC if name != "ulak"])
+def test_the_reference_describes_exactly_the_names_for_services(module: str) -> None:
+    page = (REFERENCE / "services.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## `{module}`\n")[2].partition("\n## ")[0]
+    described = re.findall(r"^\| `(\w+)` \| \S", section, re.M)
+    elsewhere = ulak.__all__ if module == "ulak.errors" else ()  # described in api.md
+    assert described == sorted(set(public_names(module) or ()) - set(elsewhere))
 
 
 @pytest.mark.parametrize("name", ulak.__all__)

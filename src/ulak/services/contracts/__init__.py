@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.service import Service
 from ulak.settings import Settings
 

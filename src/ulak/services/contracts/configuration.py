@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.services.contracts import tables
 from ulak.services.contracts.contracts import TRANSITION, Contracts, OnChange
 from ulak.settings import read_variables

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, Refused, StoreError
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
 from ulak.services.contracts import answers, rules, verification

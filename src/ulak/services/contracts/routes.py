@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION, Principal
+from ulak import Engine
+from ulak.auth import Principal
+from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.clock import rfc3339, to_datetime
-from ulak.engine.engine import Engine
 from ulak.errors import Forbidden, NotFound, StoreError
 from ulak.idempotency.key import HEADER, REPLAYED
 from ulak.services.contracts import models

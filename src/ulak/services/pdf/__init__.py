@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.service import Condition, Service
 from ulak.settings import Settings
 

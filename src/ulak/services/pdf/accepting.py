@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fastapi import Response
 
-from ulak.auth.principal import Principal
+from ulak.auth import Principal
 from ulak.errors import BadInput, NotSupported, Overloaded, StaleJob
 from ulak.idempotency import fingerprint
 from ulak.services.pdf.bodies import PdfJobRequest, bad_output, bad_page, output_of, page_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NoReturn
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.engine.taking import Attempt
 from ulak.errors import KeyTaken, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition

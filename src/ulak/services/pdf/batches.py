@@ -10,7 +10,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.auth.principal import PDF_RENDER, Principal
+from ulak.auth import Principal
+from ulak.auth.principal import PDF_RENDER
 from ulak.clock import rfc3339
 from ulak.services.pdf.accepting import Accepting, Refused
 from ulak.services.pdf.bodies import PdfJobRequest, read_body, read_request

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.errors import JobNotFound
 from ulak.ids import from_text
 from ulak.services.pdf.flow import flow_of

@@ -20,12 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from ulak import Backoff, Engine, Flow, Lifecycle, Run
 from ulak.clock import Clock
-from ulak.core.flow import Flow
-from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff
-from ulak.core.run import Run
-from ulak.engine.engine import Engine
 from ulak.errors import JobNotFound, UlakError
 from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.document import UrlBlocked

@@ -12,20 +12,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.clock import to_datetime
-from ulak.core.flow import Flow
-from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Limit
-from ulak.core.run import Run
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job
 from ulak.errors import ArtifactError, BadInput, JobNotFound
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.flow import FLOW, STATUSES
 from ulak.services.pdf.jobs import A_PAGE, CLEAN_UP, InvalidTransition, PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import totals_of
-from ulak.store.protocol import JobFilter
 
 log = logging.getLogger("ulak.pdf")
 

@@ -146,10 +146,10 @@ async def _open_weasyprint(config: PdfRenderConfig, fetcher: Fetcher) -> AsyncIt
 
 def _storage_of(config: PdfRenderConfig) -> StorageBackend:
     if config.storage_backend == "s3":
-        from ulak.artifacts.s3 import S3Storage
+        from ulak.artifacts import S3Storage
 
         return S3Storage.from_settings(config.s3)
-    from ulak.artifacts.local import LocalStorage
+    from ulak.artifacts import LocalStorage
 
     return LocalStorage(config.artifact_dir)
 

@@ -11,9 +11,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from ulak import Engine
 from ulak.clock import micros
 from ulak.core.job import queue_of
-from ulak.engine.engine import Engine
 from ulak.errors import UlakError
 from ulak.services.pdf.flow import QUEUE
 from ulak.services.pdf.model import PdfError, PdfErrorCode

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
+from ulak import Backoff, Dedup, Engine, Flow, Lifecycle, Limit, Run
 from ulak.core import event as kinds
-from ulak.core.flow import Flow
 from ulak.core.keys import short_key
-from ulak.core.lifecycle import Lifecycle
-from ulak.core.policy import Backoff, Dedup, Limit
-from ulak.core.run import Run
-from ulak.engine.engine import Engine
 from ulak.engine.view import TrailEvent
 from ulak.errors import FlowError
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, TransientPdfError

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from ulak.auth.principal import ADMIN, PDF_READ, PDF_RENDER, Principal
+from ulak.auth import ADMIN, Principal
+from ulak.auth.principal import PDF_READ, PDF_RENDER
 from ulak.errors import BadInput
 from ulak.services.pdf.bodies import PdfJobPage, PdfJobStatusResponse, status_document
 from ulak.services.pdf.envelope import JOB_ENDED, VALIDATION_ERROR, Refusal

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from ulak import Engine, JobFilter
 from ulak.clock import to_datetime
 from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
-from ulak.engine.engine import Engine
 from ulak.errors import BadInput, JobNotFound, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
 from ulak.ids import from_text
@@ -30,7 +30,6 @@ from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, submitting_of
 from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
 from ulak.services.pdf.views import report_of, view_of, view_of_new
-from ulak.store.protocol import JobFilter
 
 log = logging.getLogger("ulak.pdf")
 

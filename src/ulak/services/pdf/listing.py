@@ -13,15 +13,14 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from ulak import Engine, JobFilter
 from ulak.clock import Instant, to_instant
-from ulak.engine.engine import Engine
 from ulak.errors import BadInput, JobNotFound
 from ulak.ids import from_text
 from ulak.services.pdf.flow import FLOW, STATUSES
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
-from ulak.store.protocol import JobFilter
 from ulak.tables import Tables
 
 # So many places of a list are read at once; most pages are smaller.

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.services.pdf import counting
 from ulak.services.pdf.callbacks import FLOW as CALLBACKS
 from ulak.services.pdf.callbacks import STATES as CALLBACK_STATES

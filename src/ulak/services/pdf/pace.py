@@ -15,8 +15,8 @@ from datetime import timedelta
 from statistics import fmean
 from typing import Final, Protocol
 
+from ulak import Engine, JobFilter
 from ulak.clock import micros, to_datetime
-from ulak.engine.engine import Engine
 from ulak.errors import StoreError
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
@@ -24,7 +24,6 @@ from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import Totals
-from ulak.store.protocol import JobFilter
 from ulak.tables import Tables
 
 SOONEST_S: Final = 1

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from ulak import settings, wiring
-from ulak.artifacts.signing import LINK_LIFE, PURPOSE, DownloadLinks
-from ulak.auth.principal import ADMIN, PDF_READ, PDF_RENDER, Principal
+from ulak import Engine, settings, wiring
+from ulak.artifacts import DownloadLinks
+from ulak.artifacts.signing import LINK_LIFE, PURPOSE
+from ulak.auth import ADMIN, Principal
+from ulak.auth.principal import PDF_READ, PDF_RENDER
 from ulak.clock import rfc3339
-from ulak.engine.engine import Engine
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings

@@ -23,7 +23,7 @@ from ulak.services.pdf.output_reading import read_output
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-    from ulak.engine.engine import Engine
+    from ulak import Engine
     from ulak.settings import Settings
 
 PURPOSES: Final = ("pdf passwords, first half", "pdf passwords, second half")

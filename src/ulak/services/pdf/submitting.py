@@ -9,16 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Protocol
 
+from ulak import Engine, Job, JobFilter
 from ulak.core.intake import NORMAL
 from ulak.core.job import lane_for
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job
 from ulak.errors import Overloaded, UlakError
 from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of, tenant_key
 from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
-from ulak.store.protocol import JobFilter
 from ulak.tables import Tables
 
 _QUEUED: Final = str(PdfJobStatus.QUEUED)

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
+from ulak import Engine
 from ulak.clock import Clock, Instant, to_datetime, to_instant
-from ulak.engine.engine import Engine
 from ulak.services.pdf.flow import flow_of
 from ulak.services.pdf.schema import SCHEMA
 from ulak.tables import Tables

@@ -16,17 +16,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
+from ulak import Engine, Job, JobFilter
 from ulak.clock import Instant, micros, to_datetime, to_instant
 from ulak.core import event as kinds
 from ulak.core.job import Event
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job, TrailEvent, event_view
+from ulak.engine.view import TrailEvent, event_view
 from ulak.errors import ResultNotReady
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
 from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
-from ulak.store.protocol import JobFilter
 from ulak.tables import Tables
 
 # So many events are counted in one transaction: on SQLite nobody else writes meanwhile.

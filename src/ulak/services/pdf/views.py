@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from ulak import Engine, Job
 from ulak.clock import to_datetime
 from ulak.core.job import JobRow
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job, TrailEvent
+from ulak.engine.view import TrailEvent
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
 from ulak.services.pdf.flow import STATUSES, entries_of

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.errors import JobNotFound
 
 LONGEST_WAIT_S: Final = 60

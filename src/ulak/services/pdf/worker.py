@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job
+from ulak import Engine, Job
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Renderer, Times

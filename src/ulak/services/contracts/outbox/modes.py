@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.outbox.deciding import Decider, RemoteContracts
 from ulak.services.contracts.outbox.figures import Limits

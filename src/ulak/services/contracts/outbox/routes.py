@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel, Field
 
-from ulak.auth.principal import METRICS_READ
+from ulak.auth import METRICS_READ
 from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.figures import Figures, Limits
 from ulak.services.contracts.outbox.metrics import metrics_of

@@ -9,7 +9,8 @@ from typing import Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
-from ulak.idempotency.scope import TTL, Scope
+from ulak.idempotency import Scope
+from ulak.idempotency.scope import TTL
 from ulak.services.contracts.outbox.events import KEY_PREFIX
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.settings import read_variables

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ulak.engine.engine import Engine
+from ulak import Engine
 from ulak.services.contracts.outbox.dispatcher import Dispatcher
 from ulak.services.contracts.outbox.events import KEY_PREFIX, StatusChange, write
 from ulak.services.contracts.outbox.remote import Remote

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ulak import tables
+from ulak import Engine, tables
 from ulak.clock import Instant
-from ulak.engine.engine import Engine
 from ulak.services.contracts.schema import SCHEMA
 from ulak.tables import Database, Row
 
