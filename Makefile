@@ -55,8 +55,11 @@ test: setup servers browser weasyprint ## everything CI checks
 pytest: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-soak: setup servers browser ## kill workers for a long time and count what was lost (STORE=postgres)
+soak: setup servers browser weasyprint ## what takes long: kills without end (STORE=postgres), all sampled tests, mutants, a bare Debian
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal --whole -m "sampled or sized"
+	$(BIN)/python -m tests.tools.mutate --seed $(or $(SEED),1) --count 60
+	bash scripts/rehearse.sh
 
 bench: setup servers browser ## measure speed
 	$(BIN)/python -m bench

@@ -3,4 +3,11 @@
 And what every test must keep: secrets.
 """
 
+import os
+
 pytest_plugins = ["tests.shows", "tests.sampling", "tests.secrets_watch", "tests.servers"]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return three processes for two cores: a third of a test's time is waiting for children."""
+    return (os.cpu_count() or 1) * 3 // 2 or 1

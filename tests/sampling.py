@@ -1,8 +1,8 @@
 """Tests of which every run takes a part, and `make soak` takes all.
 
 A test marked `sampled` repeats what other tests show, on one more store or with one more seed. A
-run draws a tenth of these tests and prints its seed; `--sample-seed N` draws the same tests again,
-and `--whole` runs all of them.
+run draws a tenth of these tests and prints its seed; `--sample-seed N` draws the same tests again.
+A test that takes the fixture `sized` does a part of its work. `--whole` runs all of both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Final
 import pytest
 
 MARKER: Final = "sampled"
+SIZED: Final = "sized"
 SHARE: Final = 0.1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run every test that is marked `sampled`")
+    parser.addoption("--whole", action="store_true", help="run all of what is sampled or sized")
     parser.addoption(
         "--sample-seed", type=int, help="which tenth of the sampled tests runs (default: the day)"
     )
@@ -29,6 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Options travel to the workers of xdist, so that a run over midnight draws once.
     if config.option.sample_seed is None:
         config.option.sample_seed = datetime.now(UTC).date().toordinal()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if SIZED in getattr(item, "fixturenames", ()):
+        item.add_marker(SIZED)
 
 
 @pytest.fixture
