@@ -40,9 +40,12 @@ follow_pip() {
     while read -r first name rest; do
         case $first in
             Ignoring) total=$((total - 1)) ;;
-            Collecting | Requirement)
+            # "Collecting NAME==1", "Processing ./NAME-1.whl", "Requirement already satisfied: NAME==1"
+            Collecting | Processing | Requirement)
                 count=$((count + 1))
-                [ ! -t 1 ] || printf '\rsetup: %d of %d  %-40.40s' "$count" "$total" "${name%%==*}"
+                [ "$first" != Requirement ] || name=${rest#satisfied: }
+                name=${name%% *} name=${name##*/} name=${name%%[=-][=0-9]*}
+                [ ! -t 1 ] || printf '\rsetup: %d of %d  %-40.40s' "$count" "$total" "$name"
                 ;;
             Installing)
                 [ ! -t 1 ] || printf '\r%-70s\r' ""

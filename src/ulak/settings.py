@@ -92,7 +92,10 @@ class Settings:
     def link_command(self, address: str, *, name: str = "ulak") -> str:
         """Return the line that prints a link to log in at this address."""
         is_usual = address == Settings().address
-        return self.command("link" if is_usual else f"link --address {quote(address)}", name=name)
+        words = "link" if is_usual else f"link --address {quote(address)}"
+        # An app tells which store it is; a service is named only where nothing else does.
+        needed = {k: source for k, source in self.sources.items() if k != "service" or not self.app}
+        return replace(self, sources=needed).command(words, name=name)
 
     def shown(self, name: str) -> Any:
         """Answer a setting as it may be printed: of a secret, only whether it is set."""

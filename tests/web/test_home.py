@@ -22,7 +22,7 @@ PATHS = {
 @pytest.fixture
 def shown(engine):
     """An application as `ulak up shop:engine` makes it."""
-    platform = Settings(secret=SECRET).override(COMMAND_LINE, app="shop:engine")
+    platform = Settings(secret=SECRET).override(COMMAND_LINE, app="shop:engine", service="pdf")
     identity = Identity(engine.store, secret=SECRET)
     return ulak.web.app(engine, identity=identity, platform=platform)
 
@@ -35,7 +35,8 @@ def test_a_program_gets_an_index_of_links(ask, shown):
     answer = ask(shown, "/")
     assert answer.status_code == 200
     assert answer.json() == {
-        "name": "ulak", "version": ulak.__version__, "program": "shop:engine", "links": PATHS,
+        "name": "ulak", "version": ulak.__version__, "program": "shop:engine with pdf",
+        "links": PATHS,
     }  # fmt: skip
     assert answer.headers["vary"] == "Accept"
     assert ask(shown, "/", method="HEAD").status_code == 200
@@ -48,9 +49,9 @@ def test_a_browser_gets_a_page_that_says_what_this_is_and_where_to_log_in(ask, s
     assert answer.headers["vary"] == "Accept"
     page = answer.text
     assert f"ulak <small>{ulak.__version__}</small>" in page
-    assert "Serves <code>shop:engine</code>" in page
+    assert "This server runs <code>shop:engine</code>, <code>pdf</code>." in page
     assert "<pre>ulak link --address http://ulak -a shop:engine</pre>" in page
-    assert "It works once, within 10 minutes" in page
+    assert "A link works once, within 10 minutes" in page
     assert links(page) == list(PATHS.values())
     assert SECRET not in page
 
@@ -85,7 +86,7 @@ def test_where_links_log_nobody_in_none_is_offered(ask, engine, identity):
     assert links(page) == list(PATHS.values())
     assert "Log in" not in page
     assert "ulak link" not in page
-    assert "Serves" not in page
+    assert "This server runs" not in page
 
 
 @pytest.mark.parametrize(

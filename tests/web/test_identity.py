@@ -215,7 +215,7 @@ def test_a_browser_that_opens_a_dead_link_gets_a_page_with_the_command(site):
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.headers["cache-control"] == "no-store"
         assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert f"This link {why}; <code>ulak link</code> prints another." in answer.text
+        assert f"This link {why}; <code>ulak link</code> prints another:" in answer.text
         assert "<pre>ulak link --address http://ulak</pre>" in answer.text
         assert code not in answer.text
         assert "set-cookie" not in answer.headers

@@ -60,7 +60,7 @@ def router(platform: Settings, *, has_links: bool) -> APIRouter:
         root = request.scope.get("root_path", "")
         if prefers_html(request):
             login = how_to_log_in(request, platform) if has_links else ""
-            return respond(_home(platform.program, root, login), headers=HEADERS)
+            return respond(_home(platform, root, login), headers=HEADERS)
         links = {name: root + path for name, (_, path, _) in PLACES.items()}
         document = {"name": "ulak", "version": ulak.__version__, "program": platform.program}
         return answer({**document, "links": links}, headers=HEADERS)
@@ -69,16 +69,20 @@ def router(platform: Settings, *, has_links: bool) -> APIRouter:
 
 
 def how_to_log_in(request: Request, platform: Settings) -> str:
-    """Return HTML that says how a person gets a link, with the command for this very address."""
+    """Return HTML with the command that prints a link to this very address."""
     command = platform.link_command(address_in(request))
-    return f"""<p>Where the server runs, print a link and open it here:</p>
-<pre>{escape(command)}</pre>
-<p class="faint">It works once, within {LINK_LIFE_TEXT}. A program sends a key instead:
+    return f"""<pre>{escape(command)}</pre>
+<p class="faint">A link works once, within {LINK_LIFE_TEXT}. A program sends a key instead:
 <code>ulak keys create NAME --role service</code></p>"""
 
 
-def _home(program: str, root: str, login: str) -> str:
-    served = f"<p>Serves <code>{escape(program)}</code>.</p>" if program else ""
+def _home(platform: Settings, root: str, login: str) -> str:
+    names = [f"<code>{escape(name)}</code>" for name in (platform.app, *platform.services) if name]
+    served = f"<p>This server runs {', '.join(names)}.</p>" if names else ""
+    if login:
+        login = f"""<h2>Log in</h2>
+<p>Open the link that the server printed when it started, or print another where it runs:</p>
+{login}"""
     rows = "".join(
         f'<tr><td><a href="{escape(root + path)}">{name}</a></td><td>{prose(about)}</td></tr>'
         for name, path, about in PLACES.values()
@@ -88,7 +92,7 @@ def _home(program: str, root: str, login: str) -> str:
         f"""<h1>ulak <small>{escape(ulak.__version__)}</small></h1>
 <p>{ABOUT}</p>
 {served}
-{f"<h2>Log in</h2>{login}" if login else ""}
+{login}
 <h2>Look around</h2>
 <table>{rows}</table>""",
     )

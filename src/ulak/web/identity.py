@@ -246,9 +246,7 @@ def _dead_link(refusal: Unauthenticated, login: str) -> HTMLResponse:
     said = str(refusal)
     sentence = prose(said[:1].upper() + said[1:])
     return respond(
-        page(
-            "ulak: log in again", f"<h1>This link does not log in</h1>\n<p>{sentence}.</p>\n{login}"
-        ),
+        page("ulak: log in", f"<h1>This link does not work</h1>\n<p>{sentence}:</p>\n{login}"),
         401,
         {**NO_STORE, "WWW-Authenticate": challenge(refusal.reason)},
     )

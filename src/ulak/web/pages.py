@@ -35,7 +35,7 @@ NARROW: Final = """
 body { max-width: 40rem; margin-top: 12vh }
 h1 small { font-weight: 400; font-size: 1rem; color: var(--faint) }
 h2 { font-size: 1.1rem; margin-top: 2rem }
-td:last-child { color: var(--faint); padding-right: 0 } td:first-child { width: 9rem }
+td:last-child { color: var(--faint); padding-right: 0 } td:first-child { width: 7rem }
 pre { white-space: pre-wrap; overflow-wrap: anywhere }
 .faint { color: var(--faint) }
 """
