@@ -15,7 +15,7 @@ help: ## print this help
 setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
-	PYTHON="$(PYTHON)" bash scripts/setup.sh
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 	@touch $@
 
 servers: ## install what tests and benchmarks start for themselves, if it is missing
@@ -27,7 +27,9 @@ browser: setup ## install Chromium and its fonts, if they are missing
 weasyprint: setup ## install the libraries of WeasyPrint, if they are missing
 	@bash scripts/weasyprint.sh
 
-run: setup browser ## start the example application with PDF rendering
+run: setup ## start the example application, with PDF rendering where Chromium can be had
+	@bash scripts/browser.sh || echo "run: starting without Chromium: PDF jobs fail until" \
+		"'make browser' has installed it; everything else works"
 	PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
 		$(BIN)/ulak up examples.demo:engine --service pdf
 

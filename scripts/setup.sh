@@ -33,6 +33,28 @@ install_venv_module() {
     fi
 }
 
+# Say how far pip is: one line for each step, and at a terminal the packages counted in place.
+follow_pip() {
+    local total=$1 count=0 first name rest
+    echo "setup: downloading $total packages into .venv; with the next step about two minutes"
+    while read -r first name rest; do
+        case $first in
+            Ignoring) total=$((total - 1)) ;;
+            # "Collecting NAME==1", "Processing ./NAME-1.whl", "Requirement already satisfied: NAME==1"
+            Collecting | Processing | Requirement)
+                count=$((count + 1))
+                [ "$first" != Requirement ] || name=${rest#satisfied: }
+                name=${name%% *} name=${name##*/} name=${name%%[=-][=0-9]*}
+                [ ! -t 1 ] || printf '\rsetup: %d of %d  %-40.40s' "$count" "$total" "$name"
+                ;;
+            Installing)
+                [ ! -t 1 ] || printf '\r%-70s\r' ""
+                echo "setup: installing $count packages"
+                ;;
+        esac
+    done
+}
+
 python=$(find_python)
 
 # ensurepip is what Debian leaves out; venv alone imports and then fails half way.
@@ -45,6 +67,8 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear .venv
 fi
 
-pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
-"${pip[@]}" install --require-hashes -r requirements.lock
-"${pip[@]}" install --no-deps --no-build-isolation -e .
+pip=(.venv/bin/python -m pip --disable-pip-version-check)
+PYTHONUNBUFFERED=1 "${pip[@]}" install --progress-bar off --require-hashes -r requirements.lock \
+    | follow_pip "$(grep -c '^[a-zA-Z0-9].*==' requirements.lock)"
+"${pip[@]}" --quiet install --no-deps --no-build-isolation -e .
+echo "setup: done; '. .venv/bin/activate' puts ulak on your path"

@@ -37,6 +37,8 @@ class Condition:
     """For each of its variables the value in force, as it may be printed, and where it is from."""
     notes: Sequence[str] = ()
     """What is missing or weaker here, and how to mend it, a sentence or two each."""
+    missing: Sequence[str] = ()
+    """What keeps it from working here, what that costs and how to mend it: `ulak up` says it."""
 
 
 @dataclass(frozen=True, slots=True)

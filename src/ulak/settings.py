@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from ulak.auth import secrets
@@ -24,6 +25,8 @@ __all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable"]
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
 HIGHEST_PORT = 65535
+COMMAND_LINE: Final = "command line"
+"""The source of a setting that was typed."""
 
 SECRETS: Final = frozenset({"secret", "admin_key"})
 """Settings whose values nobody is shown, and that no file of a project may hold."""
@@ -75,6 +78,26 @@ class Settings:
         """What is run, for people: the app, and the services."""
         services = ", ".join(self.services)
         return " with ".join(filter(None, (self.app, services)))
+
+    @property
+    def address(self) -> str:
+        """The URL at which `ulak up` serves with these settings."""
+        return http_address(self.host, self.port)
+
+    def command(self, words: str, *, name: str = "ulak") -> str:
+        """Return a line to type that runs a command about this same program."""
+        typed = {setting for setting, source in self.sources.items() if source == COMMAND_LINE}
+        service = f"{variable('service')}={self.service} " if "service" in typed else ""
+        app = f" -a {self.app}" if "app" in typed else ""
+        return f"{service}{name} {words}{app}"
+
+    def link_command(self, address: str, *, name: str = "ulak") -> str:
+        """Return the line that prints a link to log in at this address."""
+        is_usual = address == Settings().address
+        words = "link" if is_usual else f"link --address {quote(address)}"
+        # An app tells which store it is; a service is named only where nothing else does.
+        needed = {k: source for k, source in self.sources.items() if k != "service" or not self.app}
+        return replace(self, sources=needed).command(words, name=name)
 
     def shown(self, name: str) -> Any:
         """Answer a setting as it may be printed: of a secret, only whether it is set."""
@@ -162,6 +185,11 @@ def read_variables(
     if wrong:
         raise BadInput("; ".join(wrong))
     return found
+
+
+def http_address(host: str, port: int) -> str:
+    """Return the URL of a host and a port, an IPv6 address in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def variable(name: str) -> str:

@@ -70,6 +70,9 @@ def test_up_serves_works_and_drains(shop):
     job = shop.submit("greet", "ada")
     with running(shop, "up", "shop:engine", "--port", "0") as process:
         base = address(greeting(process))
+        home = httpx.get(f"{base}/", headers={"Accept": "text/html"}).text
+        assert "This server runs <code>shop:engine</code>." in home
+        assert f"ulak link --address {base} -a shop:engine" in home
         ready = httpx.get(f"{base}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
         until(lambda: state(shop, job) == "done")
@@ -89,14 +92,22 @@ def test_up_serves_works_and_drains(shop):
 
 def test_up_prints_a_link_that_logs_in_once(shop):
     with running(shop, "up", "shop:engine", "--port", "0") as process:
-        link = re.search(r"http://\S+/auth/link\?code=\S+", greeting(process))[0]
+        said = greeting(process)
+        link = re.search(r"(http://\S+/auth/link\?code=\S+)  \(once, within 10 minutes\)\n", said)[
+            1
+        ]
         with httpx.Client() as browser:
             landed = browser.get(link)
             docs = browser.get(landed.url.join(re.search(r'href="(.+?)"', landed.text)[1]))
             assert (docs.status_code, docs.url.path) == (200, "/docs")
             me = browser.get(landed.url.join("/auth/me")).json()
             assert me["roles"] == ["admin"]
-        assert httpx.get(link).status_code == 401
+        refused = httpx.get(link)
+        assert (refused.status_code, "`ulak link`" in refused.json()["detail"]) == (401, True)
+        typed = re.search(r"python -m ulak (link .+)", said)[1]
+        assert typed == f"link --address {address(said)} -a shop:engine"
+        another = shop.run(*typed.split()).out.strip()
+        assert httpx.get(another).status_code == 200
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

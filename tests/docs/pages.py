@@ -53,6 +53,18 @@ def program_of(page: Path) -> str:
     return "\n\n".join(b[3] or b[2] for b in blocks if b[3] is not None or b[1] == "python")
 
 
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """The Python blocks that a reader sees, each with what the page says that it prints."""
+    found: list[tuple[str, str]] = []
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if block[1] == "python":
+            found.append((block[2], ""))
+        elif block[1] == "output" and found:
+            code, said = found.pop()
+            found.append((code, said + block[2]))
+    return found
+
+
 def output_of(page: Path) -> str | None:
     """What the page says that its program prints, or None when it says nothing."""
     blocks = BLOCK.finditer(page.read_text(encoding="utf-8"))

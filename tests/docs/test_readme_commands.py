@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.docs.pages import BLOCK, ROOT, diagrams_of
+from tests.docs.pages import BLOCK, ROOT, blocks_of, diagrams_of
 
 README = ROOT / "README.md"
 PATIENCE_S = 30
@@ -20,8 +20,7 @@ SUBMIT = "import app; print(app.engine.submit(app.send_welcome, 42).id)"
 
 
 def python_blocks() -> list[str]:
-    blocks = BLOCK.finditer(README.read_text(encoding="utf-8"))
-    return [block[2] for block in blocks if block[1] == "python"]
+    return [code for code, _ in blocks_of(README)]
 
 
 def ulak(folder: Path, *arguments: str) -> str:
@@ -65,7 +64,7 @@ def test_the_smallest_program_without_its_last_four_lines_is_run_by_a_worker(
 
 def test_the_picture_is_what_the_command_draws(tmp_path: Path) -> None:
     declared = python_blocks()[1].partition("\nwith engine")[0]
-    (tmp_path / "shop.py").write_text(f"import ulak\n{declared}\n", encoding="utf-8")
+    (tmp_path / "shop.py").write_text(f"{declared}\n", encoding="utf-8")
     ((name, drawn),) = diagrams_of(README)
     assert ulak(tmp_path, "flows", "--mermaid", name, "-a", "shop:engine") == drawn
 

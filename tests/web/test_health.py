@@ -15,6 +15,21 @@ def test_a_process_that_answers_is_live(engine, ask):
     assert ask(app, "/health/live", method="HEAD").status_code == 200
 
 
+def test_health_alone_says_that_it_lives_and_names_the_two_probes(engine, ask):
+    from fastapi import FastAPI
+
+    app = ulak.web.app(engine, identity=None)
+    named = {"status": "live", "live": "/health/live", "ready": "/health/ready"}
+    assert ask(app, "/health").json() == named
+    assert ask(app, "/health", method="HEAD").status_code == 200
+    outer = FastAPI()
+    outer.mount("/ulak", app)
+    below = ask(outer, "/ulak/health").json()
+    assert (below["live"], below["ready"]) == ("/ulak/health/live", "/ulak/health/ready")
+    for path in (below["live"], below["ready"]):
+        assert ask(outer, path).status_code == 200
+
+
 def test_live_does_not_ask_the_store(engine, ask, monkeypatch):
     monkeypatch.setattr(engine.store, "open", lambda: pytest.fail("the store was opened"))
     assert ask(ulak.web.app(engine, identity=None), "/health/live").status_code == 200

@@ -9,6 +9,7 @@ import ulak
 import ulak.web
 from ulak.auth.identity import Identity
 from ulak.auth.principal import Principal
+from ulak.auth.secrets import new_secret
 from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
 from ulak.web.access import ACCESS
@@ -178,6 +179,51 @@ def test_a_link_logs_a_browser_in_once_and_leads_to_the_docs(site):
     assert is_problem(again, 401, "unauthenticated")
     assert code not in again.text
     assert "set-cookie" not in again.headers
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+def dead_links(site) -> dict[str, str]:
+    """For each way in which a link is over, its code."""
+    root = Principal("root", tenant=None, roles=frozenset({"admin"}))
+    spent = site.identity.make_link(root)
+    assert site.ask("GET", f"/auth/link?code={spent}", None).status_code == 200
+    expired = site.identity.make_link(root)
+    site.turn(minutes=10)
+    forgotten = new_secret()
+    return {
+        "was used already": spent,
+        "has expired": expired,
+        "is not known here, or has expired": forgotten,
+        "is not whole": expired[:-3],
+    }
+
+
+def test_a_dead_link_names_the_command_that_prints_another(site):
+    for why, code in dead_links(site).items():
+        answer = site.ask("GET", f"/auth/link?code={code}", None)
+        assert is_problem(answer, 401, "unauthenticated"), why
+        assert answer.json()["detail"] == f"this link {why}; `ulak link` prints another"
+
+
+def test_a_browser_that_opens_a_dead_link_gets_a_page_with_the_command(site):
+    for why, code in dead_links(site).items():
+        answer = site.ask("GET", f"/auth/link?code={code}", None, headers=dict(BROWSER))
+        assert answer.status_code == 401
+        assert answer.headers["content-type"].startswith("text/html")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["cache-control"] == "no-store"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert f"This link {why}; <code>ulak link</code> prints another:" in answer.text
+        assert "<pre>ulak link --address http://ulak</pre>" in answer.text
+        assert code not in answer.text
+        assert "set-cookie" not in answer.headers
+
+
+def test_the_document_says_that_a_dead_link_is_a_problem_or_a_page(site):
+    responses = site.app.openapi()["paths"]["/auth/link"]["get"]["responses"]
+    assert set(responses["401"]["content"]) == {"application/problem+json", "text/html"}
 
 
 def test_the_cookie_is_secure_over_https_and_stays_below_a_mount(site, ask):

@@ -52,6 +52,9 @@ def test_below_a_mount_the_document_says_where_it_is(ask, app):
     outer.mount("/ulak", app)
     served = ask(outer, "/ulak/openapi.json", headers=as_("viewer")).json()
     assert served["servers"] == [{"url": "/ulak"}]
+    page = ask(outer, "/ulak/docs", headers=as_("viewer")).text
+    assert "curl http://ulak/ulak/health/live" in page
+    assert "http://ulak/health" not in page
 
 
 def test_every_operation_has_a_name_that_follows_from_its_path(operations):

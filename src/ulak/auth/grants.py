@@ -41,7 +41,7 @@ def checked(
     must_be_a_name(name)
     if tenant:
         storable_key(tenant, "the tenant")
-    has_roles = _known(roles, ROLES, "role")
+    has_roles = known_roles(roles)
     if not has_roles:
         raise BadInput(f"{name} needs a role: {', '.join(ROLES)}")
     narrowed = _known(scopes, tuple(SCOPES), "scope")
@@ -50,6 +50,15 @@ def checked(
         if not whole.may(scope):
             raise BadInput(_useless(scope, has_roles, tenant))
     return Grant(name, tenant=tenant, roles=has_roles, scopes=narrowed)
+
+
+def known_roles(roles: Iterable[str]) -> tuple[str, ...]:
+    """Return roles in the order of their table.
+
+    Raises:
+        BadInput: there is no such role; it names those that are.
+    """
+    return _known(roles, ROLES, "role")
 
 
 def must_be_a_name(name: str) -> None:

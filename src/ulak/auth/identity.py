@@ -12,7 +12,7 @@ from hmac import compare_digest
 from typing import Final
 
 from ulak.auth import passwords, secrets
-from ulak.auth.credentials import must_be_active, principal_of
+from ulak.auth.credentials import must_be_active, principal_of, state_of
 from ulak.auth.grants import is_name
 from ulak.auth.keys import Keys
 from ulak.auth.links import Links
@@ -177,14 +177,19 @@ class Identity(Keys, People, Links):
         """Log in with a link. Of several that spend it at once, one is let in.
 
         Raises:
-            Unauthenticated: it is no link, it was spent, or it has expired.
+            Unauthenticated: it is no link, it was spent, or it has expired; the message names the
+                command that prints another.
         """
-        row, now = self._shown(LINK, text), self._now()
-        if row is None:
-            raise Unauthenticated("nobody has made this link", reason="unknown")
+        try:
+            row, now = self._shown(LINK, text), self._now()
+        except Unauthenticated as error:
+            raise _dead_link("is not whole", reason=error.reason) from None
+        if row is None:  # links that are over are forgotten after a while
+            raise _dead_link("is not known here, or has expired", reason="unknown")
         if row.revoked_at is not None:
             raise _already_spent()
-        must_be_active(row, now)
+        if state_of(row, now) != "active":
+            raise _dead_link("has expired", reason="expired")
         behind = self._behind(row, now)
         # The row stays as long as the login that comes of it.
         spent = row._replace(revoked_at=now, expires_at=now + self._login_us)
@@ -238,4 +243,8 @@ def _ended() -> Unauthenticated:
 
 
 def _already_spent() -> Unauthenticated:
-    return Unauthenticated("this link was used already; ask for another", reason="revoked")
+    return _dead_link("was used already", reason="revoked")
+
+
+def _dead_link(why: str, *, reason: str) -> Unauthenticated:
+    return Unauthenticated(f"this link {why}; `ulak link` prints another", reason=reason)

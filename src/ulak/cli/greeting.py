@@ -5,17 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import ulak
 from ulak.auth.identity import Identity
-from ulak.auth.principal import ADMIN, Principal
+from ulak.auth.links import LINK_LIFE_TEXT
 from ulak.cli.children import queues_beside
+from ulak.cli.link import make_login_link
 from ulak.cli.person import user_name
 from ulak.cli.worker import stored
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
-from ulak.settings import Settings, variable
+from ulak.service import get_service
+from ulak.settings import Settings
 from ulak.store.protocol import JobFilter
 
 
@@ -31,25 +34,26 @@ def greeting(
         f"  health    {address}/health/ready",
         f"  metrics   {address}/metrics",
         *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
+        *(f"  missing   {sentence}" for sentence in _missing(found)),
         f"  store     {stored(engine)}",
         "",
     ]
     if engine.store.features.shared:
-        commands = _next_commands(engine, found)
+        commands = _next_commands(engine, found, address)
         lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
     lines.append("Ctrl-C drains and stops.")
     return "\n".join(lines)
 
 
 def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[str]:
-    """Answer lines by which whoever starts the program gets in, once.
+    """Return the line with the link that logs in the person who starts the program, once.
 
-    In production only a terminal is told: what goes anywhere else is kept in a log.
+    In production only a terminal gets it: every other output is kept in a log.
     """
     if found.env != "dev" and not sys.stdout.isatty():
         return ()
-    you = Principal(user_name(), tenant=None, roles=frozenset({ADMIN}))
-    return [f"  log in    {address}/auth/link?code={identity.make_link(you)}  (once)"]
+    link = make_login_link(identity, user_name(), address)
+    return [f"  log in    {link}  (once, within {LINK_LIFE_TEXT})"]
 
 
 def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
@@ -70,23 +74,27 @@ def _children(number: int) -> str:
     return "1 child" if number == 1 else f"{number} children"
 
 
-def _next_commands(engine: Engine, found: Settings) -> list[str]:
-    """What a newcomer would like to type: a list, and the answer to a question that is asked."""
-    command, app = _program(), ""
-    if found.source("app") == "command line":
-        app = f" -a {found.app}"
-    if found.source("service") == "command line":
-        command = f"{variable('service')}={found.service} {command}"
-    lines = [f"{command} jobs list{app}"]
+def _missing(found: Settings) -> list[str]:
+    """Say what keeps a service from working on this machine."""
+    services = map(get_service, found.services)
+    conditions = [service.condition(found) for service in services if service.condition]
+    return [sentence for condition in conditions for sentence in condition.missing]
+
+
+def _next_commands(engine: Engine, found: Settings, address: str) -> list[str]:
+    """Return what a newcomer would like to type: a list, the answer to an open question, and
+    another link."""
+    command = partial(found.command, name=_program())
+    lines = [command("jobs list")]
     for job in engine.jobs(JobFilter(role=HELD), limit=100):
         flow = engine.flows_by_version().get((job.flow, job.version))
         place = None if flow is None else flow.table.places.get(job.state)
         if place is not None and place.gate is not None:
             choice = next(iter(place.gate.choices))
-            lines.append(f"{command} jobs show {job.id}{app}")
-            lines.append(f"{command} jobs decide {job.id} {choice}{app}")
+            lines.append(command(f"jobs show {job.id}"))
+            lines.append(command(f"jobs decide {job.id} {choice}"))
             break
-    return lines
+    return [*lines, found.link_command(address, name=_program())]
 
 
 def _program() -> str:

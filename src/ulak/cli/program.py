@@ -14,6 +14,7 @@ from ulak.cli import (
     idempotency,
     jobs,
     keys,
+    link,
     outbox,
     schedules,
     steering,
@@ -74,5 +75,6 @@ program.command("resume")(steering.resume)
 program.command("pauses")(steering.pauses)
 program.add_typer(steering.weights, name="weights", cls=Extensible)
 program.command("audit")(steering.audit)
+program.command("link")(link.link)
 program.add_typer(keys.group, name="keys", cls=Extensible)
 program.add_typer(users.group, name="users", cls=Extensible)

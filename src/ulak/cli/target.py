@@ -19,7 +19,7 @@ from ulak.cli.output import note
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
 from ulak.service import attach, get_service
-from ulak.settings import Settings, read_services
+from ulak.settings import COMMAND_LINE, Settings, read_services
 from ulak.wiring import connect
 
 DATABASE = "ulak.db"
@@ -63,7 +63,7 @@ def in_force(app: str | None, services: list[str] | None = None) -> Settings:
         service = read_services(",".join(services)) if services else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--service") from None
-    found = settings.load().override("command line", app=app, service=service)
+    found = settings.load().override(COMMAND_LINE, app=app, service=service)
     if not found.app and not found.service:
         raise typer.BadParameter(
             "which program? Name it as module:engine, in ULAK_APP, or as [tool.ulak] app "

@@ -29,7 +29,7 @@ from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
 from ulak.service import get_service
-from ulak.settings import HIGHEST_PORT, Settings
+from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
 
 if TYPE_CHECKING:
     from ulak.web.server import Server
@@ -57,7 +57,7 @@ def up(
 
     Queues that the program wants apart are served by children in any case.
     """
-    found = in_force(app, service).override("command line", host=host, port=port)
+    found = in_force(app, service).override(COMMAND_LINE, host=host, port=port)
     found = wiring.with_secret(found)  # so that no line of the log can show it
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
@@ -129,8 +129,9 @@ def _server(engine: Engine, identity: Identity, working: Working, found: Setting
     services = [get_service(name) for name in found.services]
     guard = wiring.guard_of(engine, found.env, wiring.idempotency_settings())
     made = application(
-        engine, identity=identity, unready=working.unready, services=services, guard=guard
-    )
+        engine, identity=identity, unready=working.unready, services=services, guard=guard,
+        platform=found,
+    )  # fmt: skip
     return Server(made, host=found.host, port=found.port)
 
 

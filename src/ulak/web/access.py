@@ -54,6 +54,8 @@ def table(lines: Iterable[Access]) -> Mapping[tuple[str, str], Access]:
 
 ACCESS: Final = table(
     [
+        Access("GET", "/", PUBLIC),
+        Access("GET", "/health", PUBLIC),
         Access("GET", "/health/live", PUBLIC),
         Access("GET", "/health/ready", PUBLIC),
         Access("GET", "/metrics", METRICS_READ),

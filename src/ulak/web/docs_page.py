@@ -8,22 +8,16 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
+from ulak.web import pages
 from ulak.web.examples import example_of
-
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+from ulak.web.pages import prose
 
 STYLE: Final = """
-:root { color-scheme: light dark; --line: #d8d8d2; --soft: #f5f5f0; --faint: #666;
-        --get: #1a6b4a; --post: #1d4f9c; --put: #8a5a00; --delete: #a12622 }
+:root { --get: #1a6b4a; --post: #1d4f9c; --put: #8a5a00; --delete: #a12622 }
 @media (prefers-color-scheme: dark) {
-  :root { --line: #3a3a3a; --soft: #1e1e1e; --faint: #9a9a9a;
-          --get: #6fcf9f; --post: #8ab4f8; --put: #e5b567; --delete: #f28b82 } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 58rem; margin: 2rem auto; padding: 0 1rem }
-h1 { margin-bottom: .2rem } h2 { margin: 2.5rem 0 .5rem }
+  :root { --get: #6fcf9f; --post: #8ab4f8; --put: #e5b567; --delete: #f28b82 } }
 nav a { margin-right: 1rem; display: inline-block }
 h2::first-letter, nav a::first-letter { text-transform: uppercase }
-code, pre { font: .875rem/1.45 ui-monospace, monospace }
-pre { background: var(--soft); padding: .75rem 1rem; overflow-x: auto; border-radius: .4rem }
 details { border-top: 1px solid var(--line) }
 details:last-of-type { border-bottom: 1px solid var(--line) }
 summary { padding: .45rem 0; cursor: pointer; display: flex; gap: .8rem; flex-wrap: wrap }
@@ -32,10 +26,6 @@ summary .says { color: var(--faint) }
 .get { color: var(--get) } .post { color: var(--post) }
 .put { color: var(--put) } .delete { color: var(--delete) }
 .inside { padding: 0 0 1rem 1rem }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
-td, th { text-align: left; padding: .25rem 1rem .25rem 0; vertical-align: top;
-         border-bottom: 1px solid var(--line) }
-th { font-weight: 600; color: var(--faint) }
 """
 
 
@@ -50,25 +40,22 @@ def page(document: Mapping[str, Any], base: str) -> str:
     tags = [tag["name"] for tag in document["tags"]]
     links = "".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in tags)
     parts = "\n".join(_section(document, tag, base) for tag in document["tags"])
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>ulak {escape(info["version"])}: the API</title>
-<style>{STYLE}</style>
-<h1>ulak {escape(info["version"])}</h1>
-<p>{_prose(info["description"])}</p>
+    version = escape(info["version"])
+    return pages.page(
+        f"ulak {info['version']}: the API",
+        f"""<h1>ulak {version}</h1>
+<p>{prose(info["description"])}</p>
 <p>The same for programs: <a href="openapi.json">openapi.json</a>. Lines to type take an API key
 from <code>ULAK_KEY</code>: <code>export ULAK_KEY=ulak_...</code></p>
 <nav>{links}</nav>
-{parts}
-</html>
-"""
+{parts}""",
+        style=STYLE,
+    )
 
 
 def _section(document: Mapping[str, Any], tag: Mapping[str, str], base: str) -> str:
     name = tag["name"]
-    about = f"<p>{_prose(tag['description'])}</p>" if "description" in tag else ""
+    about = f"<p>{prose(tag['description'])}</p>" if "description" in tag else ""
     inside = "\n".join(
         _operation(document, path, method, operation, base)
         for path, methods in document["paths"].items()
@@ -81,10 +68,10 @@ def _section(document: Mapping[str, Any], tag: Mapping[str, str], base: str) -> 
 def _operation(
     document: Mapping[str, Any], path: str, method: str, operation: Mapping[str, Any], base: str
 ) -> str:
-    said = "".join(f"<p>{_prose(part)}</p>" for part in operation["description"].split("\n\n"))
+    said = "".join(f"<p>{prose(part)}</p>" for part in operation["description"].split("\n\n"))
     return f"""<details id="{operation["operationId"]}">
 <summary><span class="method {method}">{method.upper()}</span><code>{escape(path)}</code>
-<span class="says">{_prose(operation["summary"])}</span></summary>
+<span class="says">{prose(operation["summary"])}</span></summary>
 <div class="inside">{said}
 {_parameters(operation)}
 <pre>{escape(curl(document, path, method, base))}</pre>
@@ -117,7 +104,7 @@ def _parameters(operation: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(p['name'])}</code></td><td>{p['in']}</td>"
         f"<td>{escape('; '.join(_constraints(p)))}</td>"
-        f"<td>{_prose(p.get('description', ''))}</td></tr>"
+        f"<td>{prose(p.get('description', ''))}</td></tr>"
         for p in operation.get("parameters", [])
     )
     head = "<tr><th>Parameter</th><th>In</th><th>Takes</th><th></th></tr>"
@@ -139,7 +126,7 @@ def _constraints(parameter: Mapping[str, Any]) -> Iterator[str]:
 
 def _responses(operation: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td>{status}</td><td>{_prose(response['description'])}</td>"
+        f"<tr><td>{status}</td><td>{prose(response['description'])}</td>"
         f"<td>{' '.join(f'<code>{escape(kind)}</code>' for kind in response.get('content', {}))}"
         "</td></tr>"
         for status, response in operation["responses"].items()
@@ -155,12 +142,6 @@ def _responses(operation: Mapping[str, Any]) -> str:
     )
     example = "" if shown is None else f"<pre>{escape(json.dumps(shown, indent=2))}</pre>"
     return f"<table><tr><th>Answer</th><th></th><th></th></tr>{rows}</table>{example}"
-
-
-def _prose(text: str) -> str:
-    """Write a sentence, its `code` as code."""
-    parts = escape(text, quote=False).split("`")
-    return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))
 
 
 def _anchor(tag: str) -> str:

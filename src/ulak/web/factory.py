@@ -21,6 +21,7 @@ from ulak.web import (
     dead_letters,
     flows,
     health,
+    home,
     idempotency,
     jobs,
     limits,
@@ -49,6 +50,7 @@ def app(
     unready: Callable[[], str | None] = lambda: None,
     services: Sequence[Routed] = (),
     guard: IdempotencyGuard | None = None,
+    platform: settings.Settings | None = None,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
 
@@ -61,6 +63,8 @@ def app(
         unready: Says what this process still lacks before it can work; None when nothing.
         services: Whose routes are served beside the engine's own, behind the same guard.
         guard: Where the records of idempotency keys are; by default as the settings say.
+        platform: The settings that name the program, for the page at `/`, which everybody may
+            read: it has the program's name and the command that prints a link to log in.
 
     Raises:
         BadInput: a setting cannot be used, ULAK_SECRET is needed and not set, or in production
@@ -79,6 +83,8 @@ def app(
     # What confirms a bulk act is signed, so that every process behind one address can check it.
     signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
     crowds = Bulk(engine, signing)
+    platform = settings.Settings() if platform is None else platform
+    serve(made, home.router(platform, has_links=isinstance(identity, Identity)))
     serve(made, health.router(engine, unready))
     kept = wiring.idempotency_settings()
     if guard is None:
@@ -96,7 +102,7 @@ def app(
     made.state.hub = hub = Hub(engine)
     serve(made, streams.router(engine, hub))
     if isinstance(identity, Identity):
-        serve(made, identity_routes.router(engine, identity))
+        serve(made, identity_routes.router(engine, identity, platform))
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
     made.state.metrics = shown = metrics.Metrics(engine, read_too, counted)

@@ -13,7 +13,7 @@ from ulak.engine.engine import Engine
 from ulak.errors import StoreError, UlakError
 from ulak.web.callers import guarded_router
 from ulak.web.problems import problem
-from ulak.web.schemas import Health
+from ulak.web.schemas import Health, HealthIndex
 
 # Longer than a store's slow moments. A probe must wait longer, or it hears of no reason.
 PATIENCE_S = 2.0
@@ -24,6 +24,13 @@ def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
     """Make the health routes of an engine."""
     routes = guarded_router(tags=["health"])
     probe = StoreProbe(engine)
+
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health", response_model=HealthIndex)
+    async def health(request: Request) -> dict[str, str]:
+        """Tell that the process lives, and where to ask whether it can work."""
+        where = request.scope.get("root_path", "") + "/health"
+        return {"status": "live", "live": f"{where}/live", "ready": f"{where}/ready"}
 
     @routes.head("/health/live", include_in_schema=False)
     @routes.get("/health/live", response_model=Health)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from datetime import timedelta
+from html import escape
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -17,8 +17,13 @@ from ulak.auth.identity import Identity
 from ulak.auth.keys import OVERLAP, IssuedKey
 from ulak.auth.principal import ROLES, SCOPES
 from ulak.engine.engine import Engine
+from ulak.errors import Unauthenticated
+from ulak.settings import Settings
 from ulak.web.callers import SESSION, Caller, guarded_router
-from ulak.web.schemas import NO_NOTE, ActAsked, Body, Moment, Whole, problems
+from ulak.web.home import how_to_log_in
+from ulak.web.pages import HTML, page, prefers_html, prose, respond
+from ulak.web.problems import challenge
+from ulak.web.schemas import NO_NOTE, ActAsked, Body, Moment, Whole, problem_response, problems
 from ulak.web.seen import actor_of
 from ulak.web.texts import LONGEST_SPAN_S, Note
 
@@ -148,25 +153,22 @@ class IssuedKeyDocument(KeyDocument):
     key: str = Field(description="The key itself. It is shown this once.")
 
 
-# A page of our own that goes on, no redirect: whoever comes from another site by a redirect gets no
-# strict cookie sent along. The code of the link stays here.
-GO_ON: Final = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>ulak</title>
-<meta http-equiv="refresh" content="0; url={where}"></head>
-<body><p>You are logged in. <a href="{where}">Go on</a></p></body></html>
-"""
+_REFUSAL: Final = problem_response(401)
+_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {**_REFUSAL, "content": {**_REFUSAL["content"], HTML: {"schema": {"type": "string"}}}}
+}
+"""How a link is refused: a program gets a problem, a browser a page."""
 
 
-def router(engine: Engine, identity: Identity) -> APIRouter:
-    """Make the routes of an identity."""
+def router(engine: Engine, identity: Identity, platform: Settings) -> APIRouter:
+    """Make the routes of an identity; `platform` tells its pages how a link is printed."""
 
     # Not async: the first of these requests may be the first that anybody asks of the store.
     def be_open() -> None:
         engine.open()
 
     routes = guarded_router(tags=["identity"], dependencies=[Depends(be_open)])
-    _add_logins(routes, identity)
+    _add_logins(routes, identity, platform)
     _add_keys(routes, identity)
     _add_users(routes, identity)
     return routes
@@ -175,7 +177,7 @@ def router(engine: Engine, identity: Identity) -> APIRouter:
 # --- logging in -----------------------------------------------------------------
 
 
-def _add_logins(routes: APIRouter, identity: Identity) -> None:
+def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> None:
     # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
     @routes.post("/auth/login", responses=problems(401, 429))
     def login(body: LoginRequest, response: Response) -> LoginDocument:
@@ -184,15 +186,20 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 
-    @routes.get("/auth/link", response_class=HTMLResponse, responses=problems(401))
+    @routes.get("/auth/link", response_class=HTMLResponse, responses=_REFUSALS)
     def spend_link(
         request: Request,
         code: Annotated[str, Query(max_length=secrets.LONGEST, description="Of the link.")],
     ) -> HTMLResponse:
         """Log a browser in with a link, once, and show it the documents."""
-        made = identity.spend_link(code)
         home = request.scope.get("root_path", "")
-        answer = HTMLResponse(GO_ON.format(where=html.escape(f"{home}/docs")), headers=NO_STORE)
+        try:
+            made = identity.spend_link(code)
+        except Unauthenticated as refusal:
+            if not prefers_html(request):
+                raise
+            return _dead_link(refusal, how_to_log_in(request, platform))
+        answer = respond(_go_on(f"{home}/docs"), headers=NO_STORE)
         answer.set_cookie(
             # A span, not a date: the clock of a browser may be wrong.
             SESSION, made.token, max_age=int(made.lasts.total_seconds()), path=home or "/",
@@ -218,6 +225,31 @@ def _add_logins(routes: APIRouter, identity: Identity) -> None:
             scopes=[scope for scope in SCOPES if principal.may(scope)],
             credential=principal.credential,
         )
+
+
+def _go_on(where: str) -> str:
+    """Return a page that leads on.
+
+    Not a redirect: a browser that comes from another site by a redirect does not send the strict
+    cookie along. The code of the link stays here.
+    """
+    place = escape(where)
+    return page(
+        "ulak: logged in",
+        f'<h1>You are logged in</h1>\n<p><a href="{place}">Go on</a></p>',
+        head=f'<meta http-equiv="refresh" content="0; url={place}">',
+    )
+
+
+def _dead_link(refusal: Unauthenticated, login: str) -> HTMLResponse:
+    """Return the page for a link that does not log in."""
+    said = str(refusal)
+    sentence = prose(said[:1].upper() + said[1:])
+    return respond(
+        page("ulak: log in", f"<h1>This link does not work</h1>\n<p>{sentence}:</p>\n{login}"),
+        401,
+        {**NO_STORE, "WWW-Authenticate": challenge(refusal.reason)},
+    )
 
 
 # --- keys -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ import ulak
 from ulak.auth.principal import SCOPES
 from ulak.idempotency.key import HEADER as KEY
 from ulak.idempotency.key import REPLAYED
-from ulak.web import docs_page, schemas
+from ulak.web import docs_page, pages, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
 from ulak.web.answers import answer
 from ulak.web.callers import ALIASES, SESSION, guarded_router
@@ -45,7 +45,7 @@ TAGS: Final = {
     "identity": "Who is known, and by which credential.",
     "audit": "What operators did, and who did it.",
     "health": "Whether the process lives and can work, and what it measures.",
-    "documents": "This document.",
+    "documents": "What is served here, and this document.",
 }
 
 SCHEMES: Final = {
@@ -85,7 +85,7 @@ _OF_KEYS: Final = {name: {"$ref": f"#/components/headers/{name}"} for name in (K
 _OF_STATUS: Final = {"401": "WWW-Authenticate", "429": "Retry-After"}
 
 # Answered from memory; whatever else there is may find that the store does not answer.
-_WITHOUT_STORE: Final = {"/health/live", "/openapi.json", "/docs"}
+_WITHOUT_STORE: Final = {"/", "/health", "/health/live", "/openapi.json", "/docs"}
 _SENTENCE: Final = re.compile(r"(.+?[.;:!?])(?:\s+|$)(.*)", re.S)
 
 
@@ -133,11 +133,7 @@ def router() -> APIRouter:
     @routes.get("/docs", response_class=HTMLResponse)
     async def docs(request: Request) -> HTMLResponse:
         """Read it as a page, which needs nothing from anywhere else."""
-        base = str(request.base_url).rstrip("/")
-        return HTMLResponse(
-            docs_page.page(_served(request), base),
-            headers={"Content-Security-Policy": docs_page.POLICY},
-        )
+        return pages.respond(docs_page.page(_served(request), pages.address_in(request)))
 
     return routes
 
@@ -155,7 +151,7 @@ def _written(path: str) -> str:
 
 
 def _complete(operation: Operation, line: Access, path: str, described: Document) -> None:
-    words = re.findall(r"\w+", path)
+    words = re.findall(r"\w+", path) or ["index"]
     operation["operationId"] = "_".join([line.method.lower(), *words])
     operation.setdefault("tags", [words[0]])
     _say(operation, line)

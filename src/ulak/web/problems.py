@@ -129,7 +129,7 @@ def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
     members = {name: value for name in names if (value := getattr(error, name))}
     headers = {}
     if isinstance(error, errors.Unauthenticated):
-        headers["WWW-Authenticate"] = _challenge(error.reason)
+        headers["WWW-Authenticate"] = challenge(error.reason)
     if isinstance(error, errors.Overloaded | errors.InProgress):
         wait_s = math.ceil(error.retry_after.total_seconds())
         headers["Retry-After"] = str(wait_s)
@@ -146,7 +146,7 @@ def _ulak_error(request: Request, error: Exception) -> JSONResponse:
     return problem_of(request, error)
 
 
-def _challenge(reason: str) -> str:
+def challenge(reason: str) -> str:
     """Say how to authenticate (RFC 6750); whoever has sent nothing has made no mistake yet."""
     realm = 'Bearer realm="ulak"'
     return realm if reason == "missing" else f'{realm}, error="invalid_token"'

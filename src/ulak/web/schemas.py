@@ -217,6 +217,13 @@ class Health(BaseModel):
     status: str = Field(examples=["ready"])
 
 
+class HealthIndex(Health):
+    """That the process lives, and where to ask for more."""
+
+    live: str = Field(examples=["/health/live"])
+    ready: str = Field(examples=["/health/ready"], description="503 there says what is lacking.")
+
+
 class Problem(BaseModel):
     """Why a request was not done (RFC 9457). Some codes have members of their own."""
 

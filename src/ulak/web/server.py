@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ulak.errors import BadInput
+from ulak.settings import http_address
 from ulak.web.hub import Hub
 
 # How long requests that are being answered may take once the server is told to stop.
@@ -36,8 +37,7 @@ class Server:
     def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
         self._socket = listen(host, port)
         bound_host, bound_port = self._socket.getsockname()[:2]
-        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
-        self.address = f"http://{shown}:{bound_port}"
+        self.address = http_address(bound_host, bound_port)
         self.is_local = ipaddress.ip_address(bound_host.partition("%")[0]).is_loopback
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(

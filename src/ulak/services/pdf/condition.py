@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from ulak.service import Condition
+from ulak.services.pdf.model import PdfErrorCode
 from ulak.services.pdf.settings import (
     SECRETS,
     PdfRenderConfig,
@@ -41,7 +42,9 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
     found += weasy_ground.weaknesses() if "weasyprint" in needed else []
     # What two engines lack is told once.
     notes = dict.fromkeys(f"{weak.message}; {weak.cure}" for weak in found)
-    return Condition(settings, list(notes))
+    fails = f"jobs that need it fail with {PdfErrorCode.UNSUPPORTED_PLATFORM}"
+    missing = dict.fromkeys(f"{w.message}: {fails}; {w.cure}" for w in found if w.is_fatal)
+    return Condition(settings, list(notes), list(missing))
 
 
 def _engines_of(config: PdfRenderConfig) -> set[str]:

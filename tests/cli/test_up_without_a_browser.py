@@ -1,0 +1,58 @@
+"""`ulak up` with PDF rendering where there is no browser: it works, and says what that costs."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
+from ulak.services.pdf.templates import SHIPPED
+
+SAMPLE = SHIPPED / "invoice" / "sample.json"
+NO_BROWSER = """
+import ulak.services.pdf.browser.ground as ground
+
+ground.find_browser = lambda *arguments, **options: None
+"""
+"""Run by every Python of the test before anything else: the machine looks as if it had none."""
+
+
+@pytest.fixture
+def without_a_browser(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(NO_BROWSER)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    return {
+        "PYTHONPATH": path, "PDF_TEMPLATE_ALLOWLIST": "invoice",
+        "PDF_ARTIFACT_DIR": str(tmp_path / "artifacts"),
+    }  # fmt: skip
+
+
+def test_it_starts_is_ready_and_says_what_the_missing_browser_costs(shop, without_a_browser):
+    command = ("up", "shop:engine", "--service", "pdf", "--port", "0")
+    with running(shop, *command, env=without_a_browser) as process:
+        said = greeting(process)
+        missing = re.search(r"^  missing   (.+)$", said, re.M)[1]
+        assert missing == (
+            "no browser can be executed here: jobs that need it fail with UNSUPPORTED_PLATFORM; "
+            "install a browser, as `apt-get install chromium-headless-shell`"
+        )
+        base = address(said)
+        until(lambda: httpx.get(f"{base}/health/ready").status_code == 200)
+        key = shop.ulak("keys", "create", "ci", "--role", "service").out.strip()
+        with httpx.Client(base_url=base, headers={"Authorization": f"Bearer {key}"}) as client:
+            job = shop.submit("greet", "ada")
+            until(lambda: client.get(f"/jobs/{job}").json()["state"] == "done")
+            wanted = {"template_name": "invoice", "variables": json.loads(SAMPLE.read_text())}
+            pdf = client.post("/pdf/jobs", json=wanted).json()["job_id"]
+            until(lambda: client.get(f"/pdf/jobs/{pdf}").json()["status"] == "failed")
+            assert "UNSUPPORTED_PLATFORM" in client.get(f"/pdf/jobs/{pdf}").text
+            assert "UNSUPPORTED_PLATFORM" in client.get("/pdf/ready").json()["detail"]
+            assert client.get("/health/ready").status_code == 200
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
