@@ -3,4 +3,4 @@
 And what every test must keep: secrets.
 """
 
-pytest_plugins = ["tests.shows", "tests.secrets_watch", "tests.servers"]
+pytest_plugins = ["tests.shows", "tests.secrets_watch", "tests.servers", "tests.user_namespaces"]
