@@ -3,4 +3,10 @@
 And what every test must keep: secrets.
 """
 
-pytest_plugins = ["tests.shows", "tests.secrets_watch", "tests.servers", "tests.user_namespaces"]
+pytest_plugins = [
+    "tests.shows",
+    "tests.secrets_watch",
+    "tests.servers",
+    "tests.user_namespaces",
+    "tests.tracebacks",
+]
