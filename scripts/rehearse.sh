@@ -16,7 +16,8 @@ set -euo pipefail
 
 SUITE=bookworm
 BARE=ca-certificates,git,make,python3
-PIP_FILES=(/etc/pip.conf /etc/xdg/pip/pip.conf "${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf" ~/.pip/pip.conf)
+PIP_FILES=(/etc/pip.conf /etc/xdg/pip/pip.conf
+    ~/.pip/pip.conf "${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf")
 STEP_S=0.2
 READY_WITHIN_S=1800 # a guess: far above the 79 s of two idle cores, packages included
 STOP_WITHIN_S=60    # above the 30 s for which `ulak up` drains
@@ -43,8 +44,10 @@ passed_on() {
 
 # Files and directories that pip's settings name, by a path or by a file: address.
 pip_places() {
-    { passed_on | grep '^PIP_'; cat "${PIP_FILES[@]}" "${PIP_CONFIG_FILE:-/dev/null}"; } 2>/dev/null \
-        | tr -s " \t=,\"'" '\n' | sed -n 's#^file://##; \#^/.#p' | sort -u
+    {
+        passed_on | grep '^PIP_'
+        cat "${PIP_FILES[@]}" "${PIP_CONFIG_FILE:-/dev/null}" 2>/dev/null
+    } | tr -s " \t=,\"'" '\n' | sed -n 's#^file://##; \#^/.#p' | sort -u
 }
 
 # --- the bare Debian -------------------------------------------------------------------------
@@ -61,8 +64,8 @@ make_bare() {
     bootstrap
     if [ -n "$tar" ]; then
         mkdir -p "$CACHE"
-        tar -C "$ROOT" --one-file-system --numeric-owner -cf "$SCRATCH/bare.tar" .
-        mv "$SCRATCH/bare.tar" "$tar"
+        tar -C "$ROOT" --one-file-system --numeric-owner -cf "$tar.part" .
+        mv "$tar.part" "$tar"
     fi
 }
 
@@ -129,7 +132,10 @@ lend_place() {
     # The pages of an index point beside it, to the folder of its files.
     [ "$(basename "$place")" != simple ] || place=$(dirname "$place")
     case "$place" in
-        / | /bin | /dev | /etc | /lib* | /proc | /root | /sbin | /sys | /tmp | /usr | /var) return ;;
+        / | /bin | /dev | /etc | /lib* | /proc | /root | /sbin | /sys | /tmp | /usr | /var)
+            say "$place is not lent, though pip's settings name it" >&2
+            return
+            ;;
     esac
     if [ -d "$place" ] && ! mountpoint -q "$ROOT$place"; then
         mkdir -p "$ROOT$place"
@@ -172,7 +178,7 @@ clone() {
 inside() {
     local environment
     mapfile -t environment < <(passed_on)
-    exec chroot "$ROOT" env -i HOME=/root "${environment[@]}" \
+    exec setsid chroot "$ROOT" env -i HOME=/root "${environment[@]}" \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" </dev/null
 }
 
@@ -187,10 +193,10 @@ print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
     until is_ready "$port"; do
         if ! kill -0 "$pid" 2>/dev/null; then
             wait "$pid" || status=$?
-            fail "make run ended with status $status before it was ready"
+            fail "make run: it ended with status $status before it was ready"
         fi
         [ $((SECONDS - start)) -lt $READY_WITHIN_S ] \
-            || fail "make run was not ready within $READY_WITHIN_S s"
+            || give_up "$pid" "it was not ready within $READY_WITHIN_S s"
         sleep $STEP_S
     done
     say "make run: ready after $((SECONDS - start)) s"
@@ -199,10 +205,15 @@ print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
     wait "$pid" || status=$?
     while is_open "$port"; do
         [ $((SECONDS - start)) -lt $STOP_WITHIN_S ] \
-            || fail "make run still listens $STOP_WITHIN_S s after SIGTERM"
+            || give_up "$pid" "its port was still open $STOP_WITHIN_S s after SIGTERM"
         sleep $STEP_S
     done
     say "make run: ended $((SECONDS - start)) s after SIGTERM, status $status"
+}
+
+give_up() {
+    kill -KILL -- "-$1" || true # `inside` made a group of it
+    fail "make run: $2"
 }
 
 is_open() {
@@ -235,13 +246,22 @@ rehearse_test() {
 # Runs as the first process of its namespaces: when it ends, the kernel ends all the others and
 # undoes the mounts.
 rehearse() {
+    local failed=0
     make_bare
     mount_system
     lend
     say "$(inside python3 --version), $(inside git --version), $(inside make --version | head -n 1)"
     clone
-    [ "$ONLY" = test ] || rehearse_run
-    [ "$ONLY" = run ] || rehearse_test
+    # Apart and waited for, so that the second is rehearsed when the first has failed.
+    if [ "$ONLY" != test ]; then
+        rehearse_run &
+        wait $! || failed=1
+    fi
+    if [ "$ONLY" != run ]; then
+        rehearse_test &
+        wait $! || failed=1
+    fi
+    return $failed
 }
 
 # The directory is removed from outside, where none of its mounts was ever seen.
