@@ -45,8 +45,8 @@ passed_on() {
 # Files and directories that pip's settings name, by a path or by a file: address.
 pip_places() {
     {
-        passed_on | grep '^PIP_'
-        cat "${PIP_FILES[@]}" "${PIP_CONFIG_FILE:-/dev/null}" 2>/dev/null
+        passed_on | grep '^PIP_' || true
+        cat "${PIP_FILES[@]}" "${PIP_CONFIG_FILE:-/dev/null}" 2>/dev/null || true
     } | tr -s " \t=,\"'" '\n' | sed -n 's#^file://##; \#^/.#p' | sort -u
 }
 
