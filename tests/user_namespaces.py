@@ -32,4 +32,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if skipped:
         terminalreporter.section("user namespaces")
-        terminalreporter.line(f"{len(skipped)} tests skipped: {REASON} ({NAMESPACES})")
+        many = "1 test" if len(skipped) == 1 else f"{len(skipped)} tests"
+        terminalreporter.line(f"{many} skipped: {REASON} ({NAMESPACES})")
