@@ -5,7 +5,14 @@ And what every test must keep: secrets.
 
 import os
 
-pytest_plugins = ["tests.shows", "tests.sampling", "tests.secrets_watch", "tests.servers"]
+pytest_plugins = [
+    "tests.shows",
+    "tests.sampling",
+    "tests.secrets_watch",
+    "tests.servers",
+    "tests.user_namespaces",
+    "tests.tracebacks",
+]
 
 
 def pytest_xdist_auto_num_workers() -> int:

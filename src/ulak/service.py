@@ -61,13 +61,14 @@ class Service:
 
 
 def installed(group: str = GROUP) -> Mapping[str, list[EntryPoint]]:
-    """Answer what packages of this environment declare, the services unless another group is
-    named, by name; nothing is imported."""
+    """Return what packages of this environment declare, the services unless another group is
+    named, by name and in the order of the packages' names; nothing is imported."""
     # Here and not above: every command would pay for it, and few ask.
     from importlib.metadata import entry_points
 
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
+    # Python lists packages as the file system does, and two machines would answer differently.
+    for point in sorted(entry_points(group=group), key=package_of):
         found.setdefault(point.name, []).append(point)
     return dict(sorted(found.items()))
 

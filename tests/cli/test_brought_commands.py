@@ -1,5 +1,6 @@
 """Packages bring groups of commands, or add to ulak's own, and replace nothing."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,14 @@ def test_a_command_of_ulaks_own_is_never_replaced(bring, run, tmp_path: Path) ->
     assert "Replay every trail" in " ".join(run("verify", "--help").out.split())
 
 
-def test_several_packages_share_a_group_until_they_bring_the_same(bring, run) -> None:
+@pytest.mark.parametrize(
+    "order", [sorted, lambda names: sorted(names, reverse=True)], ids=["a-first", "c-first"]
+)
+def test_several_packages_share_a_group_until_they_bring_the_same(
+    bring, run, monkeypatch: pytest.MonkeyPatch, order: Callable[[list[str]], list[str]]
+) -> None:
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path=".": order(listed(path)))
     bring("acme-a", "seal", group("a", "of a").replace("def other", "def last"))
     bring("acme-b", "seal", group("b", "of b"))
     assert run("seal", "a").out == "of a\n"

@@ -25,6 +25,7 @@ def test_every_setting_is_told_with_its_source_and_no_secret_is_shown() -> None:
 def test_a_machine_without_user_namespaces_is_told_what_is_weaker_and_how_to_mend_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(ground, "has_user_namespaces", lambda uid: True)
     usual = set(condition(Settings(), {}).notes)
     monkeypatch.setattr(ground, "has_user_namespaces", lambda uid: False)
     told = set(condition(Settings(), {}).notes) - usual

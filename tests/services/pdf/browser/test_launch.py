@@ -16,6 +16,7 @@ import pytest
 
 from tests.services.pdf.browser.yard import a_yard
 from ulak.errors import BadInput
+from ulak.services.pdf.browser import ground
 from ulak.services.pdf.browser.ground import find_browser, weaknesses
 from ulak.services.pdf.browser.launch import REFUSED, prepare
 from ulak.services.pdf.browser.profiles import PREFIX, make_workplace, sweep
@@ -69,6 +70,7 @@ def test_the_program_for_other_drivers_refuses_such_a_switch_too(switch: str) ->
         launch.remove()
 
 
+@pytest.mark.needs_user_namespaces  # this program has no setuid helper beside it
 def test_the_program_for_other_drivers_starts_the_browser_with_nothing_of_our_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,7 +113,10 @@ def test_the_browser_that_is_found_is_a_program_and_no_script() -> None:
         assert file.read(4) == b"\x7fELF"
 
 
-def test_without_a_browser_the_platform_is_not_supported_and_the_cure_is_named() -> None:
+def test_without_a_browser_the_platform_is_not_supported_and_the_cure_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ground, "has_user_namespaces", lambda uid: True)
     with pytest.raises(PermanentPdfError, match="install a browser") as refused:
         prepare("/nowhere/chromium")
     assert refused.value.code == PdfErrorCode.UNSUPPORTED_PLATFORM
