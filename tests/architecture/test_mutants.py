@@ -234,10 +234,33 @@ def test_mutants_are_judged_in_a_copy_and_survivors_fail(tree: Path, coverage: C
     ]
     said: list[str] = []
     assert mutate.judge_all(mutants, {}, jobs=1, say=said.append) is False
-    assert re.fullmatch(r"src/sample/sums.py:2 negate: .*  caught by test_sums.py::\w+", said[0])
+    assert re.fullmatch(
+        r"src/sample/sums.py:2 negate: .*  caught by test_sums.py::\w+ - .*", said[0]
+    )
     assert said[1] == "src/sample/sums.py:4 constant: unused = 1 -> unused = 2  SURVIVED"
     assert said[2] == "1 caught, 1 survived, 0 equivalent of 2"
     assert digest(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("without_it", "verdict"),
+    [(pytest.ExitCode.OK, "caught by the time limit"), (None, "SURVIVED: its tests do not pass")],
+)
+def test_a_mutant_that_hangs_is_caught_if_its_tests_end_without_it(
+    without_it: int | None, verdict: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (tree / "src/sample/sums.py").read_text()
+    court = mutate.Court(tree / "court")
+    sources: list[str] = []
+
+    def run(*arguments: str) -> tuple[int | None, str]:
+        sources.append((tree / "court/src/sample/sums.py").read_text())
+        return (None if sources[-1] != source else without_it), ""
+
+    monkeypatch.setattr(court, "_run", run)
+    change = find_mutations(source)[0]
+    assert court.judge(Mutant("src/sample/sums.py", change)).startswith(verdict)
+    assert sources == [change.apply(source), source]
 
 
 def test_a_listed_equivalent_is_not_run_and_does_not_fail(tree: Path, coverage: Coverage) -> None:

@@ -37,7 +37,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.shows import ids_of
 from tests.tools.mutations import KINDS, Mutation, find_mutations, is_fit
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +45,12 @@ EQUIVALENTS = Path(__file__).with_name("equivalent_mutants.toml")
 
 MOST_OF_A_FILE = 3
 MOST_TESTS = 40
-# By the durations of the coverage pass. With this much to run, a mutant that is not done after
-# TIMEOUT_S hangs; a slow machine alone does not explain it.
+# By the durations of the coverage pass, without fixtures: servers start once.
 MOST_SECONDS = 30.0
 TIMEOUT_S = 120
-# A test that takes longer in the coverage pass is too slow to be run for mutants.
-SLOWEST_TEST_S = 30
 
 PYTEST = (
-    "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-o", f"timeout={SLOWEST_TEST_S}",
+    "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT_S}",
     "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0",
 )  # fmt: skip
 
@@ -139,14 +135,13 @@ class Recorder:
     """
 
     def __init__(self, package: Path, *, minutes: float | None, seed: int) -> None:
-        # Here and not above: pytest imports this file for its unit tests too.
+        # Here and not above: judging mutants does without it.
         from coverage import Coverage as Tracer
 
         self._package = package
         self._minutes = minutes
         self._seed = seed
-        self._seconds: Counter[str] = Counter()
-        self._passed: set[str] = set()
+        self._seconds: dict[str, float] = {}
         self._unfit: set[str] = set()
         self._tracer = Tracer(
             data_file=None,
@@ -159,6 +154,9 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        # Here and not above: pytest refuses to rewrite a plugin that is imported already.
+        from tests.shows import ids_of
+
         shown = {item.nodeid: tuple(ids_of(item)) for item in items if ids_of(item)}
         wanted = list(shown) if self._minutes is None else take_turns(shown, seed=self._seed)
         place = {nodeid: number for number, nodeid in enumerate(wanted)}
@@ -179,9 +177,8 @@ class Recorder:
             self._tracer.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
         if report.when == "call" and report.passed:
-            self._passed.add(report.nodeid)
+            self._seconds[report.nodeid] = report.duration
         elif not report.passed:
             self._unfit.add(report.nodeid)
 
@@ -189,7 +186,9 @@ class Recorder:
         """Stop, and return what was seen of the tests that passed."""
         self._tracer.stop()
         data = self._tracer.get_data()
-        lines: dict[str, dict[str, list[int]]] = {test: {} for test in self._passed - self._unfit}
+        lines: dict[str, dict[str, list[int]]] = {
+            test: {} for test in self._seconds.keys() - self._unfit
+        }
         for path in sorted(data.measured_files()):
             file = str(PACKAGE.relative_to(ROOT) / Path(path).relative_to(self._package))
             for line, contexts in sorted(data.contexts_by_lineno(path).items()):
@@ -386,20 +385,24 @@ class Court:
         self._package = copy_package(scratch)
 
     def judge(self, mutant: Mutant) -> str:
-        """Return the test that catches a mutant, or `SURVIVED`.
+        """Return the test that catches a mutant and how it fails, or `SURVIVED`.
+
+        A mutant that hangs is caught, provided that its tests end in time without it.
 
         Raises:
-            LookupError: the tests cannot be run, mutant or not.
+            LookupError: the tests cannot be collected, mutant or not.
         """
         with self._mutated(mutant):
             status, output = self._run("-x", *mutant.tests)
         if status is None:
+            if self._run("-x", *mutant.tests)[0] != pytest.ExitCode.OK:
+                return f"{SURVIVED}: its tests do not pass in {TIMEOUT_S} s without it either"
             return f"caught by the time limit of {TIMEOUT_S} s"
         if status == pytest.ExitCode.OK:
             return SURVIVED
         if status == pytest.ExitCode.TESTS_FAILED:
             first = next(line for line in output.splitlines() if line.startswith(_FAILURES))
-            return f"caught by {first.partition(' ')[2].partition(' - ')[0]}"
+            return f"caught by {first.partition(' ')[2]}"
         if self._run("--collect-only", *mutant.tests)[0] != pytest.ExitCode.OK:
             raise LookupError(f"{mutant}: its tests cannot be collected any more:\n{output}")
         return "caught when its tests were collected"
