@@ -8,15 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from tests.services.contracts.house import TENANT, House, backdoor
+from ulak.services.contracts import ledger
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60
 CROWD = 12
+WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 def asked(key: str, to: str, *, id: str = "1", **members: Any) -> dict[str, Any]:
@@ -87,6 +94,62 @@ def test_of_many_keys_in_two_processes_one_changes_and_repetitions_are_replays(
     assert [one["is_replay"] for one in of_same].count(False) == 1
     assert len(house.proofs()) == 2
     assert {s["version"] for s in (house.subject(), house.subject(id="2"))} == {1}
+    assert house.contracts.verify().broken == ()
+
+
+def during_a_change(
+    open_house: Callable[..., House], change: dict[str, Any], other: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Ask for another change while one is written and not committed; return both answers.
+
+    The first commits when the second waits for a lock, whichever it is.
+    """
+    is_written = Event()
+
+    def wait(connection: Any, proof: Any) -> None:
+        is_written.set()
+        with backdoor(slow.url) as (db, _, _):
+            db.autocommit = True
+            give_up = monotonic() + PATIENCE_S
+            while not db.execute(WAITING).fetchone()[0]:
+                assert monotonic() < give_up, "nobody waits for the change"
+                sleep(0.005)
+
+    slow, quick = open_house(on_change=wait), open_house()
+    with ThreadPoolExecutor(1) as threads:
+        asking = threads.submit(slow.post, "/v1/contract/transition", change)
+        assert is_written.wait(PATIENCE_S)
+        answer = quick.post("/v1/contract/transition", other)
+        return asking.result(), answer
+
+
+@pytest.mark.shows("I-37", "I-35")
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_change_of_an_existing_subject_is_waited_for(
+    house: House, open_house: Callable[..., House]
+) -> None:
+    house.move("born", from_="pending", to="pending")
+    first, second = during_a_change(open_house, over_http("a", "paid"), over_http("b", "paid"))
+    assert (first.json()["changed"], first.json()["version"]) == (True, 1)
+    # It has waited for the subject, so it knows of the change: there is nothing left to do.
+    assert (second.status_code, second.json().get("changed")) == (200, False)
+    assert second.json()["proof_id"] == first.json()["proof_id"]
+    assert len(house.proofs()) == 1
+    assert house.subject()["version"] == 1
+
+
+@pytest.mark.shows("I-37")
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_change_that_has_not_waited_for_the_subject_is_refused_by_its_version(
+    house: House, open_house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_LOCK_SUBJECT", ledger._FIND_SUBJECT)
+    house.move("born", from_="pending", to="pending")
+    first, second = during_a_change(open_house, over_http("a", "paid"), over_http("b", "paid"))
+    assert first.json()["changed"] is True
+    assert (second.status_code, second.json()["retryable"]) == (503, True)
+    assert len(house.proofs()) == 1
+    assert house.subject()["version"] == 1
     assert house.contracts.verify().broken == ()
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ulak
 from tests.services.pdf.browser.scene import roomy_directory
 from ulak.engine.engine import Engine
 from ulak.service import installed
@@ -25,6 +26,7 @@ from ulak.services.pdf.settings import load
 from ulak.wiring import store_of
 
 ROOT = Path(__file__).parents[3]
+SOURCES = Path(ulak.__file__).parents[1]
 PATIENCE_S = 60
 
 # Whoever is sent the signal writes down which modules it has: the one way to look into a process.
@@ -117,7 +119,7 @@ class Plant:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of ulak's with the service."""
-        path = os.pathsep.join([str(ROOT / "src"), str(self.folder / "site")])
+        path = os.pathsep.join([str(SOURCES), str(self.folder / "site")])
         process = subprocess.Popen(
             [sys.executable, "-m", "ulak", *arguments, "--service", "pdf"],
             cwd=self.folder,

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
 from ulak.clock import Instant
+from ulak.errors import StoreError
 from ulak.services.contracts.proofs import FIRST_HASH, Draft, Proof, proved
 from ulak.tables import Database
 
@@ -28,7 +29,8 @@ _CREATE_SUBJECT = """
 _MOVE_SUBJECT = """
     UPDATE {schema}.hos_contract_subjects
     SET status = ?, version = ?, proof_id = ?, updated_at = ?
-    WHERE tenant_id = ? AND type = ? AND id = ?
+    WHERE tenant_id = ? AND type = ? AND id = ? AND version = ?
+    RETURNING version
 """
 
 _COLUMNS = ", ".join(Proof._fields)
@@ -134,11 +136,22 @@ class Ledger:
         return subject
 
     def move_subject(self, subject: Subject, proof: Proof, *, status: str) -> None:
-        """Set the status that a proof is of, one version higher."""
-        self._execute(
+        """Set the status that a proof is of, one version higher.
+
+        Raises:
+            StoreError: the subject has another version by now; the transaction must not commit.
+        """
+        moved = self._execute(
             _MOVE_SUBJECT, status, subject.version + 1, proof.proof_id, self._now,
-            subject.tenant_id, subject.type, subject.id,
+            subject.tenant_id, subject.type, subject.id, subject.version,
         )  # fmt: skip
+        if not moved:
+            # The row is locked, so this is somebody's mistake: a lock that was left out, a row
+            # that was changed by hand. Better no change than two with the same version.
+            raise StoreError(
+                f"the subject {subject.type} {subject.id} no longer has version "
+                f"{subject.version}: it was changed meanwhile; ask again"
+            )
 
     # --- proofs -----------------------------------------------------------------
 
