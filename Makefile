@@ -4,10 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers browser weasyprint run fmt lint types imports test soak bench figures check lock clean
+.PHONY: help setup servers browser weasyprint run fmt lint types imports test test-pythons soak bench figures check lock clean
 
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
 
@@ -47,6 +47,9 @@ check: lint types imports ## lint, types and imports, without the tests
 
 test: setup servers browser weasyprint lint types imports ## everything CI checks
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+test-pythons: setup servers browser weasyprint ## the tests on every Python, the wheel, the lock
+	$(BIN)/python -m scripts.pythons $(ARGS)
 
 soak: setup servers browser ## kill workers for a long time and count what was lost (STORE=postgres)
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
