@@ -7,10 +7,10 @@ STAMP := .venv/.stamp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers browser weasyprint run fmt lint types imports test pytest soak bench figures check lock clean
+.PHONY: help setup servers browser weasyprint run fmt lint types imports test pytest test-pythons soak bench figures check lock clean
 
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv from requirements.lock; quick when nothing changed
 
@@ -57,6 +57,9 @@ test: setup servers browser weasyprint ## everything CI checks
 pytest: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
+test-pythons: setup servers browser weasyprint ## the tests on every Python, the wheel, the lock
+	$(BIN)/python -m scripts.pythons $(ARGS)
+
 soak: setup servers browser weasyprint ## what takes long: kills without end (STORE=postgres), all sampled tests, mutants, a bare Debian
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
 	$(BIN)/python -m pytest -n auto --dist worksteal --whole -m "sampled or sized"
@@ -73,5 +76,5 @@ lock: setup ## write requirements.lock anew (UPGRADE=1: newest versions)
 	bash scripts/lock.sh
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venvs dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from datetime import timedelta
 
 import httpx
@@ -81,3 +83,11 @@ def test_unless_told_otherwise_it_asks_who_calls_and_opens_nothing_before(
     monkeypatch.setenv("ULAK_SECRET", "short")
     with pytest.raises(ulak.BadInput, match="ULAK_SECRET"):
         ulak.web.app(engine)
+
+
+def test_without_the_extra_it_is_said_what_to_install():
+    code = "import sys; sys.modules['fastapi'] = None; import ulak.web"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = child.stderr.strip().splitlines()[-1]
+    assert said.startswith("ModuleNotFoundError: ulak.web needs fastapi")
+    assert "pip install 'ulak[web]'" in said

@@ -166,6 +166,6 @@ def _cipher(key: bytes) -> AESGCM:
     except ImportError as error:
         raise NotSupported(
             f"encryption needs cryptography, which is not installed ({error}); "
-            "pip install cryptography"
+            "pip install 'ulak[encryption]'"
         ) from None
     return AESGCM(key)

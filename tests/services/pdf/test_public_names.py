@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+import ulak
 import ulak.services.pdf as pdf
+from ulak.errors import NotSupported
+from ulak.settings import Settings
 
 
 @pytest.mark.parametrize("name", sorted(pdf._PUBLIC))
@@ -35,3 +38,26 @@ found = [name for name in sys.modules if ".browser" in name or name.startswith(h
 assert not found, found
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("module", ["jinja2", "pikepdf"])
+def test_without_the_extra_the_service_says_what_to_install(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(NotSupported, match=rf"{module}.*ulak\[pdf\]"):
+        pdf.service.attach(ulak.connect("memory://"), Settings())
+    assert pdf.service.commands is not None
+    with pytest.raises(NotSupported, match=rf"{module}.*ulak\[pdf\]"):
+        pdf.service.commands()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("jinja2", "Templates"), ("fastapi", "PdfJobRequest")]
+)
+def test_without_the_extra_a_public_name_says_what_to_install(module: str, name: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from ulak.services.pdf import {name}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = child.stderr.strip().splitlines()[-1]
+    assert said.startswith(f"ModuleNotFoundError: ulak.services.pdf.{name} needs {module}")
+    assert "pip install 'ulak[pdf,web]'" in said

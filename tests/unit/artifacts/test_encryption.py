@@ -155,5 +155,5 @@ def test_without_cryptography_it_is_said_what_to_install(
     inner: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(NotSupported, match="pip install"):
+    with pytest.raises(NotSupported, match=r"ulak\[encryption\]"):
         EncryptedStorage(inner, {"old": OLD})

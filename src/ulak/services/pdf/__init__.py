@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Engine
+from ulak.errors import NotSupported
 from ulak.service import Condition, Service
 from ulak.settings import Settings
 
@@ -56,6 +57,9 @@ _PUBLIC: Final = {
 }
 """Every public name and the module that has it."""
 
+_NEEDED: Final = ("jinja2", "pikepdf")
+"""What every job needs. Drivers and WeasyPrint say for themselves what they lack."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
@@ -63,16 +67,41 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs {error.name}, which is not installed; "
+            "pip install 'ulak[pdf,web]'",
+            name=error.name,
+        ) from error
 
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
 
 
+def _check_extra() -> None:
+    """Refuse to start without the packages that every process of the service needs.
+
+    They are looked for and not imported: a command that lists jobs needs none of them.
+
+    Raises:
+        NotSupported: the extra is not installed.
+    """
+    from importlib.util import find_spec
+
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise NotSupported(
+                f"the service pdf needs {name}, which is not installed; pip install 'ulak[pdf]'"
+            )
+
+
 def _attach(engine: Engine, settings: Settings) -> None:
     """Refuse to start with settings that would fail the first job; then bring the flow, its
     queue apart, its worker, the clean-up and the callbacks."""
+    _check_extra()
     from ulak.services.pdf import callbacks, cleanup
     from ulak.services.pdf.configuration import artifacts_of
     from ulak.services.pdf.flow import QUEUE, make_flow
@@ -98,6 +127,7 @@ def _routes(engine: Engine) -> Routes:
 
 
 def _commands() -> typer.Typer:
+    _check_extra()
     from ulak.services.pdf.commands import pdf
 
     return pdf
