@@ -40,7 +40,7 @@ from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.outbox.shadow import Shadow
 from ulak.services.contracts.outbox.tables import Tables
-from ulak.services.contracts.requests import Recording, Transition
+from ulak.services.contracts.requests import Recording
 from ulak.testing import Harness
 from ulak.testing.servers import Postgres, find_program
 
@@ -201,7 +201,7 @@ def _transact(engine: ulak.Engine) -> None:
         engine, configuration.versions_in_force({}), on_change=Shadow(tables)
     )  # fmt: skip
     for subject in ("sent", "rejected", "dead", "leased", "due"):
-        contracts.transition(transition(subject))
+        contracts.transition(program.transition(subject))
     contracts.record(Recording("acme", "note", '{"text": "seen"}', key="note-1", caller="ada"))
     settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
     answers = {
@@ -212,12 +212,6 @@ def _transact(engine: ulak.Engine) -> None:
     transport = httpx.MockTransport(lambda request: answers[_subject(request)])
     Dispatcher(tables, Remote(settings, transport=transport)).send_once(limit=3)
     claims.take(tables, 1, lease=HOUR)
-
-
-def transition(subject: str) -> Transition:
-    """The request by which a subject of the fixture was paid."""
-    return Transition("acme", "order", subject, "paid", key=f"pay {subject}", caller="ada",
-                      from_="pending")  # fmt: skip
 
 
 def _subject(request: httpx.Request) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import ulak
 from ulak.idempotency import Answer, Asked, Scope
+from ulak.services.contracts.requests import Transition
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -26,6 +27,13 @@ RECEIPT = Answer(201, b'{"receipt": 1}', (("content-type", "application/json"),)
 
 KEY = "a-key-of-the-fixture-that-opens-nothing-else"
 PASSWORD = "a password of the fixture"  # noqa: S105 - it opens a database of the tests
+
+
+def transition(subject: str) -> Transition:
+    """Return the request by which a subject of contracts was paid."""
+    return Transition(
+        "acme", "order", subject, "paid", key=f"pay {subject}", caller="ada", from_="pending"
+    )  # fmt: skip
 
 
 class Outside:
