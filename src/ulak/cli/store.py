@@ -19,9 +19,13 @@ PAUSE_S = 0.05
 
 def migrate(app: AppOption = None, as_json: JsonOption = False) -> None:
     """Bring the store's schema to this release; workers of the release before may run on."""
-    before, after = load(in_force(app)).store.migrate()
+    store = load(in_force(app)).store
+    before, after = store.migrate()
+    newest = getattr(store, "newest_schema", after)
     if as_json:
-        print_json({"before": before, "after": after})
+        print_json({"before": before, "after": after, "newest": newest})
+    elif after > newest:
+        print(f"schema {after}: nothing to do; this release knows {newest} and may run on it")
     elif before == after:
         print(f"schema {after}: nothing to do")
     else:

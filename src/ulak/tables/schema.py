@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from ulak.errors import BadInput, StoreError
+from ulak.store.oldest import find_oldest
 from ulak.tables.database import Database
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -21,6 +22,12 @@ _EXISTS: Final = {
     "postgresql": "SELECT count(*) FROM pg_catalog.pg_tables "
     "WHERE schemaname = '{schema}' AND tablename = ?",
 }
+# A version table that the first releases made has no such column.
+_NAMES_OLDEST: Final = {
+    "sqlite": "SELECT count(*) FROM pragma_table_info(?) WHERE name = 'oldest'",
+    "postgresql": "SELECT count(*) FROM information_schema.columns "
+    "WHERE table_schema = '{schema}' AND table_name = ? AND column_name = 'oldest'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +38,10 @@ class Schema:
         what: What they hold, in the sentences that are raised: `contracts`.
         folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
             without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
-            stays as it is; each must be safe while the release before still runs.
-        version_table: The table that holds the number of the last file that was run. A stored
-            name: begin it with the service's own.
+            stays as it is. One that earlier releases can live with says so in its head:
+            `-- oldest: 1` lets those that know file 1 run on; without the line none may.
+        version_table: The table that holds the number of the last file that was run, and the
+            oldest that a release must know. A stored name: begin it with the service's own.
         why: Why they need a database with transactions, where the store has none.
         lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
             one that follows from `version_table`.
@@ -83,32 +91,58 @@ def version_of(schema: Schema, database: Database, connection: Any) -> int:
     return int(database.execute(connection, statement)[0][0])
 
 
-def upgrade(schema: Schema, database: Database, connection: Any) -> None:
-    """Bring the tables to this release in an open transaction; what is there already stays.
+def must_be_known(schema: Schema, database: Database, connection: Any, version: int) -> None:
+    """Refuse tables at a version that a newer release has made and this one must not use.
 
     Raises:
-        StoreError: a newer release has been here.
+        StoreError: naming the versions and the cure.
     """
     last = newest(schema, database)
-    version = version_of(schema, database, connection)
-    if version < last:
-        take_turns(schema, database, connection)
-        version = version_of(schema, database, connection)
-    if version > last:
+    if version <= last:
+        return
+    oldest = _oldest_of(schema, database, connection) or version
+    if oldest > last:
         raise StoreError(
-            f"the tables of {schema.what} are at schema {version}, this release knows {last}: a "
-            "newer one has been here; install that"
+            f"the tables of {schema.what} are at schema {version}, this release knows {last}, and "
+            f"only releases that know {oldest} or later may use them: a newer one has been here; "
+            "install that"
         )
+
+
+def upgrade(schema: Schema, database: Database, connection: Any) -> None:
+    """Bring the tables to this release in an open transaction; those of a newer one stay.
+
+    Raises:
+        StoreError: a newer release has been here, and this one must not use what it made.
+    """
+    last = newest(schema, database)
+    take_turns(schema, database, connection)
+    version = version_of(schema, database, connection)
+    must_be_known(schema, database, connection, version)
+    if version >= last:
+        return
     table = f"{{schema}}.{schema.version_table}"
     if version == 0:
         database.execute(
-            connection, f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL)"
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL, oldest INTEGER)",
         )
         database.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
+    elif not _names_oldest(schema, database, connection):
+        database.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
+
+    def script(number: int) -> str:
+        path = schema.folder / database.name / f"{number:04}.sql"
+        return path.read_text(encoding="utf-8")
+
     for number in range(version + 1, last + 1):
-        script = schema.folder / database.name / f"{number:04}.sql"
-        database.run_script(connection, script.read_text(encoding="utf-8"))
-        database.execute(connection, f"UPDATE {table} SET version = ?", number)  # noqa: S608
+        database.run_script(connection, script(number))
+    database.execute(
+        connection,
+        f"UPDATE {table} SET version = ?, oldest = ?",  # noqa: S608 - checked
+        last,
+        find_oldest(script, last),
+    )
 
 
 def take_turns(schema: Schema, database: Database, connection: Any) -> None:
@@ -116,6 +150,20 @@ def take_turns(schema: Schema, database: Database, connection: Any) -> None:
     # On SQLite a transaction that writes is alone by itself.
     if database.name == "postgresql":
         database.execute(connection, _LOCK, _lock_of(schema))
+
+
+def _oldest_of(schema: Schema, database: Database, connection: Any) -> int | None:
+    """Return the oldest file that a release must know to use the tables, None if none is named."""
+    if not _names_oldest(schema, database, connection):
+        return None
+    statement = f"SELECT oldest FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
+    oldest: int | None = database.execute(connection, statement)[0][0]
+    return oldest
+
+
+def _names_oldest(schema: Schema, database: Database, connection: Any) -> bool:
+    found = database.execute(connection, _NAMES_OLDEST[database.name], schema.version_table)
+    return bool(found[0][0])
 
 
 def _lock_of(schema: Schema) -> int:

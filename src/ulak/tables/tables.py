@@ -10,7 +10,14 @@ from typing import Any
 from ulak.clock import Instant
 from ulak.engine.engine import Engine
 from ulak.tables.database import Row, database_of
-from ulak.tables.schema import Schema, newest, take_turns, upgrade, version_of
+from ulak.tables.schema import (
+    Schema,
+    must_be_known,
+    newest,
+    take_turns,
+    upgrade,
+    version_of,
+)
 
 
 class Tables:
@@ -93,7 +100,8 @@ class Tables:
         """Make or upgrade the tables, if need be; safe where many processes do so at once.
 
         Raises:
-            StoreError: it cannot be done now, or a newer release has been here.
+            StoreError: it cannot be done now, or a newer release has been here and this one must
+                not use what it made.
         """
         if self._are_there:
             return
@@ -104,7 +112,8 @@ class Tables:
             # to find the tables there: it has requests to answer meanwhile.
             with self._engine.reading() as connection:
                 version = version_of(self._schema, self.database, connection)
-            if version != newest(self._schema, self.database):
+                must_be_known(self._schema, self.database, connection, version)
+            if version < newest(self._schema, self.database):
                 with self._engine.transaction() as connection:
                     upgrade(self._schema, self.database, connection)
             self._are_there = True

@@ -66,7 +66,7 @@ def test_who_finds_the_tables_there_waits_for_nobody_who_writes(
 def test_tables_of_a_newer_release_are_left_alone(open_house: Callable[..., House]) -> None:
     house = open_house()
     house.move("a", from_="pending", to="paid")
-    house.sql("UPDATE {schema}.hos_contract_schema SET version = 99")
+    house.sql("UPDATE {schema}.hos_contract_schema SET version = 99, oldest = 98")
     older = open_house()
     with pytest.raises(StoreError, match=f"at schema 99, this release knows {NEWEST}"):
         older.contracts.find_subject("a", "b", "c")

@@ -88,6 +88,44 @@ def test_a_newer_release_is_left_alone(service: Service) -> None:
     assert service.start().read(COUNT) == [(1,)]
 
 
+@pytest.mark.shows("E-90")
+def test_a_newer_release_that_lets_older_ones_go_on_is_served_beside(service: Service) -> None:
+    before = service.start()
+    add(before, "of the older one")
+    lenient = {name: f"-- oldest: 1\n{text}" for name, text in STARS.items()}
+    service.release(2, lenient)
+    add(service.start(), "of the newer one")
+    for folder in service.folder.iterdir():
+        (folder / "0002.sql").unlink()
+    add(before, "of the older one, which has run on")
+    add(service.start(), "of the older one, which has started again")
+    assert before.read(COUNT) == [(4,)]
+    assert before.read(VERSION) == [(2,)]
+
+
+@pytest.mark.shows("E-90")
+def test_a_version_table_that_names_no_oldest_release_lets_none_below_in(service: Service) -> None:
+    tables = service.start()
+    add(tables, "kept")
+    with tables.writing() as connection:
+        tables.execute(connection, "ALTER TABLE {schema}.acme_notes_schema DROP COLUMN oldest")
+        tables.execute(connection, "UPDATE {schema}.acme_notes_schema SET version = 2")
+    with pytest.raises(StoreError, match=r"only releases that know 2 or later may use them"):
+        service.start().read(COUNT)
+
+
+@pytest.mark.shows("E-90")
+def test_a_version_table_of_an_earlier_release_learns_to_name_the_oldest(service: Service) -> None:
+    tables = service.start()
+    add(tables, "kept")
+    with tables.writing() as connection:
+        tables.execute(connection, "ALTER TABLE {schema}.acme_notes_schema DROP COLUMN oldest")
+    service.release(2, {name: f"-- oldest: 1\n{text}" for name, text in STARS.items()})
+    assert service.start().read(COUNT) == [(1,)]
+    oldest = "SELECT version, oldest FROM {schema}.acme_notes_schema"
+    assert tables.read(oldest) == [(2, 1)]
+
+
 def test_a_last_statement_needs_no_semicolon(service: Service) -> None:
     service.release(2, {name: text.rstrip(";") for name, text in STARS.items()})
     service.release(3, dict.fromkeys(STARS, "SELECT 1;\n-- Nothing follows.\n"))

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from time import sleep
 
 from psycopg import errors
 
 from ulak.errors import StoreError
+from ulak.store.oldest import find_oldest, too_old
 from ulak.store.postgres.connections import Session
 
 OLDEST_SERVER = 14
 """The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
 
-NEWEST = 4
+NEWEST = 5
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
+
+NAMES_OLDEST = 5
+"""The first schema that stores which is the oldest that may run on it."""
+
+# A migration that waits for a table holds up everybody who comes after it. So it waits no longer
+# than a worker's commit does, gives way, and tries again: below the second after which the server
+# would end a deadlock, so that the migration is what ends.
+PATIENCE_MS = 500
+PAUSE_S = 0.2
+MOST_TRIES = 60
 
 # Whoever creates or upgrades the schema does it alone; the number is "ulak" in letters.
 ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ulak', 'big')})"
 HAS_VERSION = "SELECT to_regclass('ulak.schema_version') IS NOT NULL"
 VERSION = "SELECT version FROM ulak.schema_version"
+OLDEST = "SELECT oldest FROM ulak.schema_version"
 PREPARE = """
     CREATE SCHEMA IF NOT EXISTS ulak;
     CREATE TABLE IF NOT EXISTS ulak.schema_version (version integer NOT NULL);
@@ -35,11 +48,18 @@ def version_of(db: Session) -> int:
     return 0 if version is None else int(version[0])
 
 
+def oldest_of(db: Session) -> int:
+    """Return the oldest schema whose release may run on the database, as migrations named it."""
+    version = version_of(db)
+    found = db.row(OLDEST) if version >= NAMES_OLDEST else None
+    return version if found is None else int(found[0])
+
+
 def create_or_check(db: Session) -> None:
-    """Create the schema where there is none; refuse one of another version.
+    """Create the schema where there is none; refuse one that this release must not run on.
 
     Raises:
-        StoreError: naming both versions and the cure.
+        StoreError: naming the versions and the cure.
     """
     check_server(db)
     version = version_of(db)
@@ -50,10 +70,7 @@ def create_or_check(db: Session) -> None:
             f"the database is at schema {version}, this ulak needs {NEWEST}; run `ulak migrate`"
         )
     elif version > NEWEST:
-        raise StoreError(
-            f"the database is at schema {version}, this ulak knows {NEWEST}: a newer release has "
-            "run `ulak migrate` on it; install that release"
-        )
+        _must_be_known(db)
 
 
 def check_server(db: Session) -> None:
@@ -71,21 +88,47 @@ def check_server(db: Session) -> None:
 
 
 def upgrade(db: Session) -> tuple[int, int]:
-    """Bring the schema to this release, all of it or nothing; answer the versions.
+    """Bring the schema to this release, all of it or nothing; return the versions.
+
+    A database of a newer release stays as it is. Workers may run meanwhile: a table that they do
+    not leave free in time is asked for again.
 
     Raises:
-        StoreError: the server is too old, or the role may not do this; it says who may.
+        StoreError: the server is too old, the role may not do this, somebody does not leave a
+            table free, or this release must not run on the database; it says what would help.
     """
     check_server(db)
+    for _ in range(MOST_TRIES):
+        try:
+            return _upgrade(db)
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+            in_the_way = error
+            db.plainly("ROLLBACK")
+            sleep(PAUSE_S)
+    raise StoreError(
+        "the schema was not changed: for "
+        f"{MOST_TRIES * (PATIENCE_MS / 1000 + PAUSE_S):.0f} s a transaction has held a table that "
+        f"must change ({in_the_way.diag.message_primary}); end it, or wait for it, and run "
+        "`ulak migrate` again"
+    ) from in_the_way
+
+
+def _upgrade(db: Session) -> tuple[int, int]:
+    """Bring the schema to this release, unless somebody is in the way."""
     try:
         db.plainly("BEGIN")
         db.execute(ALONE)
         before = version_of(db)
+        _must_be_known(db)
         if before < NEWEST:
+            db.plainly(f"SET LOCAL lock_timeout = {PATIENCE_MS}")
             db.plainly(PREPARE)
             for version in range(before + 1, NEWEST + 1):
                 db.plainly(script(version))
                 db.plainly(f"UPDATE ulak.schema_version SET version = {version}")
+                if version >= NAMES_OLDEST:
+                    oldest = find_oldest(script, version)
+                    db.plainly(f"UPDATE ulak.schema_version SET oldest = {oldest}")
         db.plainly("COMMIT")
     except errors.InsufficientPrivilege as error:
         user, name = db.connection.info.user, db.connection.info.dbname
@@ -97,7 +140,14 @@ def upgrade(db: Session) -> tuple[int, int]:
     return before, max(before, NEWEST)
 
 
+def _must_be_known(db: Session) -> None:
+    if (oldest := oldest_of(db)) > NEWEST:
+        raise StoreError(
+            too_old("the database is", version_of(db), oldest=oldest, newest=NEWEST)
+        )  # fmt: skip
+
+
 def script(version: int) -> str:
-    """Answer the statements that lead from the version before to this one."""
+    """Return the statements that lead from the version before to this one."""
     path = files(__package__) / "schema" / f"{version:04}.sql"
     return path.read_text(encoding="utf-8")

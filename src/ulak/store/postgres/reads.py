@@ -57,7 +57,8 @@ WRITTEN = """
 PROGRESS = "SELECT job_id, fraction, note, at FROM ulak.progress WHERE job_id = %s::uuid"
 COUNTS = """
     SELECT flow, flow_version, state, role, sum(jobs)::bigint FROM (
-        SELECT * FROM ulak.counts UNION ALL SELECT * FROM ulak.count_deltas
+        SELECT flow, flow_version, state, role, jobs FROM ulak.counts
+        UNION ALL SELECT flow, flow_version, state, role, jobs FROM ulak.count_deltas
     ) AS both_of_them
     GROUP BY flow, flow_version, state, role HAVING sum(jobs) <> 0
     ORDER BY flow, flow_version, state, role

@@ -182,6 +182,11 @@ class PostgresStore:
         connections.use(self._make_months)
         return versions
 
+    @property
+    def newest_schema(self) -> int:
+        """The number of the schema that this release knows."""
+        return migrations.NEWEST
+
     def _new_connections(self) -> Connections:
         return Connections(self._conninfo, clock=self.clock, prepare=not self._pooled)
 
@@ -208,6 +213,8 @@ class PostgresStore:
             "rings_heard": 0 if listener is None else listener.heard,
             "months": sorted(self._read(months.existing)),
             "schema": self._read(migrations.version_of),
+            "newest_schema": self.newest_schema,
+            "oldest_schema": self._read(migrations.oldest_of),
         }
 
     def secrets(self) -> list[str]:

@@ -22,6 +22,7 @@ from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     JOB_COLUMNS,
     PACKED_IDS,
+    RESULT_COLUMNS,
     as_job,
     as_request,
     as_result,
@@ -93,7 +94,8 @@ LEASED = f"""
 PAYLOAD = "SELECT data FROM payloads WHERE job_id = ?"
 PARK = "UPDATE jobs SET parked_on = ? WHERE id = ?"
 RESULTS = f"""
-    SELECT * FROM results WHERE job_id IN {PACKED_IDS} ORDER BY job_id, round, stage, name
+    SELECT {RESULT_COLUMNS} FROM results WHERE job_id IN {PACKED_IDS}
+    ORDER BY job_id, round, stage, name
 """
 
 # Whether it is a worker, when the first pause ends and the first bucket has filled for somebody,
@@ -123,8 +125,9 @@ REGISTER = """
 """
 RENEW = "UPDATE workers SET renewed_at = ?, expires_at = ? WHERE id = ?"
 END_LEASE = "UPDATE workers SET expires_at = ? WHERE id = ?"
-REQUESTS_OF_WORKER = """
-    SELECT requests.* FROM requests CROSS JOIN jobs ON jobs.id = requests.job_id
+REQUESTS_OF_WORKER = f"""
+    SELECT {", ".join(f"requests.{name}" for name in Request._fields)}
+    FROM requests CROSS JOIN jobs ON jobs.id = requests.job_id
     WHERE jobs.leased_by = ? ORDER BY requests.job_id, requests.at, kind, name
 """
 

@@ -33,6 +33,7 @@ from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     ABSENT,
     PACKED_IDS,
+    REQUEST_COLUMNS,
     Row,
     Spread,
     as_request,
@@ -80,7 +81,7 @@ VOID_STAGE = "DELETE FROM results WHERE job_id = ? AND stage = ?"
 VOID_ALL = "DELETE FROM results WHERE job_id = ?"
 
 ANY_REQUESTS = "SELECT EXISTS (SELECT 1 FROM requests)"
-REQUESTS_OF = "SELECT * FROM requests WHERE job_id = ? ORDER BY at, kind, name"
+REQUESTS_OF = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE job_id = ? ORDER BY at, kind, name"
 JOBS_WITH_REQUESTS = f"SELECT DISTINCT job_id FROM requests WHERE job_id IN {PACKED_IDS}"
 SETTLE = "DELETE FROM requests WHERE job_id = ? AND kind = ? AND name = ?"
 COUNT_REQUESTS = """

@@ -6,9 +6,13 @@ import sqlite3
 from importlib.resources import files
 
 from ulak.errors import StoreError
+from ulak.store.oldest import find_oldest, too_old
 
-NEWEST = 5
+NEWEST = 6
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
+
+NAMES_OLDEST = 6
+"""The first schema that stores which is the oldest that may run on it."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -17,11 +21,21 @@ def version_of(db: sqlite3.Connection) -> int:
     return version
 
 
+def oldest_of(db: sqlite3.Connection) -> int:
+    """Return the oldest schema whose release may run on the file, as its migrations named it."""
+    version = version_of(db)
+    # A file of another program may have any number, and no such table.
+    if version < NAMES_OLDEST or not _has_tables(db, "schema_version"):
+        return version
+    oldest: int = db.execute("SELECT oldest FROM schema_version").fetchone()[0]
+    return oldest
+
+
 def create_or_check(db: sqlite3.Connection, name: str) -> None:
-    """Create the schema in a new file; refuse a file of another version.
+    """Create the schema in a new file; refuse a file that this release must not run on.
 
     Raises:
-        StoreError: naming both versions and the cure.
+        StoreError: naming the versions and the cure.
     """
     version = version_of(db)
     if version == 0 and not _has_tables(db):
@@ -31,30 +45,46 @@ def create_or_check(db: sqlite3.Connection, name: str) -> None:
             f"{name} is at schema {version}, this ulak needs {NEWEST}; run `ulak migrate`"
         )
     elif version > NEWEST:
-        raise StoreError(
-            f"{name} is at schema {version}, this ulak knows {NEWEST}: a newer release has run "
-            "`ulak migrate` on it; install that release"
-        )
+        _must_be_known(db, name)
 
 
-def upgrade(db: sqlite3.Connection) -> tuple[int, int]:
-    """Bring the schema to this release, all of it or nothing; answer the versions."""
+def upgrade(db: sqlite3.Connection, name: str = "the database") -> tuple[int, int]:
+    """Bring the schema to this release, all of it or nothing; return the versions.
+
+    A file of a newer release stays as it is.
+
+    Raises:
+        StoreError: this release must not run on the file.
+    """
     before = version_of(db)
+    _must_be_known(db, name)
     db.execute("BEGIN IMMEDIATE")
     for version in range(before + 1, NEWEST + 1):
         for statement in statements(version):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {version}")
+        if version >= NAMES_OLDEST:
+            db.execute("UPDATE schema_version SET oldest = ?", (find_oldest(script, version),))
     db.execute("COMMIT")
     return before, version_of(db)
 
 
+def _must_be_known(db: sqlite3.Connection, name: str) -> None:
+    if (oldest := oldest_of(db)) > NEWEST:
+        raise StoreError(too_old(f"{name} is", version_of(db), oldest=oldest, newest=NEWEST))
+
+
+def script(version: int) -> str:
+    """Return the file that leads from the version before to this one."""
+    path = files(__package__) / "schema" / f"{version:04}.sql"
+    return path.read_text(encoding="utf-8")
+
+
 def statements(version: int) -> list[str]:
-    """Answer the statements that lead from the version before to this one."""
-    script = (files(__package__) / "schema" / f"{version:04}.sql").read_text(encoding="utf-8")
+    """Return the statements that lead from the version before to this one."""
     found: list[str] = []
     pending = ""
-    for line in script.splitlines(keepends=True):
+    for line in script(version).splitlines(keepends=True):
         pending += line
         if sqlite3.complete_statement(pending):
             found.append(pending.strip())
@@ -62,5 +92,6 @@ def statements(version: int) -> list[str]:
     return found
 
 
-def _has_tables(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+def _has_tables(db: sqlite3.Connection, name: str = "%") -> bool:
+    found = db.execute("SELECT 1 FROM sqlite_master WHERE name LIKE ? LIMIT 1", (name,))
+    return found.fetchone() is not None

@@ -22,8 +22,10 @@ from ulak.store.protocol import (
 )
 from ulak.store.sqlite.commits import REQUESTS_OF, is_in_trail
 from ulak.store.sqlite.rows import (
+    EVENT_COLUMNS,
     JOB_COLUMNS,
     OUTBOX_COLUMNS,
+    RESULT_COLUMNS,
     as_event,
     as_job,
     as_message_row,
@@ -32,21 +34,22 @@ from ulak.store.sqlite.rows import (
 )
 
 PAYLOAD = "SELECT data, schema, trace FROM payloads WHERE job_id = ?"
-RESULTS = "SELECT * FROM results WHERE job_id = ? ORDER BY round, stage, name"
+RESULTS = f"SELECT {RESULT_COLUMNS} FROM results WHERE job_id = ? ORDER BY round, stage, name"
 KEY = """
     SELECT job_id FROM dedup
     WHERE tenant = ? AND flow = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)
 """
-PROGRESS = "SELECT * FROM progress WHERE job_id = ?"
-TRAIL = "SELECT * FROM events WHERE job_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+PROGRESS = f"SELECT {', '.join(Progress._fields)} FROM progress WHERE job_id = ?"
+TRAIL = f"SELECT {EVENT_COLUMNS} FROM events WHERE job_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 COUNTS = """
     SELECT flow, flow_version, state, role, sum(jobs) FROM (
-        SELECT * FROM counts UNION ALL SELECT * FROM count_deltas
+        SELECT flow, flow_version, state, role, jobs FROM counts
+        UNION ALL SELECT flow, flow_version, state, role, jobs FROM count_deltas
     )
     GROUP BY flow, flow_version, state, role HAVING sum(jobs) <> 0
     ORDER BY flow, flow_version, state, role
 """
-WORKERS = "SELECT * FROM workers ORDER BY id"
+WORKERS = f"SELECT {', '.join(WorkerRow._fields)} FROM workers ORDER BY id"
 SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
 SLOTS_OF = "SELECT limit_name, n, job_id, closed FROM slots WHERE limit_name = ? ORDER BY n"
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"

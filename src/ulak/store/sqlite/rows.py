@@ -37,6 +37,9 @@ as_result = partial(tuple.__new__, Result)
 as_request = partial(tuple.__new__, Request)
 
 JOB_COLUMNS = ", ".join(JobRow._fields)
+EVENT_COLUMNS = ", ".join(Event._fields)
+RESULT_COLUMNS = ", ".join(Result._fields)
+REQUEST_COLUMNS = ", ".join(Request._fields)
 OUTBOX_COLUMNS = ", ".join((*Message._fields, "sent_at", "tries", "not_before", "dead"))
 
 PACKED_IDS = """(

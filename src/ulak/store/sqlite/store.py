@@ -148,12 +148,20 @@ class SqliteStore:
 
     def migrate(self) -> tuple[int, int]:
         if self._open_writer is not None:
-            return self._open_writer.with_file_locked(migrations.upgrade)
+            return self._open_writer.with_file_locked(self._upgrade)
         writer = self._new_writer()
         try:
-            return writer.with_file_locked(migrations.upgrade)
+            return writer.with_file_locked(self._upgrade)
         finally:
             writer.close()
+
+    def _upgrade(self, db: sqlite3.Connection) -> tuple[int, int]:
+        return migrations.upgrade(db, str(self.path))
+
+    @property
+    def newest_schema(self) -> int:
+        """The number of the schema that this release knows."""
+        return migrations.NEWEST
 
     def _new_writer(self) -> Writer:
         return Writer(
@@ -191,6 +199,8 @@ class SqliteStore:
             "synchronous": self._synchronous,
             "wal_bytes": self.wal_size(),
             "schema": self._read(migrations.version_of),
+            "newest_schema": self.newest_schema,
+            "oldest_schema": self._read(migrations.oldest_of),
         }
 
     def wal_size(self) -> int:

@@ -40,10 +40,11 @@ def test_processes_that_create_the_schema_at_once_create_it_once(postgres_url: s
 )
 def test_another_version_is_refused_with_its_cure(url: str, version: int, cure: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("UPDATE ulak.schema_version SET version = %s", [version])
+        db.execute("UPDATE ulak.schema_version SET version = %s, oldest = %s", [version, version])
         with pytest.raises(StoreError, match=f"is at schema {version}, this ulak .*{cure}"):
             PostgresStore(url).open()
         db.execute("UPDATE ulak.schema_version SET version = %s", [migrations.NEWEST])
+        db.execute("UPDATE ulak.schema_version SET oldest = %s", [migrations.NEWEST - 1])
 
 
 def test_a_migration_that_fails_leaves_what_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +61,52 @@ def test_a_migration_that_fails_leaves_what_was(url: str, monkeypatch: pytest.Mo
     assert PostgresStore(url).migrate() == (now, later)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("UPDATE ulak.schema_version SET version = %s", [now])
+
+
+@pytest.fixture
+def migrating(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresStore:
+    """A store whose next migration needs the table of jobs for itself, and has little patience."""
+    store = PostgresStore(postgres_url)
+    store.migrate()
+    later, known = migrations.NEWEST + 1, migrations.script
+    change = "ALTER TABLE ulak.jobs ADD COLUMN later text"
+    monkeypatch.setattr(migrations, "NEWEST", later)
+    monkeypatch.setattr(migrations, "script", lambda n: change if n == later else known(n))
+    monkeypatch.setattr(migrations, "PATIENCE_MS", 50)
+    return store
+
+
+@pytest.mark.shows("E-90")
+def test_a_migration_that_must_wait_for_a_table_gives_way_and_tries_again(
+    migrating: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    with psycopg.connect(postgres_url) as stage, psycopg.connect(postgres_url) as worker:
+        stage.execute("SELECT FROM ulak.jobs")  # and its transaction stays open
+
+        def others_go_on(seconds: float) -> None:
+            worker.execute("SET statement_timeout = 5000")
+            worker.execute("UPDATE ulak.jobs SET lapses = 0")
+            worker.commit()
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                stage.commit()
+
+        monkeypatch.setattr(migrations, "sleep", others_go_on)
+        assert migrating.migrate() == (migrations.NEWEST - 1, migrations.NEWEST)
+    assert len(pauses) == 3
+
+
+@pytest.mark.shows("E-90")
+def test_a_migration_that_has_waited_in_vain_changes_nothing_and_says_so(
+    migrating: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "MOST_TRIES", 2)
+    with psycopg.connect(postgres_url) as stage:
+        stage.execute("SELECT FROM ulak.jobs")
+        with pytest.raises(StoreError, match=r"the schema was not changed: .* run `ulak migrate`"):
+            migrating.migrate()
+    assert migrating.migrate() == (migrations.NEWEST - 1, migrations.NEWEST)
 
 
 def test_a_database_of_the_first_release_is_brought_to_this_one(

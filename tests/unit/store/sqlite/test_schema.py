@@ -27,6 +27,10 @@ def test_a_newer_file_is_refused_with_both_versions(path: Path) -> None:
     made.open()
     made.close()
     set_version(path, 99)
+    db = sqlite3.connect(path)
+    db.execute("UPDATE schema_version SET oldest = 98")
+    db.commit()
+    db.close()
     knows = f"knows {migrations.NEWEST}"
     with pytest.raises(StoreError, match=rf"jobs\.db is at schema 99, .* {knows}.*`ulak migrate`"):
         SqliteStore(path).open()
@@ -52,12 +56,12 @@ def test_migrating_runs_the_files_that_are_missing(
     now, later = migrations.NEWEST, migrations.NEWEST + 1
     assert made.migrate() == (0, now)
     assert made.migrate() == (now, now)
-    known = migrations.statements
+    known = migrations.script
     monkeypatch.setattr(migrations, "NEWEST", later)
     monkeypatch.setattr(
         migrations,
-        "statements",
-        lambda version: ["CREATE TABLE later (n INTEGER)"] if version == later else known(version),
+        "script",
+        lambda version: "CREATE TABLE later (n INTEGER);" if version == later else known(version),
     )
     assert made.migrate() == (now, later)
 
@@ -107,6 +111,16 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
     db.commit()
     db.close()
     with pytest.raises(StoreError, match=f"at schema 0, this ulak needs {migrations.NEWEST}"):
+        SqliteStore(path).open()
+
+
+def test_a_foreign_database_with_a_number_of_its_own_is_refused(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE theirs (n INTEGER)")
+    db.commit()
+    db.close()
+    set_version(path, 99)
+    with pytest.raises(StoreError, match=r"at schema 99, .* only releases that know 99 or later"):
         SqliteStore(path).open()
 
 

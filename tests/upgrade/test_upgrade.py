@@ -1,0 +1,217 @@
+"""A database of an earlier release is brought to this one and the next, beside running workers."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.scenario.doubles import eventually
+from tests.upgrade import later, program
+from tests.upgrade.conftest import Site
+from ulak import Engine, Job, StoreError
+from ulak.auth.identity import Identity
+from ulak.core.lifecycle import FINAL, ROLES
+from ulak.idempotency import Guard
+from ulak.services.contracts.configuration import contracts_of
+from ulak.services.contracts.outbox.desk import list_events
+from ulak.services.contracts.outbox.dispatcher import Dispatcher
+from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.settings import RemoteSettings
+from ulak.services.contracts.outbox.tables import Tables
+
+PATIENCE = timedelta(seconds=60)
+
+STOOD = {
+    "asked": "busy", "cancelled": "cancelled", "crashed": "busy", "dead message": "done",
+    "delayed": "ready", "done": "done", "done too": "done", "expired": "expired",
+    "failed": "failed", "gate": "held", "held": "held", "letter 1": "held", "letter 2": "held",
+    "napping": "waiting", "paused key": "ready", "paused queue": "ready", "permanent": "failed",
+    "pressed": "ready", "ready": "ready", "report 0": "done", "report 1": "ready",
+    "report 2": "done", "report 3": "ready", "retried": "busy", "second": "ready",
+    "settled acme": "done", "settled globex": "done", "signal": "waiting", "undoing": "undoing",
+    "unsent": "done",
+}  # fmt: skip
+"""The role of each job of the fixtures; ticks of a schedule have no names of their own. A fixture
+of an earlier release may have fewer."""
+
+DUE = {
+    "asked": "cancelled", "crashed": "sent", "delayed": "sent", "napping": "done",
+    "pressed": "done", "ready": "sent", "report 1": "done", "report 3": "done", "retried": "sent",
+    "second": "done", "undoing": "failed",
+}  # fmt: skip
+"""Where each job ends that workers carry on by themselves."""
+
+TOLD = {
+    "failed": "sent", "gate": "refused", "held": "sent", "letter 1": "posted",
+    "letter 2": "posted", "paused key": "done", "paused queue": "done", "signal": "settled",
+}  # fmt: skip
+"""Where each job ends that waits for a person, once the person has spoken."""
+
+
+@pytest.mark.shows("E-90")
+def test_a_store_upgrades_with_its_data_beside_workers_of_both_releases(site: Site) -> None:
+    newest, stored = later.newest(site.url), site.schema()
+    if stored < newest:
+        with pytest.raises(StoreError, match=rf"this ulak needs {newest}; run `ulak migrate`"):
+            site.engine().open()
+        assert site.ulak("migrate") == f"schema {stored} > {newest}"
+    with site.engine() as engine:
+        trails = read_trails(engine)
+        roles = {name: job.role for name, job in named(engine).items()}
+        assert roles == {name: STOOD[name] for name in roles}
+        assert set(roles.values()) == set(ROLES)
+        assert engine.verify() == []
+        same = submit(engine, "order", {"name": "crashed"}, tenant="acme")
+        assert not same.created, "its dedup key is held"
+        migrate_beside_workers(site, engine, newest)
+        assert_that_due_work_was_done(site, engine)
+        restart_the_release_before(site, engine, newest)
+        assert read_trails(engine, like=trails) == trails
+        assert_that_records_are_kept(engine)
+        assert_that_contracts_are_kept(engine)
+    assert "every trail, key, slot and counter agrees" in site.ulak("verify")
+    proofs = site.ulak("proof", "verify")
+    assert proofs == "6 proofs of 1 tenant: every chain is whole"
+
+
+def migrate_beside_workers(site: Site, engine: Engine, newest: int) -> None:
+    """The next release migrates and starts while this one is in the middle of a stage."""
+    hold = site.folder / "hold"
+    hold.touch()
+    long = submit(engine, "order", {"name": "long", "while": "hold"})
+    this = site.work("this")
+    eventually((site.folder / "hold.reached").exists, within_s=PATIENCE.total_seconds())
+    said = site.ulak("migrate", is_next=True)
+    assert said == f"schema {newest} > {newest + 1}"
+    following = site.work("next", is_next=True)
+    eventually(lambda: len(living(engine)) == 2, within_s=PATIENCE.total_seconds())
+    between = submit(engine, "order", {"name": "between"})
+    hold.unlink()
+    wait_for(engine, {**DUE, "long": "sent", "between": "sent"})
+    assert engine.result(long.id)["by"] == "this"
+    assert engine.result(between.id)["by"] in ("this", "next")
+    assert engine.verify() == []
+    site.stop(this)
+    site.stop(following)
+
+
+def restart_the_release_before(site: Site, engine: Engine, newest: int) -> None:
+    """This release starts again on the schema of the next one, and does what people say."""
+    said = site.ulak("migrate")
+    assert said == (
+        f"schema {newest + 1}: nothing to do; this release knows {newest} and may run on it"
+    )
+    store = json.loads(site.ulak("doctor", "--json"))["store"]
+    numbers = (store["schema"], store["newest_schema"], store["oldest_schema"])
+    assert numbers == (newest + 1, newest, newest)
+    again = site.work("this again")
+    new = submit(engine, "order", {"name": "new"})
+    tell(engine)
+    wait_for(engine, {**TOLD, "new": "sent"})
+    eventually(lambda: "packed dead message" in sent(site), within_s=PATIENCE.total_seconds())
+    assert engine.result(new.id)["by"] == "this again"
+    assert [job for job in named(engine).values() if job.role not in FINAL] == []
+    assert engine.dead_messages() == []
+    site.stop(again)
+
+
+def tell(engine: Engine) -> None:
+    """Say to each job that waits for a person what it waits for."""
+    jobs = named(engine)
+    engine.retry(jobs["failed"].id, actor="ada")
+    engine.release(jobs["held"].id, actor="ada")
+    engine.decide(jobs["gate"].id, "refuse", actor="bob")
+    engine.signal(jobs["signal"].id, "paid", actor="bank")
+    engine.resume(queue="night", actor="ada")
+    engine.resume(key="B", actor="ada")
+    for name in ("letter 1", "letter 2"):
+        engine.decide(jobs[name].id, "post", actor="ada")
+    (dead,) = engine.dead_messages()
+    engine.revive(dead.id, actor="ada")
+
+
+def assert_that_due_work_was_done(site: Site, engine: Engine) -> None:
+    lines = sent(site)
+    assert "packed unsent" in lines, "a message that could not be sent is sent now"
+    assert "packed crashed" in lines
+    assert "packed done" not in lines, "a message that was sent is not sent again"
+    ticks = engine.ticks("half-daily")
+    assert len(ticks) == 5, "of all the dates that nobody has seen to, the last one"
+    assert datetime.now(UTC) - ticks[0].due_at < timedelta(hours=12)
+    assert engine.get(ticks[0].job_id).state == "done"
+    assert engine.get_schedule("nightly").paused_by == "ada"
+    assert engine.ticks("nightly") == []
+    assert {limit.name: limit.n for limit in engine.limits()}["order/packed"] == 5
+    assert [(weight.tenant, weight.weight) for weight in engine.weights()] == [("acme", 3)]
+
+
+def assert_that_records_are_kept(engine: Engine) -> None:
+    guard = Guard(engine.store)
+    answered = guard.execute(program.CHARGED, lambda execution: pytest.fail("executed again"))
+    assert (answered.is_replay, answered.answer) == (True, program.RECEIPT)
+    taken = guard.begin(program.CHARGING)
+    assert taken.attempt == 2, "its process has died"
+    taken.settle(program.RECEIPT)
+    assert guard.execute(program.CHARGING, lambda execution: pytest.fail("again")).is_replay
+    identity = Identity(engine.store, secret="s" * 32)
+    assert identity.authenticate(program.KEY).name == "key:fixture"
+    assert identity.login("ada", program.PASSWORD).principal.name == "ada"
+
+
+def assert_that_contracts_are_kept(engine: Engine) -> None:
+    contracts, tables = contracts_of(engine), Tables(engine)
+    assert contracts.transition(program.transition("sent")).is_replay, "its proof is there"
+    assert contracts.verify().broken == ()
+    settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
+    transport = httpx.MockTransport(
+        lambda request: httpx.Response(200, json={"ok": True, "from": "pending", "to": "paid"})
+    )
+    Dispatcher(tables, Remote(settings, transport=transport)).send_once()
+    assert {event.aggregate: event.status for event in list_events(tables)} == {
+        "order:sent": "sent", "order:rejected": "rejected", "order:dead": "dead",
+        "order:due": "sent", "order:leased": "dead",  # it was tried, and its time is over
+    }  # fmt: skip
+
+
+# --- what is asked ----------------------------------------------------------------------
+
+
+def submit(engine: Engine, flow: str, payload: dict[str, str], **options: Any) -> Job:
+    """Submit a job of a flow by its name."""
+    return engine.submit(next(f for f in engine.flows if f.name == flow), payload, **options)
+
+
+def named(engine: Engine) -> dict[str, Job]:
+    """Return every job by the name in its payload; those of schedules have none of their own."""
+    jobs = {engine.payload(job.id)["name"]: job for job in engine.jobs(limit=1000)}
+    jobs.pop("tick", None)
+    return jobs
+
+
+def wait_for(engine: Engine, ends: dict[str, str]) -> None:
+    """Wait until each of these jobs has ended, and see that it did where it should."""
+    jobs = {name: job for name, job in named(engine).items() if name in ends}
+    ended = {name: engine.wait(job.id, timeout=PATIENCE).state for name, job in jobs.items()}
+    assert ended == {name: ends[name] for name in jobs}
+
+
+def read_trails(engine: Engine, like: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the trail of every job, or as much of it as others have."""
+    trails = {job.id: engine.trail(job.id) for job in engine.jobs(limit=1000)}
+    if like is None:
+        return trails
+    return {job_id: trails[job_id][: len(trail)] for job_id, trail in like.items()}
+
+
+def living(engine: Engine) -> list[str]:
+    """Return the workers whose lease has not lapsed."""
+    now = engine.store.clock.now()
+    return [worker.id for worker in engine.store.workers() if worker.expires_at > now]
+
+
+def sent(site: Site) -> list[str]:
+    """Return the messages that were sent since the fixture was loaded."""
+    path = site.folder / "sent"
+    return path.read_text().splitlines() if path.exists() else []
