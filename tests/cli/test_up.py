@@ -93,21 +93,20 @@ def test_up_serves_works_and_drains(shop):
 def test_up_prints_a_link_that_logs_in_once(shop):
     with running(shop, "up", "shop:engine", "--port", "0") as process:
         said = greeting(process)
-        link = re.search(r"(http://\S+/auth/link\?code=\S+)  \(once, within 10 minutes\)\n", said)[
-            1
-        ]
-        with httpx.Client() as browser:
+        line = re.search(r"(http://\S+/auth/link\?code=\S+)  \(once, within 10 minutes\)\n", said)
+        link = line[1]
+        with httpx.Client(timeout=PATIENCE_S) as browser:
             landed = browser.get(link)
             docs = browser.get(landed.url.join(re.search(r'href="(.+?)"', landed.text)[1]))
             assert (docs.status_code, docs.url.path) == (200, "/docs")
             me = browser.get(landed.url.join("/auth/me")).json()
             assert me["roles"] == ["admin"]
-        refused = httpx.get(link)
+        refused = httpx.get(link, timeout=PATIENCE_S)
         assert (refused.status_code, "`ulak link`" in refused.json()["detail"]) == (401, True)
         typed = re.search(r"python -m ulak (link .+)", said)[1]
         assert typed == f"link --address {address(said)} -a shop:engine"
         another = shop.run(*typed.split()).out.strip()
-        assert httpx.get(another).status_code == 200
+        assert httpx.get(another, timeout=PATIENCE_S).status_code == 200
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

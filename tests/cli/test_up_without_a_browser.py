@@ -42,9 +42,10 @@ def test_it_starts_is_ready_and_says_what_the_missing_browser_costs(shop, withou
             "install a browser, as `apt-get install chromium-headless-shell`"
         )
         base = address(said)
-        until(lambda: httpx.get(f"{base}/health/ready").status_code == 200)
+        until(lambda: httpx.get(f"{base}/health/ready", timeout=PATIENCE_S).status_code == 200)
         key = shop.ulak("keys", "create", "ci", "--role", "service").out.strip()
-        with httpx.Client(base_url=base, headers={"Authorization": f"Bearer {key}"}) as client:
+        known = {"Authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=base, headers=known, timeout=PATIENCE_S) as client:
             job = shop.submit("greet", "ada")
             until(lambda: client.get(f"/jobs/{job}").json()["state"] == "done")
             wanted = {"template_name": "invoice", "variables": json.loads(SAMPLE.read_text())}
