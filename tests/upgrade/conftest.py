@@ -75,7 +75,7 @@ class Site:
         others = {name: text for name, text in os.environ.items() if not name.startswith("ULAK_")}
         module = later.__name__ if is_next else "ulak"
         child = subprocess.Popen(
-            [sys.executable, "-m", module, "worker", "app:engine", "--lease", "5"],
+            [sys.executable, "-m", module, "worker", "app:engine"],
             cwd=self.folder,
             env=others | {"PYTHONPATH": str(ROOT), "RELEASE": release},
             stdout=subprocess.PIPE,

@@ -1,16 +1,17 @@
 """A database of an earlier release is brought to this one and the next, beside running workers."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.scenario.doubles import eventually
 from tests.upgrade import later, program
 from tests.upgrade.conftest import Site
-from ulak import Engine, Job, StoreError
+from ulak import Engine, Job, JobFilter, StoreError
 from ulak.auth.identity import Identity
 from ulak.core.lifecycle import FINAL, ROLES
 from ulak.idempotency import Guard
@@ -20,6 +21,7 @@ from ulak.services.contracts.outbox.dispatcher import Dispatcher
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.outbox.tables import Tables
+from ulak.store.protocol import Store
 
 PATIENCE = timedelta(seconds=60)
 
@@ -76,17 +78,29 @@ def test_a_store_upgrades_with_its_data_beside_workers_of_both_releases(site: Si
     assert proofs == "6 proofs of 1 tenant: every chain is whole"
 
 
+@pytest.mark.shows("E-90")
+def test_a_release_reads_the_same_before_and_after_the_next_one_has_migrated(site: Site) -> None:
+    site.ulak("migrate")
+    store = site.engine().store
+    store.open()
+    before = read_everything(store)
+    assert [kind for kind, found in before.items() if not found] == [], "no kind is missing"
+    site.ulak("migrate", is_next=True)
+    assert read_everything(store) == before
+    store.close()
+
+
 def migrate_beside_workers(site: Site, engine: Engine, newest: int) -> None:
     """The next release migrates and starts while this one is in the middle of a stage."""
     hold = site.folder / "hold"
     hold.touch()
     long = submit(engine, "order", {"name": "long", "while": "hold"})
     this = site.work("this")
-    eventually((site.folder / "hold.reached").exists, within_s=PATIENCE.total_seconds())
+    eventually((site.folder / "hold.reached").exists)
     said = site.ulak("migrate", is_next=True)
     assert said == f"schema {newest} > {newest + 1}"
     following = site.work("next", is_next=True)
-    eventually(lambda: len(living(engine)) == 2, within_s=PATIENCE.total_seconds())
+    eventually(lambda: len(living(engine)) == 2)
     between = submit(engine, "order", {"name": "between"})
     hold.unlink()
     wait_for(engine, {**DUE, "long": "sent", "between": "sent"})
@@ -106,11 +120,13 @@ def restart_the_release_before(site: Site, engine: Engine, newest: int) -> None:
     store = json.loads(site.ulak("doctor", "--json"))["store"]
     numbers = (store["schema"], store["newest_schema"], store["oldest_schema"])
     assert numbers == (newest + 1, newest, newest)
+    this_month = int(f"{datetime.now(UTC):%Y%m}")
+    assert this_month in store.get("months", [this_month]), "partitions are made as time goes on"
     again = site.work("this again")
     new = submit(engine, "order", {"name": "new"})
     tell(engine)
     wait_for(engine, {**TOLD, "new": "sent"})
-    eventually(lambda: "packed dead message" in sent(site), within_s=PATIENCE.total_seconds())
+    eventually(lambda: "packed dead message" in sent(site))
     assert engine.result(new.id)["by"] == "this again"
     assert [job for job in named(engine).values() if job.role not in FINAL] == []
     assert engine.dead_messages() == []
@@ -178,6 +194,41 @@ def assert_that_contracts_are_kept(engine: Engine) -> None:
 # --- what is asked ----------------------------------------------------------------------
 
 
+def read_everything(store: Store) -> dict[str, list[Any]]:
+    """Return what is stored, by every verb that reads."""
+    jobs = store.scan_jobs()
+    ids = [job.id for job in jobs]
+    record = store.find_records([program.CHARGED.id, program.CHARGING.id])
+    return {
+        "jobs": jobs,
+        "listed": store.list_jobs(JobFilter()),
+        "payloads": [store.find_payload(job_id) for job_id in ids],
+        "trails": [store.trail(job_id) for job_id in ids],
+        "results": [result for job_id in ids for result in store.find_results(job_id)],
+        "progress": [found for job_id in ids if (found := store.find_progress(job_id))],
+        "requests": [found for job_id in ids for found in store.pending_requests(job_id)],
+        "leased": [row for worker in store.workers() for row in store.leased(worker.id)],
+        "messages": [message for job_id in ids for message in store.scan_messages(job_id)],
+        "dead messages": store.dead_messages(100),
+        "workers": store.workers(),
+        "counts": store.counts(),
+        "keys": list(store.scan_keys()),
+        "slots": store.slots(),
+        "limits": store.limits(),
+        "rates": store.rates(),
+        "buckets": store.buckets(),
+        "pauses": store.pauses(),
+        "weights": store.weights(),
+        "audit": store.audit_trail(),
+        "schedules": store.schedules(),
+        "ticks": store.ticks("half-daily"),
+        "proofs": store.scan_proofs("acme"),
+        "heads": list(store.proof_heads().items()),
+        "credentials": store.credentials("key") + store.credentials("user"),
+        "records": [*record],
+    }
+
+
 def submit(engine: Engine, flow: str, payload: dict[str, str], **options: Any) -> Job:
     """Submit a job of a flow by its name."""
     return engine.submit(next(f for f in engine.flows if f.name == flow), payload, **options)
@@ -188,6 +239,14 @@ def named(engine: Engine) -> dict[str, Job]:
     jobs = {engine.payload(job.id)["name"]: job for job in engine.jobs(limit=1000)}
     jobs.pop("tick", None)
     return jobs
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that other processes bring about, and leave them the machine."""
+    deadline = monotonic() + PATIENCE.total_seconds()
+    while not holds():
+        assert monotonic() < deadline, "it did not come true in time"
+        sleep(0.05)
 
 
 def wait_for(engine: Engine, ends: dict[str, str]) -> None:
