@@ -156,6 +156,7 @@ def test_no_more_documents_are_rendered_at_a_time_than_there_are_places() -> Non
     asyncio.run(render())
 
 
+@pytest.mark.needs_user_namespaces  # /bin/false has no setuid helper beside it
 @pytest.mark.shows("P-53")
 def test_a_pool_whose_browser_did_not_start_says_so_and_recovers_by_itself() -> None:
     async def render() -> None:
@@ -182,6 +183,7 @@ def test_a_pool_whose_browser_did_not_start_says_so_and_recovers_by_itself() -> 
     asyncio.run(render())
 
 
+@pytest.mark.needs_user_namespaces  # this program has no setuid helper beside it
 def test_a_browser_that_never_answers_is_given_up_and_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
