@@ -30,11 +30,11 @@ def running(shop, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for another process to have done something."""
+    """Wait for another process to have done something, and leave it the machine."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def greeting(process: subprocess.Popen[str]) -> str:

@@ -201,7 +201,7 @@ def eventually(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def processes() -> Iterator[int]:
