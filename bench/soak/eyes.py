@@ -22,6 +22,10 @@ SLOTS = """
 """
 
 
+# SQLite itself waits about ten seconds each time; the longest freeze is shorter than all of them.
+TRIES = 3
+
+
 class Eyes(Protocol):
     """What the storm sees."""
 
@@ -58,6 +62,10 @@ class SqliteEyes:
         return [worker for (worker,) in self._rows(SLOTS)]
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        for _ in range(TRIES - 1):
+            # A worker that is frozen while it takes a lock of the WAL holds up who reads.
+            with contextlib.suppress(sqlite3.OperationalError):
+                return self._db.execute(query.format(schema="")).fetchall()
         return self._db.execute(query.format(schema="")).fetchall()
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 def ulak(folder: Path, *arguments: str) -> subprocess.Popen[str]:

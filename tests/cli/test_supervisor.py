@@ -14,7 +14,7 @@ from tests.cli.test_apart import children_of, is_alive
 from ulak.cli import supervisor as supervision
 from ulak.cli.supervisor import Child, Supervisor, pause_after
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 REGISTER = "import os, signal, socket, sys, time; socket.socket(fileno=0).send(b'r')\n"
 

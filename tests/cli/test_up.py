@@ -15,7 +15,7 @@ import pytest
 
 from ulak.errors import Refused
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 @contextmanager

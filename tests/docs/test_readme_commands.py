@@ -15,7 +15,7 @@ import pytest
 from tests.docs.pages import BLOCK, ROOT, blocks_of, diagrams_of
 
 README = ROOT / "README.md"
-PATIENCE_S = 30
+PATIENCE_S = 120
 SUBMIT = "import app; print(app.engine.submit(app.send_welcome, 42).id)"
 
 

@@ -62,7 +62,7 @@ def settings(**options: Any) -> ulak.WorkerSettings:
     return ulak.WorkerSettings(**{k: timedelta(seconds=v) for k, v in spans.items()}, **options)
 
 
-def eventually(holds: Callable[[], object], *, within_s: float = 20.0) -> None:
+def eventually(holds: Callable[[], object], *, within_s: float = 120.0) -> None:
     """Wait until something holds; fail when it does not in time."""
     deadline = time.monotonic() + within_s
     while not holds():

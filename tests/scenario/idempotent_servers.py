@@ -20,7 +20,7 @@ import httpx
 
 from tests.services.contracts.house import TENANT, backdoor
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 TRANSITION = "/v1/contract/transition"
 ADMIN_KEY = "an-admin-key-of-two-servers-on-one-store"
 SETTINGS = ("ULAK_", "HOS_", "IDEMPOTENCY_")

@@ -30,7 +30,7 @@ from ulak.wiring import store_of
 LEASE, TTL = timedelta(minutes=1), timedelta(days=7)
 NO_TIME = timedelta()
 ONE_INSTANT = timedelta(microseconds=1)
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 CHILDREN = 4
 KEYS = [f"order-{n}" for n in range(12)]
 MODES = pytest.mark.parametrize("mode", ["transactional", "lease"])

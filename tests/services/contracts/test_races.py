@@ -18,7 +18,7 @@ from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.services.contracts import ledger
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 60
+PATIENCE_S = 120
 CROWD = 12
 WAITING = """
     SELECT count(*) FROM pg_stat_activity

@@ -27,7 +27,7 @@ from ulak.wiring import store_of
 
 ROOT = Path(__file__).parents[3]
 SOURCES = Path(ulak.__file__).parents[1]
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 # Whoever is sent the signal writes down which modules it has: the one way to look into a process.
 TELLS = """

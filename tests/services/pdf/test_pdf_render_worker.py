@@ -24,7 +24,7 @@ from ulak.services.pdf.worker import PdfRenderWorker
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
 TIMEOUT = pdf_error("too slow", code=PdfErrorCode.NAVIGATION_TIMEOUT)
 NO_LAUNCH = pdf_error("no browser", code=PdfErrorCode.BROWSER_LAUNCH_FAILED)
-PATIENCE = 30
+PATIENCE = 120
 
 
 def processed(desk: Desk, job: PdfJob, worker: PdfRenderWorker) -> PdfJob:

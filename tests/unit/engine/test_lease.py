@@ -50,7 +50,7 @@ def leased(monotonic: Any = time.monotonic) -> tuple[Flaky, Heard, Lease]:
 
 
 def until(holds: Any) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)

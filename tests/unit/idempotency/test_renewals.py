@@ -16,7 +16,7 @@ from ulak.idempotency.execution import Leased
 from ulak.store.memory import MemoryStore
 from ulak.store.records import RecordRow
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 SCOPE = Scope("orders.charge", mode="lease", lease=timedelta(seconds=2.4))
 SHORT = Scope("orders.charge", mode="lease", lease=timedelta(milliseconds=300))
 THREAD = "ulak-idempotency-renewals"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 CHILDREN = 4
 PLACES = 3
-PATIENCE = 60.0
+PATIENCE = 120.0
 KEYS = [f"k{n}" for n in range(50)]
 
 

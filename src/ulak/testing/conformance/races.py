@@ -27,7 +27,7 @@ from ulak.testing.conformance.flows import DATED, SINGLE
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 WORKER = "w"
 BROKEN = Raised("boom", "it broke")
 
