@@ -83,6 +83,7 @@ def test_a_schema_of_another_release_is_one_line_with_its_cure(shop, tmp_path: P
     shop.submit("greet", "ada")
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute("PRAGMA user_version = 99")
+        db.execute("UPDATE schema_version SET oldest = 99")
     db.close()
     answer = shop.ulak("jobs", "list")
     assert answer.code == 1
