@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from ulak.services.pdf.browser.ground import NAMESPACES, UNPRIVILEGED, has_user_namespaces
+from ulak.services.pdf.ground import NAMESPACES, UNPRIVILEGED, has_user_namespaces
 
 MARKER = "needs_user_namespaces"
 REASON = "this machine makes no user namespaces"

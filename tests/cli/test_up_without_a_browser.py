@@ -13,7 +13,7 @@ from ulak.services.pdf.templates import SHIPPED
 
 SAMPLE = SHIPPED / "invoice" / "sample.json"
 NO_BROWSER = """
-import ulak.services.pdf.browser.ground as ground
+import ulak.services.pdf.ground as ground
 
 ground.find_browser = lambda *arguments, **options: None
 """

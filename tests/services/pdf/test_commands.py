@@ -13,7 +13,7 @@ import pytest
 
 from ulak.cli.output import complain
 from ulak.errors import UlakError
-from ulak.services.pdf.browser import ground
+from ulak.services.pdf import ground
 from ulak.services.pdf.commands import pdf
 
 PAGE = "<p>{{ who }}</p>"

@@ -28,7 +28,7 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
         BadInput: a setting cannot be used.
     """
     # Here and not above: whoever serves the API has no browser and needs none of this.
-    from ulak.services.pdf.browser import ground
+    from ulak.services.pdf import ground
     from ulak.services.pdf.weasy import ground as weasy_ground
 
     config = load(environ, platform)

@@ -16,10 +16,10 @@ import pytest
 
 from tests.services.pdf.browser.yard import a_yard
 from ulak.errors import BadInput
-from ulak.services.pdf.browser import ground
-from ulak.services.pdf.browser.ground import find_browser, weaknesses
+from ulak.services.pdf import ground
 from ulak.services.pdf.browser.launch import REFUSED, prepare
 from ulak.services.pdf.browser.profiles import PREFIX, make_workplace, sweep
+from ulak.services.pdf.ground import find_browser, weaknesses
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 WEAKENING = (

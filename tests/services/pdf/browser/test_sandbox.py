@@ -14,7 +14,7 @@ from tests.services.pdf.browser.yard import (
     renderers_of,
     status_of,
 )
-from ulak.services.pdf.browser import ground
+from ulak.services.pdf import ground
 from ulak.services.pdf.browser.memory import Tree
 from ulak.services.pdf.document import Document, Times
 from ulak.services.pdf.model import PermanentPdfError

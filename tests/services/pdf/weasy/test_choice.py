@@ -13,8 +13,8 @@ import pytest
 
 from tests.services.pdf.browser.scene import colours_of, text_of
 from tests.services.pdf.weasy.room import AMPLE, a_pool, document
+from ulak.services.pdf import ground as browser_ground
 from ulak.services.pdf import output
-from ulak.services.pdf.browser import ground as browser_ground
 from ulak.services.pdf.commands import pdf
 from ulak.services.pdf.condition import condition
 from ulak.services.pdf.configuration import open_renderer

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from ulak.errors import BadInput
-from ulak.services.pdf.browser.ground import Ground, is_reachable, survey
 from ulak.services.pdf.browser.profiles import Workplace, make_workplace, sweep
+from ulak.services.pdf.ground import Ground, is_reachable, survey
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 REFUSED: Final = frozenset(

@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from typing import Final
 
-from ulak.services.pdf.browser import ground
-from ulak.services.pdf.browser.ground import NAMESPACES, NO_SETPRIV, Weakness
+from ulak.services.pdf import ground
+from ulak.services.pdf.ground import NAMESPACES, NO_SETPRIV, Weakness
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.weasy.confining import can_confine
 from ulak.services.pdf.weasy.faults import ENGINE, cure, lack

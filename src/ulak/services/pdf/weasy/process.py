@@ -19,10 +19,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ulak.services.pdf.browser.ground import is_reachable
 from ulak.services.pdf.browser.launch import parent_of_profiles
 from ulak.services.pdf.browser.process import Process
 from ulak.services.pdf.browser.profiles import Workplace, make_workplace, sweep
+from ulak.services.pdf.ground import is_reachable
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.weasy.faults import ENGINE, missing, not_started
 from ulak.services.pdf.weasy.ground import Ground, survey
