@@ -107,9 +107,13 @@ def _print_findings(title: str, findings: Iterable[tuple[str, str]]) -> bool:
     """Print what was checked and what is wrong with it; return whether anything is."""
     print(f"\n{title}")
     failed = False
-    for subject, wrong in findings:
-        print(f"  {subject:24} {wrong or 'ok'}", flush=True)
-        failed |= bool(wrong)
+    try:
+        for subject, wrong in findings:
+            print(f"  {subject:24} {wrong or 'ok'}", flush=True)
+            failed |= bool(wrong)
+    except subprocess.CalledProcessError as error:
+        print(f"  the rest was not checked: {error}", flush=True)
+        failed = True
     return failed
 
 

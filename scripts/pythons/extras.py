@@ -34,7 +34,7 @@ for url in ("memory://", "sqlite:///bare.db"):
     with engine:
         job = engine.submit(greet, "ada")
         asyncio.run(engine.worker().run(until_idle=True))
-        assert engine.get(job.id).result == "hello ada"
+        assert engine.result(job.id) == "hello ada"
 """
 
 
