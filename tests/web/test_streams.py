@@ -68,6 +68,7 @@ def stored(engine: ulak.Engine, job: str) -> list[int]:
 # --- one job --------------------------------------------------------------------
 
 
+@pytest.mark.shows("E-46")
 def test_a_stream_tells_the_trail_then_what_happens_and_ends_with_the_job(engine, served):
     address, _ = served
     job = new_job(engine)

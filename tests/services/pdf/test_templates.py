@@ -191,8 +191,8 @@ def test_a_text_in_a_style_sheet_cannot_leave_its_string(make: Make) -> None:
         "range.__self__",
         "lipsum(5)", "cycler('a')", "asset.__globals__", "a|attr('__class__')", "a|safe",
         "a|tojson",
-        "a|xmlattr", "(a ~ '%s') % 1", "''|format", "self.__init__", "a.items()", "config",
-        "joiner()",
+        "a|xmlattr", "(a ~ '%s') % 1", "'%s' % 1", "''|format", "self.__init__", "a.items()",
+        "config", "joiner()",
     ],
 )  # fmt: skip
 @pytest.mark.shows("P-31")

@@ -1,0 +1,27 @@
+"""A worker's places: never more stages in a pool than it has places."""
+
+import pytest
+
+import ulak
+from ulak.engine.pools import Pools
+
+
+async def on_the_loop(run: ulak.Run[str]) -> None: ...
+
+
+def in_a_thread(run: ulak.Run[str]) -> None: ...
+
+
+@pytest.mark.shows("E-22")
+def test_a_place_is_exchanged_only_for_one_that_is_free() -> None:
+    flow = ulak.Flow.steps("two", on_the_loop, in_a_thread)
+    pools = Pools([flow], ulak.WorkerSettings(loop=2, threads=1))
+    lanes = {pools.find(lane): lane for lane in pools.lanes}
+    for _ in range(2):
+        assert pools.take(lanes["loop"]) == "loop"
+    assert pools.change("loop", lanes["thread"]) == "thread"
+    assert pools.change("loop", lanes["thread"]) is None
+    # One place of the loop is free again, and the one of the threads is taken.
+    assert [(want.lanes, want.places) for want in pools.wants()] == [((lanes["loop"],), 1)]
+    pools.give_back("thread")
+    assert pools.change("loop", lanes["thread"]) == "thread"
