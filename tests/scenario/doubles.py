@@ -12,7 +12,7 @@ from ulak import wiring
 from ulak.core.change import Change
 from ulak.engine.engine import Engine
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=120)
 
 
 class Double:

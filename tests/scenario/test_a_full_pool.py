@@ -19,7 +19,7 @@ def test_a_job_is_claimed_as_soon_as_a_place_of_its_pool_is_free() -> None:
     @engine.job
     def plain(n: int) -> int:
         running.release()
-        go_on.wait(30)
+        go_on.wait(120)
         return n
 
     @engine.job
@@ -29,7 +29,7 @@ def test_a_job_is_claimed_as_soon_as_a_place_of_its_pool_is_free() -> None:
     settings = ulak.WorkerSettings(threads=1, poll=NEVER, glance=NEVER)
     with engine, engine.working(settings):
         jobs = [engine.submit(plain, n) for n in range(4)]
-        assert running.acquire(timeout=30)
+        assert running.acquire(timeout=120)
         beside = engine.submit(on_the_loop, 1)
         assert engine.wait(beside.id, timeout=timedelta(seconds=30)).state == "done"
         go_on.set()

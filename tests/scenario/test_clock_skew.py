@@ -95,12 +95,12 @@ def test_a_lease_is_judged_by_the_store_and_not_by_the_worker() -> None:
     @flow.stage("queued")
     def work(run: Any) -> None:
         running.set()
-        go_on.wait(30)
+        go_on.wait(120)
 
     engine = Engine(store, flows=[flow])
     with engine, engine.working():
         job = engine.submit(flow, {})
-        assert running.wait(30)
+        assert running.wait(120)
         assert engine.why(job.id).code == "leased"
         go_on.set()
         assert engine.wait(job.id, timeout=timedelta(seconds=30)).lapses == 0

@@ -45,7 +45,7 @@ class Gate:
         self.threads.append(threading.current_thread().name)
         if not self.entered.is_set():
             self.entered.set()
-            assert self.open.wait(20)
+            assert self.open.wait(120)
 
 
 @pytest.mark.shows("E-32")
@@ -90,11 +90,11 @@ def test_a_crowd_of_submits_shares_commits_and_each_gets_its_own_answer(jobs_url
     gate = Gate(store)
     with engine_on(store, flow) as engine, ThreadPoolExecutor(41) as pool:
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
         others = [pool.submit(engine.submit, flow, n) for n in range(40)]
         eventually(lambda: engine.intake._jobs == 40)
         gate.open.set()
-        ids = [future.result(20).id for future in (first, *others)]
+        ids = [future.result(120).id for future in (first, *others)]
         assert len(set(ids)) == 41
         assert gate.sizes == [1, 40]
         assert [engine.payload(i) for i in ids] == ["first", *range(40)]
@@ -138,7 +138,7 @@ def test_too_much_waiting_is_refused_with_a_time_to_come_back(by: str) -> None:
     gate = Gate(store)
     with engine_on(store, flow) as engine, ThreadPoolExecutor(1) as pool:
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
         if by == "jobs":
             parts = [[engine.prepare(flow, 1)] * LARGEST_BATCH] * (MOST_JOBS // LARGEST_BATCH)
         else:
@@ -149,9 +149,9 @@ def test_too_much_waiting_is_refused_with_a_time_to_come_back(by: str) -> None:
         assert refusal.value.retry_after == timedelta(seconds=2)
         assert refusal.value.code == "overloaded"
         gate.open.set()
-        first.result(20)
+        first.result(120)
         for answer in waiting:
-            answer.result(20)
+            answer.result(120)
         assert engine.submit(flow, "again").created
 
 
@@ -163,7 +163,7 @@ def test_a_submit_that_nobody_answers_is_unknown_and_names_its_job(how: str) -> 
     engine = engine_on(store, flow, submit_timeout=timedelta(seconds=0.2))
     with engine, ThreadPoolExecutor(1) as pool:
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
 
         def submit() -> None:
             if how == "plain":
@@ -176,7 +176,7 @@ def test_a_submit_that_nobody_answers_is_unknown_and_names_its_job(how: str) -> 
         assert unknown.value.code == "unknown-outcome"
         assert unknown.value.job_id in str(unknown.value)
         gate.open.set()
-        first.result(20)
+        first.result(120)
         if how == "plain":
             # Nobody waited, and it was stored all the same: that is why it was unknown.
             eventually(lambda: store.find_job(from_text(unknown.value.job_id)))
@@ -233,18 +233,18 @@ def test_a_refused_payload_in_a_shared_batch_fails_only_its_caller(error: Except
     store.before["add"] = refuse
     with engine_on(store, flow) as engine, ThreadPoolExecutor(9) as pool:
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
         said = ["bad" if n == 3 else n for n in range(8)]
         others = [pool.submit(engine.submit, flow, payload) for payload in said]
         eventually(lambda: engine.intake._jobs == 8)
         gate.open.set()
-        first.result(20)
+        first.result(120)
         for payload, future in zip(said, others, strict=True):
             if payload == "bad":
                 with pytest.raises(type(error)):
-                    future.result(20)
+                    future.result(120)
             else:
-                assert future.result(20).created
+                assert future.result(120).created
 
 
 @pytest.mark.shows("E-34")
@@ -260,13 +260,13 @@ def test_a_submit_that_somebody_else_blocks_delays_nobody() -> None:
     store.before["add"] = block
     with engine_on(store, flow) as engine, ThreadPoolExecutor(41) as pool:
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
         others = [pool.submit(engine.submit, flow, n) for n in range(38)]
         bad, worse = (pool.submit(engine.submit, flow, name) for name in ("bad", "worse"))
         eventually(lambda: engine.intake._jobs == 40)
         gate.open.set()
         for future in (first, *others):
-            assert future.result(20).created
+            assert future.result(120).created
         assert gate.sizes[1] == 40
         # Nobody's thread but that of the blocked ones tries them again, and ever more seldom.
         seen = len(gate.sizes)
@@ -275,14 +275,14 @@ def test_a_submit_that_somebody_else_blocks_delays_nobody() -> None:
         assert {"ulak-intake-aside"} == set(gate.threads[seen:]) - {"MainThread"}
         assert not bad.done()
         held.remove("bad")
-        assert bad.result(20).created
+        assert bad.result(120).created
         assert not worse.done()
         # One that comes alone is blocked as well, and goes on when the other does.
         alone = pool.submit(engine.submit, flow, "worse")
         eventually(lambda: engine.intake._jobs >= 1)
         held.clear()
-        assert alone.result(20).created
-        assert worse.result(20).created
+        assert alone.result(120).created
+        assert worse.result(120).created
         eventually(lambda: engine.intake._jobs == engine.intake._bytes == 0)
         assert sum(count.jobs for count in engine.counts()) == 43
 
@@ -327,12 +327,12 @@ def test_a_crowd_that_is_blocked_as_a_whole_is_not_parted_to_the_last() -> None:
     with engine_on(store, flow) as engine, ThreadPoolExecutor(200) as pool:
         store.before["add"] = gate.pass_through
         first = pool.submit(engine.submit, flow, "first")
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(120)
         others = [engine.intake.offer([engine.prepare(flow, n)]) for n in range(200)]
         store.before["add"] = block
         gate.open.set()
-        first.result(20)
-        assert all(other.result(20)[0].created for other in others)
+        first.result(120)
+        assert all(other.result(120)[0].created for other in others)
         assert len(tries) < 120
         assert max(tries[40:]) > 20, "when it is over, they go together"
 

@@ -24,7 +24,7 @@ from ulak.errors import StoreError
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want
 
-LEASE = 0.5
+LEASE = 1.5
 
 
 @pytest.mark.shows("E-24")
@@ -72,7 +72,7 @@ def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
         async def stuck() -> str:
             runs.append(who)
             if who == "first":
-                assert go_on.wait(20)
+                assert go_on.wait(120)
             return who
 
         return stuck
@@ -299,7 +299,7 @@ def test_what_is_left_of_a_lost_run_does_not_end_its_successor_in_the_same_worke
     def work(run: ulak.Run[Any]) -> int:
         runs.append(run.token)
         n = len(runs)
-        assert gates[n - 1].wait(20)
+        assert gates[n - 1].wait(120)
         return n
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("twice", work)

@@ -23,7 +23,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_never_shown(
 
     def work(run: ulak.Run[Any]) -> str:
         started.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return "worked"
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("patient", work)
@@ -31,7 +31,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_never_shown(
     with engine_on(store, flow) as engine, ThreadPoolExecutor(1) as pool:
         first = engine.submit(flow)
         with engine.working(settings()):
-            assert started.wait(20)
+            assert started.wait(120)
             # A shell, say, in a transaction of its own, for longer than SQLite itself waits.
             other = sqlite3.connect(path, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
@@ -40,7 +40,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_never_shown(
             eventually(lambda: store.refused == {"add", "commit"})
             other.execute("ROLLBACK")
             other.close()
-            for job in (first, second.result(20)):
+            for job in (first, second.result(120)):
                 assert engine.wait(job.id, timeout=SOON).state == "done"
                 assert kinds(engine, job) == ["submitted", "moved"]
         assert engine.verify() == []

@@ -185,7 +185,7 @@ def test_an_effect_that_has_happened_is_recorded_even_if_the_stage_is_cancelled(
     def hold_up(changes: Any) -> None:
         if any(event.kind == "noted" for c in changes for event in c.events):
             recording.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
 
     store.before["commit"] = hold_up
     went_on: list[str] = []
@@ -200,7 +200,7 @@ def test_an_effect_that_has_happened_is_recorded_even_if_the_stage_is_cancelled(
 
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
-        assert recording.wait(20)
+        assert recording.wait(120)
         engine.cancel(job.id, actor="operator")
         eventually(lambda: engine.get(job.id).cancel_requested)
         threading.Event().wait(0.1)  # the cancel has reached the task by now

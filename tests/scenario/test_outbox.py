@@ -101,7 +101,7 @@ def test_a_publisher_that_hangs_on_one_key_does_not_hold_up_the_others() -> None
     @engine.publish
     def publish(message: ulak.Message) -> None:
         if data(message)[0] == 0:
-            go_on.wait(30)
+            go_on.wait(120)
         sent.append(data(message))
 
     with engine, engine.working(settings()):

@@ -122,7 +122,7 @@ class Readiness:
 
     def ask(self) -> tuple[int, str]:
         """Answer the status, and what is said to be wrong."""
-        answer = asyncio.run_coroutine_threadsafe(self._get(), self._loop).result(20)
+        answer = asyncio.run_coroutine_threadsafe(self._get(), self._loop).result(120)
         return answer.status_code, answer.json().get("detail", "")
 
     async def _get(self) -> httpx.Response:

@@ -18,9 +18,9 @@ from ulak.core.outcome import Finished, Left
 from ulak.errors import Contended, UnknownOutcome
 from ulak.store.postgres import PostgresStore
 from ulak.testing.conformance import Reopen
-from ulak.testing.conformance.desk import Desk
+from ulak.testing.conformance.desk import Desk, patiently
 from ulak.testing.conformance.flows import PROVEN, SINGLE
-from ulak.testing.conformance.races import WORKER, Racer, patiently, race
+from ulak.testing.conformance.races import WORKER, Racer, race
 
 ROUNDS = 100
 TENANTS = [f"tenant-{n}" for n in range(40)]
@@ -135,7 +135,7 @@ def test_whoever_waits_for_the_head_of_a_chain_holds_everything_else_already(url
         desk.submit(PROVEN, tenant="acme")
         desk.submit(SINGLE)
         foreign.rollback()
-        assert adding.result(20)[0].created
+        assert adding.result(120)[0].created
     store.close()
 
 
@@ -171,7 +171,7 @@ def test_a_transaction_that_holds_a_key_delays_the_submit_of_that_key_alone(
         offers = [engine.intake.offer([job]) for job in new]
         blocked = offers.pop(100)
         for other in offers:
-            assert other.result(20)[0].created
+            assert other.result(120)[0].created
         took_s = time.monotonic() - began
         print(f"199 submits beside a blocked one took {took_s:.2f} s")  # noqa: T201 - a figure
         assert took_s < 1.0
@@ -181,7 +181,7 @@ def test_a_transaction_that_holds_a_key_delays_the_submit_of_that_key_alone(
         assert not alone.done()
         getattr(foreign, ends)()
         # Whoever held the key has stored no job with it: one of the two is the first.
-        answers = [blocked.result(20)[0].created, alone.result(20).created]
+        answers = [blocked.result(120)[0].created, alone.result(120).created]
         assert sorted(answers) == [False, True]
         assert engine.verify() == []
 

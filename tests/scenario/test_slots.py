@@ -106,7 +106,7 @@ def test_never_more_than_n_run_at_once_over_two_processes(shared_url: str, tmp_p
         finally:
             for worker in workers:
                 worker.terminate()
-            assert [worker.wait(10) for worker in workers] == [0, 0]
+            assert [worker.wait(120) for worker in workers] == [0, 0]
         assert engine.verify() == []
 
 

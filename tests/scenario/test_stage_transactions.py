@@ -213,7 +213,7 @@ def test_a_lost_lease_takes_the_rows_with_it() -> None:
 
     store.before_commit = steal
     flow = flow_of(go)
-    with engine_on(store, flow) as engine, engine.working(settings(lease=0.3)):
+    with engine_on(store, flow) as engine, engine.working(settings(lease=1.5)):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert len(runs) == 2
@@ -298,7 +298,7 @@ def test_a_stage_over_its_time_still_commits_its_rows_after_the_line_that_says_s
 
     def go(run: Run[Any]) -> None:
         run.connection.append("row")
-        assert go_on.wait(20)
+        assert go_on.wait(120)
 
     flow = flow_of(go, timeout=timedelta(seconds=0.1))
     with engine_on(store, flow) as engine, engine.working(settings()):
@@ -325,7 +325,7 @@ def test_the_move_waits_until_the_overrun_is_written() -> None:
 
     def go(run: Run[Any]) -> None:
         run.connection.append("row")
-        assert slow.wait(20)
+        assert slow.wait(120)
 
     flow = flow_of(go, timeout=timedelta(seconds=0.1))
     with engine_on(store, flow) as engine, engine.working(settings()):
@@ -348,7 +348,7 @@ def test_a_cancelled_stage_that_stops_leaves_no_rows() -> None:
     flow = flow_of(go)
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
-        assert started.wait(20)
+        assert started.wait(120)
         engine.cancel(job.id, actor="ada")
         assert engine.wait(job.id, timeout=SOON).state == "cancelled"
     assert store.rows == []
@@ -361,7 +361,7 @@ def test_a_drain_waits_for_the_commit_and_gives_back_what_stops() -> None:
 
     def go(run: Run[Any]) -> None:
         run.connection.append(run.payload)
-        started.wait(20)
+        started.wait(120)
         eventually(lambda: run.cancelled)
         if run.payload == "stops":
             raise RuntimeError("as I was told")
@@ -370,7 +370,7 @@ def test_a_drain_waits_for_the_commit_and_gives_back_what_stops() -> None:
     with engine_on(store, flow) as engine:
         with engine.working(settings(drain=10)):
             stops, ends = engine.submit(flow, "stops"), engine.submit(flow, "ends")
-            started.wait(20)
+            started.wait(120)
         assert store.rows == ["ends"]
         assert engine.get(ends.id).state == "gone"
         assert (engine.get(stops.id).state, engine.get(stops.id).attempt) == ("go", 0)

@@ -217,7 +217,7 @@ def test_a_store_that_does_not_answer_is_told(verb: str) -> None:
 
     with engine:
         store.before[verb] = fail
-        with engine.working(settings(lease=0.3)):
+        with engine.working(settings(lease=1.5)):
             job = engine.submit(greet)
             assert engine.wait(job.id, timeout=SOON).state == "done"
             eventually(lambda: not fails)

@@ -23,6 +23,7 @@ from ulak.errors import Refused
 from ulak.store.memory import MemoryStore
 
 SHORT = timedelta(seconds=0.1)
+LEASE = 1.5
 LIFE = ulak.Lifecycle("go", {"go": ["done"]})
 
 
@@ -58,16 +59,16 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(jobs_url: str) -> 
     def go(run: ulak.Run[Any]) -> str:
         started.append(run.job_id)
         if len(started) == 1:
-            assert go_on.wait(20)
+            assert go_on.wait(120)
             saw.append(run.cancelled)
         return "after all"
 
     store = store_of(jobs_url)
-    with engine_on(store, flow) as engine, engine.working(settings(threads=1, lease=0.3)):
+    with engine_on(store, flow) as engine, engine.working(settings(threads=1, lease=LEASE)):
         job = engine.submit(flow)
         eventually(lambda: "overran" in kinds(engine, job))
         other = engine.submit(flow)
-        time.sleep(0.7)  # two leases: nobody may have taken it, nor given its place away
+        time.sleep(2.2 * LEASE)  # two leases: nobody may have taken it, nor given its place away
         assert started == [job.id]
         assert engine.get(job.id).leased_by is not None
         go_on.set()
@@ -104,7 +105,7 @@ def test_an_effect_recorded_after_the_timeout_still_counts() -> None:
 
     @flow.stage("go", timeout=SHORT)
     def go(run: ulak.Run[Any]) -> str:
-        assert overran.wait(20)
+        assert overran.wait(120)
         return run.once("pay", lambda key: "paid")
 
     engine = ulak.connect("memory://", flows=[flow])
@@ -131,7 +132,7 @@ def test_a_refused_line_of_an_overrun_holds_the_job_and_frees_the_thread_when_it
 
     @flow.stage("go", timeout=SHORT)
     def go(run: ulak.Run[Any]) -> None:
-        assert go_on.wait(20)
+        assert go_on.wait(120)
 
     with engine_on(store, flow) as engine, engine.working(settings()) as worker:
         job = engine.submit(flow)

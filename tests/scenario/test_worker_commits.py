@@ -21,6 +21,7 @@ from tests.scenario.doubles import (
 from ulak.errors import Contended, Refused, StoreError
 
 MANY = 40
+LEASE = 1.5
 
 
 def crowd(together: Gathering, second: list[str]) -> ulak.Flow[Any]:
@@ -281,7 +282,7 @@ def test_a_place_is_free_only_when_its_commit_is_acknowledged() -> None:
 
     def wait(_: object) -> None:
         committing.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
 
     store.before["commit"] = wait
     engine = engine_on(store)
@@ -292,7 +293,7 @@ def test_a_place_is_free_only_when_its_commit_is_acknowledged() -> None:
 
     with engine, engine.working(settings(loop=3)):
         jobs = [engine.submit(work, n) for n in range(9)]
-        assert committing.wait(20)
+        assert committing.wait(120)
         # A claim with no free place still comes by; it must take nothing.
         seen = store.calls["claim"]
         eventually(lambda: store.calls["claim"] > seen + 1)
@@ -320,16 +321,16 @@ def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
     @engine.job
     def work(n: int) -> int:
         ran.append(n)
-        assert finish.wait(20)
+        assert finish.wait(120)
         return n
 
-    one, other = (engine_on(store, *engine.flows).working(settings(lease=0.6)) for _ in range(2))
+    one, other = (engine_on(store, *engine.flows).working(settings(lease=LEASE)) for _ in range(2))
     with engine, one as first, other as second:
         jobs = [engine.submit(work, n) for n in range(3)]
         eventually(lambda: len(ran) == 3)
         away.set()
         finish.set()
-        threading.Event().wait(1.3)
+        threading.Event().wait(2.2 * LEASE)
         assert first.running + second.running == 3, "the results wait for the store"
         away.clear()
         for job in jobs:

@@ -20,7 +20,7 @@ def test_the_jobs_of_a_killed_worker_are_run_by_another(shared_url: str, tmp_pat
         victim = program.start(shared_url, tmp_path, 0.5)
         eventually(lambda: len(program.ledger(tmp_path)) == 4)
         victim.kill()
-        assert victim.wait(10) == -signal.SIGKILL
+        assert victim.wait(120) == -signal.SIGKILL
         (tmp_path / "hold").unlink()
         rescuer = program.start(shared_url, tmp_path, 0.5)
         try:
@@ -33,7 +33,7 @@ def test_the_jobs_of_a_killed_worker_are_run_by_another(shared_url: str, tmp_pat
                 assert f"-{rescuer.pid}-" in (moved.worker or "")
         finally:
             rescuer.terminate()
-            assert rescuer.wait(10) == 0
+            assert rescuer.wait(120) == 0
         assert engine.verify() == []
 
 
@@ -49,7 +49,7 @@ def test_a_slot_is_free_again_when_its_worker_was_killed(
         eventually(lambda: len(program.ledger(tmp_path)) == 2)
         assert sum(slot.job_id is not None for slot in engine.store.slots()) == 2
         victim.kill()
-        victim.wait(10)
+        victim.wait(120)
         (tmp_path / "hold").unlink()
         rescuer = program.start(shared_url, tmp_path, 0.5)
         try:
@@ -57,7 +57,7 @@ def test_a_slot_is_free_again_when_its_worker_was_killed(
                 assert engine.wait(job.id, timeout=SOON).state == "done"
         finally:
             rescuer.terminate()
-            assert rescuer.wait(10) == 0
+            assert rescuer.wait(120) == 0
         assert all(slot.job_id is None for slot in engine.store.slots())
         assert engine.verify() == []
 
@@ -71,7 +71,7 @@ def test_a_child_does_not_outlive_a_worker_that_was_killed(shared_url: str, tmp_
         eventually(lambda: program.ledger(tmp_path))
         child = int(program.ledger(tmp_path)[0].split()[2])
         victim.kill()
-        victim.wait(10)
+        victim.wait(120)
         eventually(lambda: not _is_alive(child), within_s=5)
 
 

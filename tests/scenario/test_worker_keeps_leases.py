@@ -132,11 +132,11 @@ def test_the_lease_goes_on_into_another_pool_if_that_has_a_place() -> None:
         where.append((run.payload, threading.current_thread().name))
         if run.payload == "first":
             blocked.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
 
     with engine_on(store, flow) as engine, engine.working(settings(threads=1)):
         first = engine.submit(flow, "first")
-        assert blocked.wait(20)
+        assert blocked.wait(120)
         assert sum(taken) == 1, "from the loop into a thread, under one lease"
         second = engine.submit(flow, "second")
         # The only thread is taken: the move commits, and the lease is given back with it.

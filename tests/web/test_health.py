@@ -65,7 +65,7 @@ def test_a_store_that_hangs_is_not_ready_and_is_asked_once(engine, ask, monkeypa
 
     def hang() -> None:
         asked.append(1)
-        answer.wait(30)
+        answer.wait(120)
 
     monkeypatch.setattr(engine.store, "workers", hang)
     monkeypatch.setattr(health, "PATIENCE_S", 0.05)

@@ -200,7 +200,7 @@ def test_a_store_that_hangs_holds_up_no_scrape_and_no_loop(engine, monkeypatch):
 
     def hang() -> list[Any]:
         asked.append(1)
-        answer.wait(30)
+        answer.wait(120)
         return []
 
     monkeypatch.setattr(gauges, "PATIENCE_S", 0.2)

@@ -201,7 +201,7 @@ def test_posts_that_come_at_once_share_commits(engine, app, monkeypatch, record_
     def slow_add(jobs):
         commits.append(len(jobs))
         # The first transaction lasts until everybody has come.
-        assert all_are_offered.wait(30)
+        assert all_are_offered.wait(120)
         return add(jobs)
 
     def counted_offer(jobs):
@@ -233,7 +233,7 @@ def test_the_loop_goes_on_while_the_store_is_being_opened(engine, app, monkeypat
 
     def slow_open() -> None:
         opening.set()
-        assert may_open.wait(30), "the loop was held up"
+        assert may_open.wait(120), "the loop was held up"
         really_open()
 
     monkeypatch.setattr(engine.store, "open", slow_open)

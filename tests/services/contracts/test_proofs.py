@@ -240,7 +240,7 @@ def test_two_transactions_cannot_both_append_under_one_key(
 
             waiting = thread.submit(second)
         assert made is not None
-        assert waiting.result(timeout=30) is None
+        assert waiting.result(timeout=120) is None
     assert [proof["hash"] for proof in house.proofs()] == [made.hash]
     assert house.contracts.verify().broken == ()
 

@@ -222,7 +222,7 @@ def test_it_is_scheduled_and_runs_one_at_a_time(
             at_once += 1
             most = max(most, at_once)
         begun.release()
-        assert go.wait(30)
+        assert go.wait(120)
         with lock:
             at_once -= 1
         return cleanup.Cleaned(0, 0, 0)
@@ -232,7 +232,7 @@ def test_it_is_scheduled_and_runs_one_at_a_time(
     from tests.scenario.doubles import settings as worker_settings
 
     with engine.working(worker_settings(queues=frozenset({cleanup.NAME}))):
-        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=120)
         go.set()
         for job_id in ids:
             assert engine.wait(job_id, timeout=timedelta(seconds=30)).state == "done"

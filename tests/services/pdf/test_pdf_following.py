@@ -219,7 +219,7 @@ def test_the_attempt_of_a_running_job_is_stopped(site: Site) -> None:
 
     job_id = site.new()
     with site.engine.working(WorkerSettings(queues=("pdf",))):
-        assert renderer.began.wait(30)
+        assert renderer.began.wait(120)
         answer = cancel(site, job_id)
         renderer.let_go.set()
         assert (answer.status_code, answer.json()["status"]) == (202, "running")

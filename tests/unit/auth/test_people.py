@@ -55,7 +55,7 @@ def test_no_more_passwords_are_verified_at_once_than_the_machine_can_bear(office
 
     def hang(*_):
         begun.release()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return False
 
     monkeypatch.setattr(passwords, "is_hash_of", hang)
@@ -64,7 +64,7 @@ def test_no_more_passwords_are_verified_at_once_than_the_machine_can_bear(office
             pool.submit(office.here.login, "ada", "wrong") for _ in range(module.MOST_VERIFICATIONS)
         ]
         for _ in trying:
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=120)
         with pytest.raises(Overloaded) as refused:
             office.here.login("ada", "correct horse")
         assert refused.value.retry_after > timedelta(0)
@@ -163,7 +163,7 @@ def test_of_two_that_spend_a_link_at_once_one_is_let_in(office, monkeypatch):
 
         def find(kind, id, find=store.find_credential):
             row = find(kind, id)
-            both_have_read.wait(30)
+            both_have_read.wait(120)
             return row
 
         monkeypatch.setattr(store, "find_credential", find)

@@ -49,7 +49,7 @@ def commit_all(changes: list[Any]) -> list[list[Any]]:
     committer = Committer(store, deliver)  # type: ignore[arg-type]
     committer.offer([Entry(c, settle, never) for c in changes])
     committer.start()
-    assert all_settled.wait(20)
+    assert all_settled.wait(120)
     committer.close()
     assert settled == changes, "in the order in which they came"
     return store.batches
@@ -91,8 +91,8 @@ def test_whatever_is_offered_while_it_sleeps_wakes_it() -> None:
     for n in range(500):
         committer.offer([Entry(change(n), lambda c, r: None, never)])
         if n % 7 == 0:
-            assert settled.acquire(timeout=20)
+            assert settled.acquire(timeout=120)
     for _ in range(500 - 72):
-        assert settled.acquire(timeout=20)
+        assert settled.acquire(timeout=120)
     committer.close()
     assert committer.has_stopped

@@ -190,7 +190,7 @@ def test_a_thread_that_is_past_its_time_says_so() -> None:
 
     @engine.job(timeout=timedelta(milliseconds=1))
     def endless() -> None:
-        go_on.wait(30)
+        go_on.wait(120)
 
     engine.open().on_move(lambda: overran.set())
     with engine, engine.working():

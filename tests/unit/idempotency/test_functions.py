@@ -187,7 +187,7 @@ def test_a_call_that_is_cancelled_while_it_claims_leaves_no_claim_behind(
 
     def slowly(begin: Callable[[Any], Any], asked: Any) -> Any:
         claiming.set()
-        may_claim.wait(10)
+        may_claim.wait(120)
         return begin(asked)
 
     @idempotent(guard, scope, key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from ulak.core.job import Message, Result
 from ulak.core.outcome import Cancel, Decide, Finished, Left, Noted, Raised, Retry, Stopped
 from ulak.errors import Refused
 from ulak.store.protocol import LARGEST_BATCH, Progress
-from ulak.testing.conformance.desk import LEASE, Desk, Reopen, Suite, snapshot
+from ulak.testing.conformance.desk import LEASE, Desk, Reopen, Suite, patiently, snapshot
 from ulak.testing.conformance.flows import LINE, REVIEW, SAGA
 
 PERMANENT = Raised("boom", "it broke", permanent=True)
@@ -135,7 +136,7 @@ class TestCommits(Suite):
         row = desk.submit(REVIEW)
         changes = [desk.act(row, Decide(f"p{n}", choice="approve"), flow=REVIEW) for n in range(8)]
         with ThreadPoolExecutor(8) as pool:
-            receipts: list[Receipt] = list(pool.map(desk.commit, changes))
+            receipts: list[Receipt] = list(pool.map(partial(patiently, desk.commit), changes))
         winners = [c for c, r in zip(changes, receipts, strict=True) if isinstance(r, Committed)]
         assert len(winners) == 1
         stored = desk.job(row.id)
@@ -150,7 +151,7 @@ class TestCommits(Suite):
 
         def decide(n: int) -> list[Receipt]:
             acts = [desk.act(r, Decide(f"p{n}", choice="approve"), flow=REVIEW) for r in rows]
-            return desk.store.commit(acts if n % 2 else acts[::-1])
+            return patiently(desk.store.commit, acts if n % 2 else acts[::-1])
 
         with ThreadPoolExecutor(8) as pool:
             receipts = [r for batch in pool.map(decide, range(8)) for r in batch]

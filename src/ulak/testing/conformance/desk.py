@@ -24,6 +24,7 @@ from ulak.core.intake import Submission, begin
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request
 from ulak.core.keys import keys_of
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
+from ulak.errors import Contended
 from ulak.ids import RandomBytes
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
 from ulak.testing.conformance.flows import LINE
@@ -31,6 +32,7 @@ from ulak.testing.conformance.flows import LINE
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=30)
+PATIENCE_S = 120.0
 RING_WITHIN_S = 2.0
 """A guess, far above what a notification takes on a machine that is busy with other tests."""
 
@@ -244,6 +246,17 @@ def at_once(*acts: Callable[[], T]) -> list[T]:
 
     with ThreadPoolExecutor(len(acts)) as pool:
         return list(pool.map(go, acts))
+
+
+def patiently(call: Callable[..., T], *arguments: Any) -> T:
+    """Call until nobody is in the way: a store may say so instead of waiting."""
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call(*arguments)
+        except Contended:
+            if time.monotonic() > give_up:
+                raise
 
 
 def is_noticed(store: Store) -> bool:

@@ -14,7 +14,7 @@ from ulak.core.job import JobRow, Payload
 from ulak.core.outcome import Raised, Retry
 from ulak.errors import BadInput
 from ulak.store.protocol import Added, DedupRow
-from ulak.testing.conformance.desk import LEASE, Desk, Suite, snapshot
+from ulak.testing.conformance.desk import LEASE, Desk, Suite, patiently, snapshot
 from ulak.testing.conformance.flows import DATED, LINE
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -182,7 +182,7 @@ class TestIntake(Suite):
             keys = [f"k{m}" for m in range(50)]
             batch = [desk.new(dedup_key=key) for key in (keys if n % 2 else reversed(keys))]
             start.wait()
-            added = [desk.store.add(batch[m : m + 10]) for m in range(0, 50, 10)]
+            added = [patiently(desk.store.add, batch[m : m + 10]) for m in range(0, 50, 10)]
             return [a for page in added for a in page]
 
         with ThreadPoolExecutor(8) as pool:

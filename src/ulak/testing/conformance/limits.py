@@ -12,7 +12,7 @@ import pytest
 from ulak.core.change import SlotTaken
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import LimitRow, Store
-from ulak.testing.conformance.desk import Desk, Suite
+from ulak.testing.conformance.desk import Desk, Suite, patiently
 from ulak.testing.conformance.flows import KEPT, KEYED, KEYED_LIMIT, TIGHT, TIGHT_LIMIT
 
 A, B = f"{KEYED_LIMIT}/a", f"{KEYED_LIMIT}/b"
@@ -160,7 +160,7 @@ class TestLimits(Suite):
                     with lock:
                         running[slot] -= 1
                         done.add(claim.row.id)
-                    desk.write(change)
+                    patiently(desk.write, change)
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, [f"w{n}" for n in range(8)]))

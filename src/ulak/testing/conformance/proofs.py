@@ -12,7 +12,7 @@ from ulak.core.change import LeaseLost
 from ulak.core.draft import proof_body
 from ulak.core.outcome import Raised
 from ulak.store.protocol import ProofRow, Store
-from ulak.testing.conformance.desk import Desk, Suite, claim_request
+from ulak.testing.conformance.desk import Desk, Suite, claim_request, patiently
 from ulak.testing.conformance.flows import BUSY, LINE, PROVEN, PROVEN_BUSY
 
 
@@ -119,7 +119,8 @@ class TestProofs(Suite):
     def test_the_chain_has_no_gap_when_eight_threads_write_it(self, desk: Desk) -> None:
         def work(n: int) -> None:
             for _ in range(5):
-                desk.submit_many(2, PROVEN, tenant=f"t{n % 2}")
+                new = [desk.new(PROVEN, tenant=f"t{n % 2}") for _ in range(2)]
+                patiently(desk.store.add, new)
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(8)))

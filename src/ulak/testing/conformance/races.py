@@ -19,15 +19,13 @@ import pytest
 from ulak.core.change import Committed, KeyTaken, LeaseLost, Receipt
 from ulak.core.job import JobRow
 from ulak.core.outcome import Cancel, Raised, Retry
-from ulak.errors import Contended
 from ulak.store.protocol import Store
 from ulak.testing.children import forked
-from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.desk import PATIENCE_S, Desk, Reopen, Suite, patiently
 from ulak.testing.conformance.flows import DATED, SINGLE
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0
 WORKER = "w"
 BROKEN = Raised("boom", "it broke")
 
@@ -302,17 +300,6 @@ def race(work: Callable[[Racer], T], reopen: Reopen, *, shared: Any = None) -> l
     for _, _, failure in came:
         assert failure is None, failure
     return [answer for _, answer, _ in came]
-
-
-def patiently(call: Callable[..., T], *arguments: Any) -> T:
-    """Call until nobody is in the way: a store may say so instead of waiting."""
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return call(*arguments)
-        except Contended:
-            if time.monotonic() > give_up:
-                raise
 
 
 def _racer(

@@ -13,7 +13,7 @@ from ulak.core.change import Committed, SlotTaken
 from ulak.core.outcome import Cancel, Raised
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import SlotRow, Store
-from ulak.testing.conformance.desk import Desk, Suite, snapshot
+from ulak.testing.conformance.desk import Desk, Suite, patiently, snapshot
 from ulak.testing.conformance.flows import LINE, NARROW, NARROW_LIMIT, TIGHT, TIGHT_LIMIT
 
 
@@ -142,7 +142,7 @@ class TestSlots(Suite):
                     with lock:
                         running[TIGHT_LIMIT] -= 1
                         done.add(claim.row.id)
-                    desk.write(change)
+                    patiently(desk.write, change)
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, [f"w{n}" for n in range(8)]))

@@ -146,7 +146,7 @@ def test_workers_send_events_without_being_asked(
             home._service().attach(home.engine, None)
             with home.engine.working():
                 home.move("k1", from_="pending", to="paid")
-                assert told.wait(30)
+                assert told.wait(120)
         # The worker has waited for what was being sent.
         assert [event.status for event in home.events()] == ["sent"]
     finally:

@@ -32,20 +32,20 @@ def test_who_finds_none_free_waits_and_whoever_renews_does_not(pool: Connections
 
     def hold(db: Session) -> int:
         inside.release()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return pid(db)
 
     holders = [threading.Thread(target=lambda: pool.use(hold)) for _ in range(2)]
     for thread in holders:
         thread.start()
-        assert inside.acquire(timeout=20)
+        assert inside.acquire(timeout=120)
     waiting = threading.Thread(target=lambda: (pool.use(pid), third.set()))
     waiting.start()
     assert not third.wait(0.2)
     assert pool.run("renew", lambda t: pid(t.db), urgent=True) > 0
     assert not third.is_set()
     go_on.set()
-    assert third.wait(20)
+    assert third.wait(120)
     for thread in (*holders, waiting):
         thread.join()
 
@@ -123,7 +123,7 @@ def test_who_stands_still_in_a_transaction_does_not_stop_the_others_for_long(
     def stand_still(t: Transaction) -> None:
         t.db.rows(lock)
         holds.set()
-        assert has_seen.wait(20)
+        assert has_seen.wait(120)
 
     def frozen() -> None:
         try:
@@ -133,7 +133,7 @@ def test_who_stands_still_in_a_transaction_does_not_stop_the_others_for_long(
 
     thread = threading.Thread(target=frozen)
     thread.start()
-    assert holds.wait(20)
+    assert holds.wait(120)
     assert pool.run("renew", lambda t: t.db.rows(lock)) == [(1,)]
     has_seen.set()
     thread.join()

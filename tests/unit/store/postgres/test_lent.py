@@ -25,7 +25,7 @@ class Door(Connections):
 
     def connect_plainly(self) -> psycopg.Connection[Row]:
         self.asked.set()
-        assert self.may_open.wait(30)
+        assert self.may_open.wait(120)
         self.opened.append(super().connect_plainly())
         return self.opened[-1]
 
@@ -62,11 +62,11 @@ async def leave(door: Door, lent: LentConnections, *, too_late: bool = False) ->
     asyncio.get_running_loop().set_default_executor(hands)
     asking = asyncio.ensure_future(lent.take())
     await asyncio.sleep(0)
-    assert door.asked.wait(30)
+    assert door.asked.wait(120)
     if too_late:
         door.may_open.set()
         # Not awaited: the loop must not hear of it before the cancel.
-        hands.last.result(30)
+        hands.last.result(120)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
