@@ -30,7 +30,7 @@ weasyprint: setup ## install the libraries of WeasyPrint, if they are missing
 run: setup ## start the example application, with PDF rendering where Chromium can be had
 	@bash scripts/browser.sh || echo "run: starting without Chromium: PDF jobs fail until" \
 		"'make browser' has installed it; everything else works"
-	PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
+	exec env PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
 		$(BIN)/ulak up examples.demo:engine --service pdf
 
 fmt: setup ## format the code and fix what ruff can fix

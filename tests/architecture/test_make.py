@@ -113,6 +113,23 @@ def test_run_says_nothing_of_the_kind_where_the_browser_is_there(machine: Path) 
     assert "ran ulak up" in done.stdout
 
 
+def test_a_signal_to_make_run_reaches_ulak(machine: Path) -> None:
+    script(
+        machine / ".venv" / "bin" / "ulak",
+        "trap 'echo drained; exit 0' TERM; echo started; while true; do sleep 0.05; done",
+    )
+    with subprocess.Popen(
+        ["/usr/bin/make", "run"], cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        while "started" not in next(running.stdout):
+            pass
+        running.terminate()
+        # Nobody but ulak holds the pipe open: it ends when ulak has ended.
+        assert "drained" in running.stdout.read()
+
+
 @pytest.mark.parametrize("target", ["test", "browser", "bench"])
 def test_what_needs_the_browser_fails_where_it_cannot_be_had(machine: Path, target: str) -> None:
     done = make(machine, target)

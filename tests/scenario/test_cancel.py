@@ -25,8 +25,6 @@ from ulak.core.job import Request
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
 
-AT_ONCE_S = 2.0
-
 
 def life(*states: str) -> ulak.Lifecycle:
     return ulak.Lifecycle(states[0], {a: [b] for a, b in itertools.pairwise(states)})
@@ -72,7 +70,7 @@ def test_a_job_at_rest_is_cancelled_at_once(jobs_url: str) -> None:
 
 @pytest.mark.shows("E-39")
 @pytest.mark.parametrize("full", [False, True], ids=["free places", "every place taken"])
-def test_a_running_job_is_cancelled_within_two_seconds(jobs_url: str, full: bool) -> None:
+def test_a_running_job_is_cancelled_by_the_ring(jobs_url: str, full: bool) -> None:
     stopped: list[str] = []
     flow: ulak.Flow[Any] = ulak.Flow("run", life("go", "done"), retry=0)
     threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
@@ -95,17 +93,16 @@ def test_a_running_job_is_cancelled_within_two_seconds(jobs_url: str, full: bool
     store = store_of(jobs_url)
     with (
         engine_on(store, flow, threaded) as engine,
-        engine.working(settings(poll=30, **places)) as worker,
+        engine.working(settings(poll=3600, lease=3600, **places)) as worker,
     ):
         jobs = [engine.submit(flow), engine.submit(threaded)]
         eventually(lambda: worker.running == 2)
-        asked_at = time.monotonic()
         for job in jobs:
             answer = engine.cancel(job.id, actor="operator", note="stop it")
             assert (answer.state, answer.cancel_requested) == ("go", True)
         for job in jobs:
+            # By the ring: the next poll and the next renewal are an hour away.
             assert engine.wait(job.id, timeout=SOON).state == "cancelled"
-        assert time.monotonic() - asked_at < AT_ONCE_S
         assert sorted(stopped) == ["task", "thread"]
         for job in jobs:
             assert kinds(engine, job) == ["submitted", "given-back", "cancelled"]
@@ -115,7 +112,7 @@ def test_a_running_job_is_cancelled_within_two_seconds(jobs_url: str, full: bool
 
 
 @pytest.mark.shows("E-39")
-def test_a_job_that_runs_in_another_process_is_cancelled_within_two_seconds(
+def test_a_job_that_runs_in_another_process_is_cancelled_before_its_lease_is_renewed(
     shared_url: str,
     tmp_path: Path,
 ) -> None:
@@ -123,15 +120,14 @@ def test_a_job_that_runs_in_another_process_is_cancelled_within_two_seconds(
     with program.engine_at(shared_url) as engine:
         flows = (program.loop_flow, program.thread_flow, program.isolated_flow)
         jobs = [engine.submit(flow, "x") for flow in flows]
-        worker = program.start(shared_url, tmp_path)
+        worker = program.start(shared_url, tmp_path, 3600)
         try:
             eventually(lambda: len(program.ledger(tmp_path)) == 3)
-            asked_at = time.monotonic()
             for job in jobs:
                 engine.cancel(job.id, actor="operator")
             for job in jobs:
+                # Not by a renewal: the next one is twenty minutes away.
                 assert engine.wait(job.id, timeout=SOON).state == "cancelled"
-            assert time.monotonic() - asked_at < AT_ONCE_S
         finally:
             worker.terminate()
             assert worker.wait(120) == 0

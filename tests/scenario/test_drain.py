@@ -32,14 +32,13 @@ def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(
     with program.engine_at(shared_url) as engine:
         flows = (program.loop_flow, program.thread_flow, program.deaf_flow)
         on_loop, in_thread, deaf = (engine.submit(flow, 1) for flow in flows)
-        worker = program.start(shared_url, tmp_path, 30, 1.0)
+        worker = program.start(shared_url, tmp_path, 300, 1.0)
         eventually(lambda: len(program.ledger(tmp_path)) == 3)
-        asked_at = time.monotonic()
         worker.send_signal(signal.SIGTERM)
         eventually(lambda: "asked thread" in program.ledger(tmp_path))
         late = engine.submit(program.loop_flow, 2)
+        # The deaf thread never ends: nothing but the drain's own end can end the worker.
         assert worker.wait(120) == 0
-        assert time.monotonic() - asked_at < 4
         said = program.ledger(tmp_path)
         assert "cancelled loop True" in said
         assert "asked thread" in said
@@ -142,15 +141,13 @@ def test_a_drain_does_not_wait_for_a_store_that_is_gone() -> None:
     @engine.job
     async def work() -> None:
         started.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
 
     with engine:
         job = engine.submit(work)
         with engine.working(settings(drain=0.5)):
             assert started.wait(120)
             away.set()
-            began = time.monotonic()
-        assert time.monotonic() - began < 5
         away.clear()
         assert kinds(engine, job) == ["submitted"]
 

@@ -1,7 +1,6 @@
 """Stages with a process of their own: its death touches that job only."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,9 @@ def test_a_cancel_kills_the_child(tmp_path: Path) -> None:
     with engine_at("memory://") as engine, engine.working(settings()):
         job = engine.submit(isolated.patient, payload(tmp_path))
         eventually(lambda: lines(tmp_path))
-        asked_at = time.monotonic()
         engine.cancel(job.id, actor="operator")
+        # It would sleep for longer than anybody waits here.
         assert engine.wait(job.id, timeout=SOON).state == "cancelled"
-        assert time.monotonic() - asked_at < 2
         with pytest.raises(ProcessLookupError):
             os.kill(int(lines(tmp_path)[0].split()[1]), 0)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
+from tests.scenario.doubles import quickest
 from ulak.store.postgres import PostgresStore, listener
 from ulak.store.postgres.listener import CHANNEL, QUIET_S, Listener
 from ulak.testing.conformance.desk import Desk
@@ -55,11 +56,14 @@ def test_a_commit_of_another_process_wakes(store: PostgresStore, url: str) -> No
     other = PostgresStore(url)
     other.open()
     try:
-        rung.clear()
-        began = time.monotonic()
-        Desk(other).submit()
-        assert rung.wait(120)
-        assert time.monotonic() - began < 1.0, "sooner than a wait of the listener"
+        desk = Desk(other)
+
+        def ring() -> None:
+            rung.clear()
+            desk.submit()
+            assert rung.wait(120)
+
+        assert quickest(ring) < 1.0, "sooner than a wait of the listener"
         assert ours.heard >= 1
         assert store.changed_elsewhere()
     finally:
