@@ -168,11 +168,13 @@ def test_a_value_used_as_a_url_has_its_scheme_checked(make: Make, value: str) ->
     ["https://a.example/?a=1&b='", "http://a.example", "mailto:a@b.example", "tel:+90", "#part",
      "data:image/png;base64,iVBORw0KGgo="],
 )  # fmt: skip
+@pytest.mark.shows("P-31")
 def test_good_urls_are_escaped_and_kept(make: Make, value: str) -> None:
     document = make('<a href="{{ a|url }}">x</a>').render("one", {"a": value})
     assert html.unescape(document.html) == f'<a href="{value}">x</a>'
 
 
+@pytest.mark.shows("P-31")
 def test_a_text_in_a_style_sheet_cannot_leave_its_string(make: Make) -> None:
     templates = make("<style>p { content: {{ a|css_text }} }</style>")
     document = templates.render("one", {"a": 'x"; } </style>\\\n'})
@@ -474,6 +476,7 @@ def test_a_folder_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("100|bare", "100", "100"),
     ],
 )
+@pytest.mark.shows("P-31")
 def test_values_are_written_in_the_language_of_the_template(
     make: Make, expression: str, english: str, turkish: str
 ) -> None:

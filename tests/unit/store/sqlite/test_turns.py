@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ulak.errors import Contended
 from ulak.store.sqlite import SqliteStore
 from ulak.store.sqlite.turns import Turns
 from ulak.store.sqlite.writer import Transaction
@@ -78,3 +79,18 @@ def test_the_turn_is_not_taken_twice() -> None:
     assert not turns.try_acquire()
     turns.release()
     assert turns.try_acquire()
+
+
+@pytest.mark.shows("I-8")
+@pytest.mark.parametrize("purpose", [b"", b"a", b"short", bytes(32)])
+def test_who_has_the_turn_is_named_by_its_whole_purpose_and_no_more(
+    store: SqliteStore, purpose: bytes
+) -> None:
+    store.begin(purpose=b"longer than what comes after it.").roll_back()
+    transaction = store.begin(purpose=purpose)
+    try:
+        with pytest.raises(Contended) as refusal:
+            store.begin(patience_ms=1)
+    finally:
+        transaction.roll_back()
+    assert refusal.value.holder == purpose
