@@ -17,12 +17,12 @@ def test_the_jobs_of_a_killed_worker_are_run_by_another(shared_url: str, tmp_pat
     with program.engine_at(shared_url) as engine:
         jobs = engine.submit_many(program.loop_flow, [1] * 3)
         jobs.append(engine.submit(program.thread_flow, 1))
-        victim = program.start(shared_url, tmp_path, 0.5)
+        victim = program.start(shared_url, tmp_path, 2.0)
         eventually(lambda: len(program.ledger(tmp_path)) == 4)
         victim.kill()
         assert victim.wait(120) == -signal.SIGKILL
         (tmp_path / "hold").unlink()
-        rescuer = program.start(shared_url, tmp_path, 0.5)
+        rescuer = program.start(shared_url, tmp_path, 2.0)
         try:
             for job in jobs:
                 end = engine.wait(job.id, timeout=SOON)
@@ -45,13 +45,13 @@ def test_a_slot_is_free_again_when_its_worker_was_killed(
     (tmp_path / "hold").touch()
     with program.engine_at(shared_url) as engine:
         jobs = engine.submit_many(program.narrow_flow, [1] * 4)
-        victim = program.start(shared_url, tmp_path, 0.5)
+        victim = program.start(shared_url, tmp_path, 2.0)
         eventually(lambda: len(program.ledger(tmp_path)) == 2)
         assert sum(slot.job_id is not None for slot in engine.store.slots()) == 2
         victim.kill()
         victim.wait(120)
         (tmp_path / "hold").unlink()
-        rescuer = program.start(shared_url, tmp_path, 0.5)
+        rescuer = program.start(shared_url, tmp_path, 2.0)
         try:
             for job in jobs:
                 assert engine.wait(job.id, timeout=SOON).state == "done"
@@ -67,12 +67,12 @@ def test_a_child_does_not_outlive_a_worker_that_was_killed(shared_url: str, tmp_
     (tmp_path / "hold").touch()
     with program.engine_at(shared_url) as engine:
         engine.submit(program.isolated_flow, "x")
-        victim = program.start(shared_url, tmp_path, 0.5)
+        victim = program.start(shared_url, tmp_path, 2.0)
         eventually(lambda: program.ledger(tmp_path))
         child = int(program.ledger(tmp_path)[0].split()[2])
         victim.kill()
         victim.wait(120)
-        eventually(lambda: not _is_alive(child), within_s=5)
+        eventually(lambda: not _is_alive(child))
 
 
 def _is_alive(pid: int) -> bool:
