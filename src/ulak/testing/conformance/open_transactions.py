@@ -36,7 +36,7 @@ from ulak.testing.conformance.records import (
 
 THREADS = 8
 SHORT_MS, LONG_MS = 150, 30_000
-SLACK_S = 5.0
+SLACK_S = 25.0
 """How much longer than its patience a wait may take on a machine that is busy with other tests."""
 PURPOSE = b"of 32 bytes, the last ones zero\0"
 KEYS = [f"race-{n}" for n in range(10)]
