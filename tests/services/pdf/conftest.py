@@ -1,11 +1,23 @@
 """PDF rendering on either database, without a browser unless a test opens one."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.services.pdf.desk import Desk, make_tables
+from ulak.services.pdf.browser import keeper, pool
+from ulak.services.pdf.weasy import pool as weasy_pool
+
+AMPLE = timedelta(seconds=240)
+
+
+@pytest.fixture(autouse=True)
+def ample_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let browsers take their time to start: a machine that is busy may need it."""
+    for module in (keeper, pool, weasy_pool):
+        monkeypatch.setattr(module, "LAUNCH_TIMEOUT", AMPLE)
 
 
 @pytest.fixture

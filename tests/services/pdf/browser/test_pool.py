@@ -27,6 +27,7 @@ from tests.services.pdf.browser.yard import (
 from ulak.services.pdf.browser import keeper
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Answer, Browser, Page
+from ulak.services.pdf.browser.keeper import LAUNCH_TIMEOUT
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.pool import BrowserPool
 from ulak.services.pdf.document import Document, Fetched, Times, UrlBlocked
@@ -187,7 +188,7 @@ def test_a_pool_whose_browser_did_not_start_says_so_and_recovers_by_itself() -> 
 def test_a_browser_that_never_answers_is_given_up_and_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert timedelta(seconds=10) == keeper.LAUNCH_TIMEOUT
+    assert timedelta(seconds=10) == LAUNCH_TIMEOUT
     monkeypatch.setattr(keeper, "LAUNCH_TIMEOUT", timedelta(milliseconds=500))
 
     async def render() -> None:
