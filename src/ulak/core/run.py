@@ -193,7 +193,12 @@ class Run(Generic[P]):
     def spawn(
         self, flow: Flow[T], payloads: Iterable[T], **options: Unpack[SubmitOptions]
     ) -> list[str]:
-        """Submit jobs with this stage's move: with it or not at all. Answers their ids."""
+        """Submit jobs with this stage's move: with it or not at all. Return their ids.
+
+        A job whose dedup key is held is not submitted: the id of its holder is in its place. An
+        async stage may not wait for that look, so the list that it was given is corrected when
+        the stage has ended: return the list itself.
+        """
         return self._host.spawn(flow, payloads, options)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
