@@ -12,6 +12,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
+from ulak.core.keys import storable_key
 from ulak.core.lifecycle import UNDOING
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
@@ -187,7 +188,13 @@ class Run(Generic[P]):
         """Send a message with this stage's move: with it or not at all, at least once.
 
         Messages of one key are sent in order; the default key is the job.
+
+        Raises:
+            BadInput: topic or key is no text of 1 to 500 characters that every store can keep.
         """
+        storable_key(topic, "emit: the topic")
+        if key is not None:
+            storable_key(key, "emit: the key")
         self._host.emit(topic, data, key)
 
     def spawn(

@@ -271,8 +271,6 @@ class ActiveRun:
         return self._once_plain(name, function)
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
-        if not topic:
-            raise BadInput("emit needs a topic")
         row, n, order = self.row, len(self.messages), key or self.row.id.hex()
         data_bytes = codec.encode(data)
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)

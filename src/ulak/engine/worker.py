@@ -82,7 +82,7 @@ class Worker:
         self.time = StoreTime(engine.store.clock)
         self.committer = Committer(engine.store, self._deliver, telemetry=engine.telemetry)
         self.upkeep = Upkeep(engine, micros(settings.poll))
-        self._relay = Relay(engine)
+        self._relay = Relay(engine, hold_us=micros(settings.lease))
         self._flows = engine.flows_by_version()
         self._pools = Pools(self._flows.values(), settings, engine.resources.values())
         self._entries = {
