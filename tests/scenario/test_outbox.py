@@ -18,8 +18,9 @@ from tests.scenario.doubles import (
     store_of,
 )
 from ulak.clock import ManualClock
-from ulak.engine.relay import HOLD_US, TRIES, Relay
-from ulak.errors import StoreError
+from ulak.engine.relay import ASYNC_PUBLISHERS, HOLD_US, PUBLISHERS, TRIES, Relay
+from ulak.errors import BadInput, StoreError
+from ulak.ids import from_text
 from ulak.store import codec
 from ulak.store.memory import MemoryStore
 
@@ -217,3 +218,191 @@ def test_a_stage_that_fails_sends_nothing_and_a_key_may_be_given() -> None:
         engine.submit(flow)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert [(m.key, data(m)) for m in sent] == [("customer-7", 2)]
+
+
+def crowd(keys: int) -> ulak.Flow[Any]:
+    """A flow of which each job leaves one message in each of so many keys."""
+
+    async def tell(run: ulak.Run[Any]) -> None:
+        for n in range(keys):
+            run.emit("told", n, key=f"key-{n}")
+
+    return ulak.Flow.steps("crowds", tell)
+
+
+class Broker:
+    """Counts calls, and lets none of them end before it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.calls: list[int] = []
+        self._lock = threading.Lock()
+        self.running = self.most = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.running -= 1
+
+    def publish(self, message: ulak.Message) -> None:
+        with self:
+            self.calls.append(data(message))
+            assert self.is_open.wait(120)
+
+    async def publish_async(self, message: ulak.Message) -> None:
+        with self:
+            self.calls.append(data(message))
+            while not self.is_open.is_set():
+                await asyncio.sleep(0.005)
+
+
+def rows_of(engine: ulak.Engine, job: ulak.Job) -> list[Any]:
+    return engine.store.scan_messages(from_text(job.id))
+
+
+@pytest.mark.shows("E-45", "E-84")
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_slow_publisher_gets_each_message_once_and_no_more_than_it_can_send(
+    jobs_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "plain":
+        # So short that every message waits for longer: none may count as failed for that.
+        monkeypatch.setattr("ulak.engine.relay.LONGEST_PUBLISH_S", 0.01)
+    broker, flow, keys = Broker(), crowd(150), 150
+    at_once = PUBLISHERS if kind == "plain" else ASYNC_PUBLISHERS
+    with engine_on(store_of(jobs_url), flow) as engine:
+        job = engine.submit(flow)
+        asyncio.run(engine.worker(settings()).run(until_idle=True))
+        engine.publish(broker.publish if kind == "plain" else broker.publish_async)
+        with engine.working(settings()):
+            eventually(lambda: broker.running >= at_once)
+            if kind == "async":
+                assert len(engine.store.take_messages(1000, hold_us=0)) == keys - at_once
+            broker.is_open.set()
+            eventually(lambda: all(row.sent_at is not None for row in rows_of(engine, job)))
+        assert sorted(broker.calls) == list(range(keys)), "each was sent once"
+        assert {row.tries for row in rows_of(engine, job)} == {0}
+        if kind == "async":
+            assert broker.most == at_once
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-45", "E-84")
+def test_a_plain_publisher_holds_as_many_messages_as_it_has_threads(jobs_url: str) -> None:
+    broker, flow = Broker(), crowd(40)
+    with engine_on(store_of(jobs_url), flow) as engine:
+        job = engine.submit(flow)
+        asyncio.run(engine.worker(settings()).run(until_idle=True))
+        engine.publish(broker.publish)
+        with engine.working(settings(lease=3600)):
+            eventually(lambda: broker.running == PUBLISHERS)
+            assert len(engine.store.take_messages(1000, hold_us=0)) == 40 - PUBLISHERS
+            broker.is_open.set()
+            eventually(lambda: all(row.sent_at is not None for row in rows_of(engine, job)))
+        assert broker.most == PUBLISHERS
+        assert sorted(broker.calls) == list(range(40))
+
+
+@pytest.mark.shows("E-45")
+def test_messages_that_are_being_sent_are_held_for_a_lease_and_renewed(jobs_url: str) -> None:
+    broker, flow, lease_s = Broker(), crowd(1), 2
+    with engine_on(store_of(jobs_url), flow) as engine:
+        job = engine.submit(flow)
+        asyncio.run(engine.worker(settings()).run(until_idle=True))
+        engine.publish(broker.publish)
+        with engine.working(settings(lease=lease_s)):
+            eventually(lambda: broker.running)
+            holds: set[int] = set()
+
+            def is_renewed() -> bool:
+                (row,) = rows_of(engine, job)
+                assert row.not_before <= engine.store.clock.now() + lease_s * 1_000_000
+                holds.add(row.not_before)
+                return len(holds) > 3
+
+            eventually(is_renewed)
+            broker.is_open.set()
+            eventually(lambda: rows_of(engine, job)[0].sent_at is not None)
+        assert broker.calls == [0]
+
+
+@pytest.mark.shows("E-45", "E-84")
+def test_publishers_that_hang_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ulak.engine.relay.LONGEST_PUBLISH_S", 0.01)
+    flow, go_on, sent = crowd(40), threading.Event(), list[int]()
+    engine = ulak.connect("memory://", flows=[flow])
+
+    @engine.publish
+    def publish(message: ulak.Message) -> None:
+        if data(message) < 2 * PUBLISHERS:
+            go_on.wait(120)
+        sent.append(data(message))
+
+    with engine, engine.working(settings()):
+        engine.submit(flow)
+        eventually(lambda: len(sent) == 40 - 2 * PUBLISHERS)
+        go_on.set()
+        eventually(lambda: len(sent) == 40)
+    assert len(set(sent)) == 40
+
+
+@pytest.mark.shows("E-45")
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [
+        ("plain", SystemExit), ("plain", StopIteration), ("plain", asyncio.CancelledError),
+        ("async", StopIteration), ("async", asyncio.CancelledError),
+    ],
+)  # fmt: skip
+def test_whatever_a_publisher_raises_is_a_failed_try(kind: str, raised: type) -> None:
+    flow, tries = crowd(1), list[int]()
+    engine = ulak.connect("memory://", flows=[flow])
+
+    def publish(message: ulak.Message) -> None:
+        tries.append(data(message))
+        raise raised
+
+    async def publish_async(message: ulak.Message) -> None:
+        publish(message)
+
+    engine.publish(publish if kind == "plain" else publish_async)
+    with engine, engine.working(settings()):
+        job = engine.submit(flow)
+        eventually(lambda: any(row.tries for row in rows_of(engine, job)))
+    assert tries[0] == 0
+
+
+BAD_NAMES = [7, b"bytes", "", "x" * 501, "nul\x00", "half \ud800"]
+
+
+@pytest.mark.shows("E-45")
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_topics_and_keys_that_some_store_cannot_keep_are_refused(jobs_url: str, where: str) -> None:
+    def emit(run: ulak.Run[Any]) -> list[str]:
+        refused = []
+        for bad in BAD_NAMES:
+            for topic, key in ((bad, None), ("fine", bad)):
+                try:
+                    run.emit(topic, 1, key=key)  # type: ignore[arg-type]
+                except BadInput as error:
+                    refused.append(str(error))
+        run.emit("t" * 500, 1, key="k" * 500)
+        return refused
+
+    async def emit_on_loop(run: ulak.Run[Any]) -> list[str]:
+        return emit(run)
+
+    flow: ulak.Flow[Any] = ulak.Flow.steps(
+        "emits", ("telling", emit_on_loop if where == "loop" else emit)
+    )
+    with engine_on(store_of(jobs_url), flow) as engine:
+        job = engine.submit(flow)
+        asyncio.run(engine.worker(settings()).run(until_idle=True))
+        refused = engine.result(job.id)
+        assert len(refused) == 2 * len(BAD_NAMES)
+        assert all(said.startswith(("emit: the topic", "emit: the key")) for said in refused)
+        assert len(rows_of(engine, job)) == 1

@@ -171,7 +171,9 @@ def _interrupted(draft: Draft, outcome: Outcome) -> None:
     row = draft.row
     if isinstance(outcome, GivenBack):
         draft.row = row._replace(not_before=draft.now, parked_on=None, lapsed=0)
-        draft.note(kinds.GIVEN_BACK, from_state=row.state)
+        draft.note(
+            kinds.GIVEN_BACK, from_state=row.state, code=outcome.code, message=outcome.message
+        )
     elif isinstance(outcome, Stopped):
         if outcome.code != kinds.WORKER_DIED:
             draft.row = row._replace(lapsed=0)

@@ -105,7 +105,10 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The run was interrupted by a drain; no attempt is spent."""
+    """The run was interrupted by a drain, or never began; no attempt is spent."""
+
+    code: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

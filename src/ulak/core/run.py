@@ -12,6 +12,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
+from ulak.core.keys import storable_key
 from ulak.core.lifecycle import UNDOING
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
@@ -187,13 +188,24 @@ class Run(Generic[P]):
         """Send a message with this stage's move: with it or not at all, at least once.
 
         Messages of one key are sent in order; the default key is the job.
+
+        Raises:
+            BadInput: topic or key is no text of 1 to 500 characters that every store can keep.
         """
+        storable_key(topic, "emit: the topic")
+        if key is not None:
+            storable_key(key, "emit: the key")
         self._host.emit(topic, data, key)
 
     def spawn(
         self, flow: Flow[T], payloads: Iterable[T], **options: Unpack[SubmitOptions]
     ) -> list[str]:
-        """Submit jobs with this stage's move: with it or not at all. Answers their ids."""
+        """Submit jobs with this stage's move: with it or not at all. Return their ids.
+
+        A job whose dedup key is held is not submitted: the id of its holder is in its place. An
+        async stage may not wait for that look, so the list that it was given is corrected when
+        the stage has ended: return the list itself.
+        """
         return self._host.spawn(flow, payloads, options)
 
     def progress(self, fraction: float, note: str | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -26,7 +27,7 @@ from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
 from ulak.engine.runner import write_effect
-from ulak.errors import BadInput, FlowError
+from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import Progress
@@ -34,6 +35,8 @@ from ulak.store.stage import StageTransaction
 
 if TYPE_CHECKING:
     from ulak.engine.worker import Worker
+
+log = logging.getLogger("ulak.worker")
 
 T = TypeVar("T")
 
@@ -74,6 +77,7 @@ class ActiveRun:
         "task",
         "thread_lock",
         "transaction",
+        "unsure_spawns",
         "worker",
     )
 
@@ -110,6 +114,9 @@ class ActiveRun:
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
+        self.unsure_spawns: list[tuple[list[NewJob], list[str]]] = []
+        """What was spawned with keys and the ids that the stage was given, until it is known
+        whether others hold those keys."""
         self.task: asyncio.Task[None] | None = None
         self.interrupt: Callable[[], None] | None = None
         """Ends a stage that runs in a process of its own."""
@@ -163,6 +170,7 @@ class ActiveRun:
         self.overran = False
         self.messages = ()
         self.spawns = ()
+        self.unsure_spawns = []
         self.change = None
         self.noted = None
 
@@ -263,16 +271,50 @@ class ActiveRun:
         return self._once_plain(name, function)
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
-        if not topic:
-            raise BadInput("emit needs a topic")
         row, n, order = self.row, len(self.messages), key or self.row.id.hex()
         data_bytes = codec.encode(data)
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
-        made = [self.worker.engine.prepare(flow, payload, **options) for payload in payloads]
+        made = self.worker.engine.prepare_many(flow, payloads, options)
         self.spawns += tuple(made)
-        return [to_text(job.row.id) for job in made]
+        ids = [to_text(job.row.id) for job in made]
+        if any(job.row.dedup_key is not None for job in made):
+            self.unsure_spawns.append((made, ids))
+            if self.where != "loop":  # which no store may hold up: there it is done at the end
+                self.find_holders()
+        return ids
+
+    def find_holders(self) -> None:
+        """Put the id of its holder in the place of every spawned job whose dedup key is held.
+
+        The holder is the child then, and no other is submitted. A key that is taken after this
+        look and before the commit is not seen.
+        """
+        own: dict[tuple[str, str, str | None], bytes] = {}
+        for job in self.spawns:
+            own.setdefault(_key(job), job.row.id)
+        unsure, self.unsure_spawns = self.unsure_spawns, []
+        given_up: set[bytes] = set()
+        for made, ids in unsure:
+            for n, job in enumerate(made):
+                if job.row.dedup_key is None:
+                    continue
+                holder = self._holder_of(job.row, job.row.dedup_key) or own[_key(job)]
+                if holder != job.row.id:
+                    ids[n] = to_text(holder)
+                    given_up.add(job.row.id)
+        self.spawns = tuple(job for job in self.spawns if job.row.id not in given_up)
+
+    def _holder_of(self, child: JobRow, key: str) -> bytes | None:
+        try:
+            holder = self.worker.store.find_key(child.tenant, child.flow, key)
+        except StoreError as error:
+            # The stage goes on, as it would without a key: its commit waits for the store.
+            log.warning("a key could not be read", extra={"error": str(error)})
+            return None
+        # This job's own key may be freed by the commit that spawns.
+        return None if holder == self.row.id else holder
 
     def progress(self, fraction: float, note: str | None) -> None:
         if not 0 <= fraction <= 1:
@@ -395,6 +437,10 @@ class ActiveRun:
             with suppress(asyncio.CancelledError):
                 async with self._loop_lock:
                     pass
+
+
+def _key(job: NewJob) -> tuple[str, str, str | None]:
+    return job.row.tenant, job.row.flow, job.row.dedup_key
 
 
 async def _even_if_cancelled(future: asyncio.Future[Receipt]) -> asyncio.CancelledError | None:

@@ -86,14 +86,26 @@ class AsyncEngine:
             describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
+    @overload
     async def submit_many(
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
+    ) -> list[Job]: ...
+    @overload
+    async def submit_many(
+        self,
+        flow: Callable[..., Any],
+        payloads: Iterable[Any],
+        **options: Unpack[SubmitOptions],
+    ) -> list[Job]: ...
+    async def submit_many(
+        self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]:
-        """Accept many jobs of one flow, in few transactions."""
+        """Accept many jobs of one flow or function, in few transactions."""
         await self._ready()
         with submitting(self._engine.tracing) as span:
-            span.note(FLOW, flow.name)
-            new = [self._engine.prepare(flow, payload, **options) for payload in payloads]
+            new = self._engine.prepare_many(flow, payloads, options)
+            for job in new[:1]:
+                span.note(FLOW, job.row.flow)
             parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
             added = [a for part in parts for a in await self._offer(part)]
         return [Job(a.row, created=a.created) for a in added]

@@ -355,14 +355,29 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
             describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
+    @overload
     def submit_many(
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
+    ) -> list[Job]: ...
+    @overload
+    def submit_many(
+        self,
+        flow: Callable[..., Any],
+        payloads: Iterable[Any],
+        **options: Unpack[SubmitOptions],
+    ) -> list[Job]: ...
+    def submit_many(
+        self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]:
-        """Accept many jobs of one flow, in few transactions; `options` as for `submit`."""
+        """Accept many jobs of one flow or function, in few transactions; `options` as for `submit`.
+
+        Each payload of a job function is its one argument, or several as `function.bind(...)`.
+        """
         self._refuse_on_a_loop("submit_many")
         with submitting(self.tracing) as span:
-            span.note(FLOW, flow.name)
-            jobs = [self.prepare(flow, payload, **options) for payload in payloads]
+            jobs = self.prepare_many(flow, payloads, options)
+            for job in jobs[:1]:
+                span.note(FLOW, job.row.flow)
             added: list[Added] = []
             for start in range(0, len(jobs), 500):
                 part = jobs[start : start + 500]
@@ -371,6 +386,20 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 except TimeoutError:
                     raise self.unknown_outcome(part[0]) from None
         return [Job(a.row, created=a.created) for a in added]
+
+    def prepare_many(
+        self, flow: Any, payloads: Iterable[Any], options: SubmitOptions
+    ) -> list[NewJob]:
+        """Make the records of many new jobs of one flow or function."""
+        jobs = []
+        for payload in payloads:
+            if isinstance(payload, Call):
+                if not isinstance(flow, JobFunction) or payload.flow is not flow.flow:
+                    raise BadInput(f"{payload.flow.name} was bound, and {flow!r} is submitted")
+                jobs.append(self.prepare(payload, **options))
+            else:
+                jobs.append(self.prepare(flow, payload, **options))
+        return jobs
 
     def prepare(
         self,

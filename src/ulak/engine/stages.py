@@ -96,6 +96,8 @@ class Stages:
         outcome: Outcome
         try:
             returned = await function(Run(run.row, run, run.is_stopping))
+            if run.unsure_spawns:
+                await asyncio.to_thread(run.find_holders)
             outcome = read_return(returned, run.messages, run.spawns)
         except asyncio.CancelledError as error:
             outcome = _why_cancelled(run, error)

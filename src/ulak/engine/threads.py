@@ -38,16 +38,26 @@ class Threads:
             if self._idle > 0:
                 self._idle -= 1
             elif len(self._threads) < self._size:
-                name = f"ulak-{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._begin()
         self._queue.put(work)
+
+    def resize(self, size: int) -> None:
+        """Have more threads, when some of them hang, or fewer new ones."""
+        with self._lock:
+            self._size = size
+            for _ in range(min(size - len(self._threads), self._queue.qsize())):
+                self._begin()
 
     def close(self) -> None:
         """Let every idle thread go."""
         for _ in self._threads:
             self._queue.put(None)
+
+    def _begin(self) -> None:
+        name = f"ulak-{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _serve(self) -> None:
         while True:

@@ -6,9 +6,11 @@ Every act is a guarded change, so two workers keeping up at once are merely wast
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ulak.clock import Instant
+from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide
@@ -17,7 +19,8 @@ from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
-from ulak.errors import Contended, TransitionNotAllowed
+from ulak.errors import Contended, StoreError, TransitionNotAllowed
+from ulak.ids import to_text
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -27,6 +30,8 @@ log = logging.getLogger("ulak.upkeep")
 # As many as one pass may move, so that a pass stays short; the next one follows at once.
 A_PASS = 200
 FOLD_EVERY = 30
+
+UNRUN = GivenBack(kinds.NOT_RUN, "its worker had leased it and did not run it")
 
 
 class Upkeep:
@@ -95,17 +100,31 @@ class Upkeep:
                 self._store.dismiss(row.id, [(request.kind, request.name)])
         return 0
 
-    def give_back_unknown(self, worker: str, known: set[bytes]) -> None:
-        """Give back what the store has leased to a worker beside the jobs that it knows of."""
-        now = self._store.clock.now()
-        for row in self._store.leased(worker):
-            if row.id not in known:
-                flow = self._engine.flows_by_version()[(row.flow, row.flow_version)]
-                change = decide(
-                    flow, row, GivenBack(), now, facts=RunFacts(worker, now),
-                    commit_id=self._engine.new_commit_id(),
-                )  # fmt: skip
-                commit_one(self._store, change, self._engine.telemetry)
+    def give_back(self, worker: str, rows: Sequence[JobRow]) -> None:
+        """Give back jobs that the store has leased to a worker and that the worker does not run.
+
+        A job that has moved since it was read keeps what it has: its token has moved too.
+        """
+        for row in rows:
+            flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
+            if flow is None:
+                continue
+            now = self._store.clock.now()
+            change = decide(
+                flow, row, UNRUN, now, facts=RunFacts(worker, now),
+                commit_id=self._engine.new_commit_id(),
+            )  # fmt: skip
+            try:
+                receipt = commit_one(self._store, change, self._engine.telemetry)
+            except StoreError as error:
+                # The next comparison finds it again; the jobs after it need not wait for that.
+                log.warning("a lease is not given back", extra=_facts(row) | {"error": str(error)})
+                continue
+            if isinstance(receipt, Committed):
+                log.warning(
+                    "a job was leased to this worker, which did not run it; it is given back",
+                    extra=_facts(row),
+                )
 
     def _act(self, row: JobRow, asked: Asked) -> int:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
@@ -122,6 +141,10 @@ class Upkeep:
             log.info("a job must wait for somebody else", extra={"reason": str(error)})
             return 0
         return int(isinstance(receipt, Committed))
+
+
+def _facts(row: JobRow) -> dict[str, str]:
+    return {"job_id": to_text(row.id), "flow": row.flow, "state": row.state}
 
 
 def _as_act(row: JobRow, request: Request) -> Asked | None:

@@ -26,6 +26,7 @@ from ulak.engine.replay import (
     should_hold_key,
     trail_damage,
 )
+from ulak.engine.why import has_overrun, overdue_s
 from ulak.ids import to_text
 from ulak.store.flow_control import ON_KEY, ON_RATE, is_keyed, is_over, keys_in, stage_of, terms_of
 from ulak.store.protocol import DedupRow, SlotRow, Store
@@ -47,6 +48,7 @@ BUCKET_OVERFULL: Final = "bucket-overfull"
 BUCKET_OF_NO_RATE: Final = "bucket-of-no-rate"
 PAUSE_NOT_ENDED: Final = "pause-not-ended"
 LEASE_WITHOUT_WORKER: Final = "lease-without-worker"
+LEASE_WITHOUT_RUN: Final = "lease-without-run"
 KEY_NOT_FREED: Final = "key-not-freed"
 KEY_OF_NO_JOB: Final = "key-of-no-job"
 KEY_NOT_HELD: Final = "key-not-held"
@@ -61,8 +63,8 @@ KINDS: Final = (
     *replay.KINDS, PAYLOAD_MISSING, RESULT_UNSEEN, REQUESTS_OFF, COUNTER_OFF, SLOT_NOT_LEASED,
     SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, SLOT_BEYOND_LIMIT,
     BUCKET_OVERFULL, BUCKET_OF_NO_RATE, PAUSE_NOT_ENDED, LEASE_WITHOUT_WORKER,
-    KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN, PROOF_DIFFERS,
-    TICK_MISSING, TICK_DOUBLED, ORPHAN,
+    LEASE_WITHOUT_RUN, KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN,
+    PROOF_DIFFERS, TICK_MISSING, TICK_DOUBLED, ORPHAN,
 )  # fmt: skip
 """Every kind of damage that is looked for. Shown on every surface, so they are for ever."""
 
@@ -162,6 +164,7 @@ class _Verifier:
             *message_damage(events, self._store.scan_messages(row.id)),
             *row_damage(row, flow),
             *self._belongings(row, flow),
+            *self._unrun(row, flow, events),
         ]
         if flow is not None and flow.proofs and not damages:
             self._remember_unproved(row, events)
@@ -202,6 +205,20 @@ class _Verifier:
 
         if row.scheduled_for is not None and row.submitter.startswith(SUBMITTER_PREFIX):
             yield from self._tick(row, row.scheduled_for)
+
+    def _unrun(self, row: JobRow, flow: Flow[Any] | None, events: list[Event]) -> Iterator[Damage]:
+        """What a living worker has leased, it runs: a run past its timeout ends or says so."""
+        now = self._store.clock.now()
+        late_s = overdue_s(row, flow, now) if row.leased_by is not None else 0.0
+        if late_s <= 0 or has_overrun(row, events):
+            return
+        for worker in self._store.workers():
+            if worker.id == row.leased_by and worker.expires_at > now and worker.lanes:
+                yield Damage(
+                    LEASE_WITHOUT_RUN,
+                    f"{row.leased_by} lives and has leased it, and a run of it would have ended "
+                    f"{late_s:.0f} s ago",
+                )
 
     def _holds_slot(self, row: JobRow) -> bool:
         return row.id in {slot.job_id for slot in self._store.slots(row.slot)}

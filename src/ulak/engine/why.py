@@ -6,13 +6,13 @@ answers the same. A flow that is declared here adds who may decide at its gates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
-from ulak.core.flow import Gate, names
+from ulak.core.flow import Flow, Gate, names
 from ulak.core.job import EVERY_TENANT, Event, JobRow, family_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, UNDOING
 from ulak.core.policy import SUBMITTER
@@ -40,6 +40,7 @@ LEASED: Final = "leased"
 CANCELLING: Final = "cancelling"
 OVERRAN: Final = "overran"
 LEASE_LAPSED: Final = "lease-lapsed"
+NOT_RUN: Final = "not-run"
 PARKED: Final = "parked"
 RATE_LIMITED: Final = "rate-limited"
 PAUSED: Final = "paused"
@@ -57,13 +58,15 @@ AWAITS_DATE: Final = "awaits-date"
 STUCK: Final = "stuck"
 
 CODES: Final = (
-    ENDED, LEASED, CANCELLING, OVERRAN, LEASE_LAPSED, PARKED, RATE_LIMITED, PAUSED, DELAYED,
-    NO_WORKER, QUEUE_NOT_SERVED, VERSION_NOT_SERVED, UNDOING_NEXT, SUSPECT, DUE, GATE,
+    ENDED, LEASED, CANCELLING, OVERRAN, LEASE_LAPSED, NOT_RUN, PARKED, RATE_LIMITED, PAUSED,
+    DELAYED, NO_WORKER, QUEUE_NOT_SERVED, VERSION_NOT_SERVED, UNDOING_NEXT, SUSPECT, DUE, GATE,
     HELD_BY_CODE, AWAITS_SIGNAL, AWAITS_DATE, STUCK,
 )  # fmt: skip
 """Every answer there is. Shown on every surface, so they are for ever."""
 
 SUSPECT_LAPSES = 2
+# How long after its timeout a run may take to be stopped and committed. A guess.
+NOTICE_US = 60 * SECOND
 LOOK_BACK = 100
 _ASKED: Final = {
     "cancel": "{who} asked at {when} to cancel it",
@@ -107,6 +110,7 @@ class _Look:
         self._now = engine.store.clock.now()
         self._workers = {w.id: w for w in engine.store.workers()}
         flow = engine.flows_by_version().get((row.flow, row.flow_version))
+        self._flow = flow
         self._place = None if flow is None else flow.table.places.get(row.state)
 
     def answer(self) -> Why:
@@ -167,6 +171,16 @@ class _Look:
                 OVERRAN,
                 f"{runs}, past its time since {_text(last.at)}; a thread cannot be stopped, "
                 "so nobody else may run it meanwhile",
+                facts,
+            )
+        late_s = overdue_s(row, self._flow, self._now)
+        # A job that was taken by hand has no timeout, and its taker no lanes.
+        if late_s > 0 and lease.lanes and not has_overrun(row, self._recent()):
+            return self._why(
+                NOT_RUN,
+                f"{worker} has leased it since {_text(since)} and does not seem to run it: a run "
+                f'of "{row.state}" would have ended or been noted as late {late_s:.0f} s ago; '
+                "a worker gives back by itself what it does not run, and so does its end",
                 facts,
             )
         return self._why(LEASED, runs, facts)
@@ -417,12 +431,35 @@ class _Look:
         row = self._row
         if row.code is None:
             return None
-        recent = self._store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
-        return next((e.message for e in reversed(recent) if e.code == row.code and e.message), None)
+        said = (e.message for e in reversed(self._recent()) if e.code == row.code and e.message)
+        return next(said, None)
+
+    def _recent(self) -> list[Event]:
+        after = max(0, self._row.seq - LOOK_BACK)
+        return self._store.trail(self._row.id, after=after, limit=LOOK_BACK)
 
     def _last_event(self) -> Event | None:
         row = self._row
         return next(iter(self._store.trail(row.id, after=row.seq - 1, limit=1)), None)
+
+
+def overdue_s(row: JobRow, flow: Flow[Any] | None, now: Instant) -> float:
+    """Return for how long the run of a leased job must have ended; 0 while it may still run.
+
+    A run past its timeout ends or leaves an `overran` line (`has_overrun`).
+    """
+    place = None if flow is None else flow.table.places.get(row.state)
+    if flow is not None and row.role == UNDOING and row.started:
+        place = flow.table.places.get(row.started.split()[-1])
+    if place is None or not place.timeout_us:
+        return 0.0
+    since = max(row.leased_at or 0, row.changed_at)
+    return max(0.0, to_seconds(now - since - place.timeout_us - NOTICE_US))
+
+
+def has_overrun(row: JobRow, events: Iterable[Event]) -> bool:
+    """Return whether the run of a leased job is known to be past its time."""
+    return any(e.kind == kinds.OVERRAN and e.token == row.token for e in events)
 
 
 def _end_of_pause(pause: PauseRow) -> float:

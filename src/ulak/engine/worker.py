@@ -58,6 +58,8 @@ LOOK_EVERY_S = 0.5
 CALM_LOOK_S = 0.05
 # After a claim that failed although the lease can be renewed.
 AGAIN_S = 0.2
+# How often a worker compares its leases with its runs: one read by an index. A guess.
+COMPARE_EVERY_S = 5.0
 # Between two passes of upkeep others may use its thread, however much is due.
 SHORTEST_REST_S = 0.02
 
@@ -80,7 +82,7 @@ class Worker:
         self.time = StoreTime(engine.store.clock)
         self.committer = Committer(engine.store, self._deliver, telemetry=engine.telemetry)
         self.upkeep = Upkeep(engine, micros(settings.poll))
-        self._relay = Relay(engine)
+        self._relay = Relay(engine, hold_us=micros(settings.lease))
         self._flows = engine.flows_by_version()
         self._pools = Pools(self._flows.values(), settings, engine.resources.values())
         self._entries = {
@@ -191,6 +193,7 @@ class Worker:
             background = [
                 asyncio.create_task(self._heart.beat(), name="ulak-heart"),
                 asyncio.create_task(self._keep_up(), name="ulak-upkeep"),
+                asyncio.create_task(self._compare_leases(), name="ulak-leases"),
                 asyncio.create_task(self._relay.run(self._loop), name="ulak-relay"),
             ]
             try:
@@ -240,7 +243,7 @@ class Worker:
             finally:
                 self._claim = None
             if self._is_unsure:
-                self._is_unsure = not await self._has_given_back_the_unknown()
+                self._is_unsure = not await self._has_compared_leases()
             taken = len(claimed.claims)
             if self._saturated and taken:
                 continue
@@ -311,11 +314,19 @@ class Worker:
             return False
         return True
 
-    async def _has_given_back_the_unknown(self) -> bool:
-        """Give back the jobs of a claim whose answer was lost; renewing, it would keep them."""
-        known = set(self._running)
+    async def _has_compared_leases(self) -> bool:
+        """Give back the jobs that are leased to this worker and do not run here.
+
+        They are of a claim whose answer was lost; renewing, the worker would keep them for ever.
+        Leases are read by the thread that claims, so that whatever it has claimed before is known
+        here by the time the answer comes. A run that has ended since has moved its job's token.
+        """
+        worker = self.id
         try:
-            await self._aside.run(self.upkeep.give_back_unknown, self.id, known)
+            rows = await self._aside.run(self.store.leased, worker)
+            unknown = [row for row in rows if row.id not in self._running]
+            if unknown:
+                await self._aside.run(self.upkeep.give_back, worker, unknown)
         except StoreError as error:
             log.warning("leases could not be read", extra={"error": str(error)})
             return False
@@ -546,6 +557,13 @@ class Worker:
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
             await asyncio.sleep(max(SHORTEST_REST_S, self._until(self.upkeep.next_at)))
+
+    async def _compare_leases(self) -> None:
+        """Find what a claim has leased although its answer never came: it may do so much later."""
+        while True:
+            await asyncio.sleep(COMPARE_EVERY_S)
+            if not self._lost:
+                await self._has_compared_leases()
 
     # --- beginning and end ------------------------------------------------------
 

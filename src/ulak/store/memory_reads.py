@@ -36,6 +36,15 @@ class MemoryReads(MemoryTables):
             due = [head for head in heads.values() if head.not_before <= now][:limit]
             return [self._write(row._replace(not_before=now + hold_us)) for row in due]
 
+    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
+        with self._transaction() as now:
+            held = [row for row in rows if self._find_message(row.message) == row]
+            return [
+                self._write(row._replace(not_before=now + hold_us))
+                for row in held
+                if row.sent_at is None and not row.dead
+            ]
+
     def settle_messages(
         self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
     ) -> None:

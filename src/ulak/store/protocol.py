@@ -685,10 +685,20 @@ class Store(RecordStore, Protocol):
         is not due, or is taken, gives nothing: order per key is kept and no key waits for another.
         """
 
+    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
+        """Hold taken messages for `hold_us` from now; answer those that are held, as they are now.
+
+        A message that was sent or is dead, or that another relay has taken or tried since, is left
+        as it is: its `not_before` is not that of the row.
+        """
+
     def settle_messages(
         self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
     ) -> None:
-        """Record what was published, and for failures when to try again or that they are dead."""
+        """Record what was published, and for failures when to try again or that they are dead.
+
+        What was published is recorded however late, of a message that is dead meanwhile too.
+        """
 
     def dead_messages(self, limit: int) -> list[OutboxRow]:
         """Answer messages that gave up, the oldest first."""

@@ -91,6 +91,7 @@ assert_type(engine.submit(greet, "Ada", 2, priority=0), Job)
 assert_type(engine.submit(greet.bind("Ada", times=2), priority=0), Job)
 assert_type(engine.submit(fetch, 1), Job)
 assert_type(engine.submit_many(orders, [Order(1)]), list[Job])
+assert_type(engine.submit_many(greet, ["ada", greet.bind("bob", times=2)]), list[Job])
 
 
 async def submit_on_a_loop() -> None:

@@ -10,9 +10,9 @@ from ulak.engine.aio import AsyncEngine
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
 NO_VERBS = {
     "add", "aio", "apart", "close", "flows", "flows_by_version", "is_open", "job", "lifespan",
-    "moved", "on_move", "on_ring", "open", "prepare", "publish", "resource", "unknown_outcome",
-    "worker", "working", "schedule", "declared_schedules", "keep_schedules", "target", "key_of",
-    "reading", "transaction",
+    "moved", "on_move", "on_ring", "open", "prepare", "prepare_many", "publish", "resource",
+    "unknown_outcome", "worker", "working", "schedule", "declared_schedules", "keep_schedules",
+    "target", "key_of", "reading", "transaction",
 }  # fmt: skip
 
 

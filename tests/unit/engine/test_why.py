@@ -155,6 +155,22 @@ def test_a_version_that_no_worker_runs_is_named() -> None:
 
 
 @pytest.mark.shows("E-64")
+def test_a_lease_of_a_living_worker_that_is_older_than_any_run_is_not_run() -> None:
+    flow = one_stage()
+    with Harness(flow) as harness:
+        job = harness.submit(flow)
+        serve(harness, flow, seconds=3600)
+        want = Want(tuple(flow.table.lanes), 1)
+        assert harness.engine.store.claim(ClaimRequest("server", (want,))).claims
+        harness.clock.advance(timedelta(minutes=15, seconds=59))
+        assert harness.why(job.id).code == "leased"
+        assert harness.verify() == []
+        harness.clock.advance(timedelta(seconds=2))
+        assert harness.why(job.id).code == "not-run"
+        assert [finding.kind for finding in harness.verify()] == ["lease-without-run"]
+
+
+@pytest.mark.shows("E-64")
 def test_a_lapsed_lease_and_one_of_nobody_wait_for_rescue() -> None:
     flow = one_stage()
     with Harness(flow) as harness:

@@ -53,6 +53,18 @@ TAKE = f"""
     ))
     RETURNING {OUTBOX_COLUMNS}, position
 """
+# What another relay settles at this moment is passed over: nobody waits in a circle.
+HOLD = f"""
+    UPDATE ulak.outbox SET not_before = %s::bigint WHERE position = ANY (ARRAY(
+        SELECT o.position
+        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
+            AS m (job_id, seq, n, not_before)
+        JOIN ulak.outbox AS o ON o.job_id = m.job_id AND o.seq = m.seq AND o.n = m.n
+        WHERE o.not_before = m.not_before AND o.sent_at IS NULL AND o.dead = 0
+        FOR UPDATE OF o SKIP LOCKED
+    ))
+    RETURNING {OUTBOX_COLUMNS}
+"""
 SENT = """
     UPDATE ulak.outbox AS o SET sent_at = %s::bigint, dead = 0, head = 0
     FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) AS m (job_id, seq, n)
@@ -111,6 +123,13 @@ def take(t: Transaction, limit: int, hold_us: int) -> list[OutboxRow]:
     taken = t.db.rows(TAKE, (t.now + hold_us, t.now, limit))
     taken.sort(key=lambda row: row[-1])
     return [as_message_row(row[:-1]) for row in taken]
+
+
+def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
+    """Keep taken messages for longer; answer those that nobody else has taken since."""
+    dates = Numbers([row.not_before for row in rows])
+    facts = (t.now + hold_us, *_identities([row.message for row in rows]), dates)
+    return [as_message_row(row) for row in t.db.rows(HOLD, facts)]
 
 
 def settle(

@@ -542,6 +542,9 @@ class PostgresStore:
     def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
         return self._db.run("take", lambda t: outbox.take(t, limit, hold_us))
 
+    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
+        return self._db.run("take", lambda t: outbox.hold(t, rows, hold_us))
+
     def settle_messages(
         self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
     ) -> None:

@@ -26,6 +26,11 @@ TAKE = f"""
     )
     RETURNING {OUTBOX_COLUMNS}, position
 """
+HOLD = f"""
+    UPDATE outbox SET not_before = ?
+    WHERE job_id = ? AND seq = ? AND n = ? AND not_before = ? AND sent_at IS NULL AND dead = 0
+    RETURNING {OUTBOX_COLUMNS}
+"""
 SENT = """
     UPDATE outbox SET sent_at = ?, dead = 0, head = 0
     WHERE job_id = ? AND seq = ? AND n = ? AND sent_at IS NULL
@@ -59,6 +64,16 @@ def take(t: Transaction, limit: int, hold_us: int) -> list[OutboxRow]:
     taken = t.db.execute(TAKE, (t.now, t.now + hold_us, limit)).fetchall()
     taken.sort(key=lambda row: row[-1])
     return [as_message_row(row[:-1]) for row in taken]
+
+
+def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
+    """Keep taken messages for longer; answer those that nobody else has taken since."""
+    held: list[OutboxRow] = []
+    for row in rows:
+        m = row.message
+        facts = (t.now + hold_us, m.job_id, m.seq, m.n, row.not_before)
+        held += map(as_message_row, t.db.execute(HOLD, facts).fetchall())
+    return held
 
 
 def settle(

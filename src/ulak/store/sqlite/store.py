@@ -456,6 +456,9 @@ class SqliteStore:
     def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
         return self._writer.run("take", lambda t: outbox.take(t, limit, hold_us))
 
+    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
+        return self._writer.run("take", lambda t: outbox.hold(t, rows, hold_us))
+
     def settle_messages(
         self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
     ) -> None:

@@ -166,6 +166,20 @@ class TestIntake(Suite):
         assert desk.store.add(batch) == first
         assert snapshot(desk, ids) == before
 
+    @pytest.mark.shows("E-20", "E-30")
+    def test_adding_the_same_keyed_jobs_again_tells_their_maker_that_they_are_his(
+        self, desk: Desk
+    ) -> None:
+        held = desk.submit(dedup_key="held")
+        batch = [desk.new(dedup_key=key) for key in ("a", "b", "a", "held")]
+        first = desk.store.add(batch)
+        assert [added.created for added in first] == [True, True, False, False]
+        assert first[-1].row == held
+        before = snapshot(desk, [job.row.id for job in batch])
+        assert desk.store.add(batch) == first
+        assert [desk.store.add([job]) for job in batch] == [[added] for added in first]
+        assert snapshot(desk, [job.row.id for job in batch]) == before
+
     @pytest.mark.shows("E-20")
     def test_an_add_repeated_after_the_job_moved_answers_it_as_it_stands(self, desk: Desk) -> None:
         job = desk.new()

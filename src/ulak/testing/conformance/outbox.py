@@ -63,6 +63,49 @@ class TestOutbox(Suite):
         assert _take(desk) == [message]
 
     @pytest.mark.shows("E-45")
+    def test_a_hold_that_is_renewed_keeps_a_message_from_others_and_may_be_renewed_again(
+        self, desk: Desk
+    ) -> None:
+        _emit(desk, "a", "b")
+        held = desk.store.take_messages(10, hold_us=HOLD)
+        for _ in range(3):
+            desk.turn(seconds=40)
+            held = desk.store.hold_messages(held, hold_us=HOLD)
+            assert {row.not_before for row in held} == {desk.now + HOLD}
+            assert len(held) == 2
+            assert _take(desk) == []
+        desk.turn(seconds=60)
+        assert len(_take(desk)) == 2
+        assert desk.store.hold_messages([], hold_us=HOLD) == []
+
+    @pytest.mark.shows("E-45")
+    def test_only_who_holds_a_message_renews_its_hold(self, desk: Desk) -> None:
+        messages = _emit(desk, "sent", "dead", "tried", "taken")
+        held = desk.store.take_messages(10, hold_us=HOLD)
+        sent, dead, tried, taken = messages
+        again = desk.now + 120 * SECOND
+        desk.store.settle_messages([sent], [(dead, desk.now, True), (tried, again, False)])
+        desk.turn(seconds=60)
+        (other,) = desk.store.take_messages(10, hold_us=HOLD)
+        assert other.message == taken
+        assert desk.store.hold_messages(held, hold_us=HOLD) == []
+        rows = {row.message: row for row in desk.store.scan_messages(taken.job_id)}
+        assert (rows[tried].not_before, rows[taken]) == (again, other)
+
+    @pytest.mark.shows("E-45")
+    def test_what_was_sent_is_recorded_however_late(self, desk: Desk) -> None:
+        message, behind = _emit(desk, "key", "key")
+        _take(desk)
+        desk.turn(seconds=60)
+        assert _take(desk) == [message]
+        desk.store.settle_messages([], [(message, desk.now, True)])
+        desk.store.settle_messages([message], [])
+        (row, _) = desk.store.scan_messages(message.job_id)
+        assert (row.sent_at, row.dead) == (desk.now, 0)
+        assert desk.store.dead_messages(10) == []
+        assert _take(desk) == [behind]
+
+    @pytest.mark.shows("E-45")
     def test_a_failing_message_stops_its_own_key_only_until_it_is_due_again(
         self, desk: Desk
     ) -> None:
