@@ -103,3 +103,11 @@ globals()["overwritten"] = None  # as a later name of the same module would
 
 for flow in (lost, patient, hasty, everything, spawned):
     engine.add(flow)
+
+
+odd: ulak.Flow[Any] = ulak.Flow("odd", LIFE, retry=0)
+
+
+@odd.stage("go", isolate="process")
+def holds_with_a_number(run: ulak.Run[Any]) -> Any:
+    return ulak.Hold(404, "not found")  # type: ignore[arg-type]

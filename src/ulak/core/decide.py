@@ -25,13 +25,13 @@ from ulak.core.outcome import (
     Elapsed,
     Finished,
     GivenBack,
+    Held,
     Lapsed,
     Left,
     Noted,
     Outcome,
     Overran,
     Raised,
-    Stopped,
 )
 from ulak.core.policy import Backoff
 from ulak.core.straight import is_plain, move_straight
@@ -114,7 +114,7 @@ def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
     dies too often.
     """
     if job.lapses >= flow.max_lapses:
-        return Stopped(
+        return Held(
             kinds.WORKER_DIED,
             f"{job.lapses} workers vanished while they ran this stage; release it to try again",
         )
@@ -172,7 +172,7 @@ def _interrupted(draft: Draft, outcome: Outcome) -> None:
     if isinstance(outcome, GivenBack):
         draft.row = row._replace(not_before=draft.now, parked_on=None, lapsed=0)
         draft.note(kinds.GIVEN_BACK, from_state=row.state)
-    elif isinstance(outcome, Stopped):
+    elif isinstance(outcome, Held):
         if outcome.code != kinds.WORKER_DIED:
             draft.row = row._replace(lapsed=0)
         hold(draft, outcome.code, outcome.message, outcome.details)

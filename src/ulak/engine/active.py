@@ -18,7 +18,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
-from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Overran, Stopped
+from ulak.core.outcome import Cancel, Elapsed, Held, Noted, Outcome, Overran
 from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
 from ulak.engine import together
@@ -202,7 +202,7 @@ class ActiveRun:
         return decide(
             self.flow,
             row,
-            Stopped(kinds.COMMIT_REJECTED, ascii(why)[:500]),
+            Held(kinds.COMMIT_REJECTED, ascii(why)[:500]),
             self.worker.now(),
             facts=RunFacts(row.leased_by or self.worker.id, self.started_at),
             commit_id=self.worker.new_commit_id(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ulak.core import event as kinds
 from ulak.core.change import Change, Receipt
-from ulak.core.outcome import Deferred, GivenBack, Outcome, Raised, Stopped
+from ulak.core.outcome import Deferred, GivenBack, Held, Outcome, Raised
 from ulak.core.run import Run
 from ulak.engine import together
 from ulak.engine.abandon import Abandoned, Postponed
@@ -51,7 +51,7 @@ class Stages:
                 run.payload()
         except Exception as error:  # noqa: BLE001 - the runner: `upgrade` and payload classes are user code
             why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
-            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
+            self._ended(run, Held(kinds.PAYLOAD_UNREADABLE, why))
             return
         if self._tracing is not None and run.where in ("loop", "thread"):
             function = traced(self._tracing, run, function)

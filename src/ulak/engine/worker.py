@@ -22,7 +22,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.job import Request, flow_of, queue_of
-from ulak.core.outcome import GivenBack, Outcome, Stopped
+from ulak.core.outcome import GivenBack, Held, Outcome
 from ulak.core.table import Place
 from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
@@ -405,9 +405,12 @@ class Worker:
                 run.flow, run.row, outcome, self.time.now(), facts=facts,
                 commit_id=self.new_commit_id(),
             )  # fmt: skip
-        except TransitionNotAllowed as error:
+        except Exception as error:  # noqa: BLE001 - the runner: whatever a stage answers, its job goes on
             self._stages.roll_back(run)
-            held = Stopped(kinds.BAD_OUTCOME, str(error))
+            why = str(error)
+            if not isinstance(error, TransitionNotAllowed):
+                why = f"what it returned cannot be used: {type(error).__name__}: {error}"
+            held = Held(kinds.BAD_OUTCOME, why)
             return decide(
                 run.flow, run.row, held, self.now(), facts=run.facts(),
                 commit_id=self.new_commit_id(),
