@@ -81,7 +81,7 @@ def decide(
     )  # fmt: skip
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
-            undo.finished(draft, outcome.left)
+            undo.finished(draft, outcome.left, _after_stop(outcome))
         else:
             _finished(draft, outcome)
     elif isinstance(outcome, Noted):
@@ -137,7 +137,12 @@ def _finished(draft: Draft, outcome: Finished) -> None:
         enter(draft, target, kind=kind, after_us=after_us, emitted=len(draft.messages))
         return
     draft.arrive(target, after_us=after_us)
-    draft.note(kinds.MOVED, from_state=row.state, emitted=len(draft.messages))
+    code = _after_stop(outcome)
+    draft.note(kinds.MOVED, from_state=row.state, code=code, emitted=len(draft.messages))
+
+
+def _after_stop(outcome: Finished) -> str | None:
+    return kinds.AFTER_STOP if outcome.after_stop else None
 
 
 def _no_way(draft: Draft, place: Place, to: str | None) -> str:

@@ -65,6 +65,8 @@ class Finished:
     left: Left = NOTHING
     to: str | None = None
     after: Duration | None = None
+    after_stop: bool = False
+    """The run had seen that it should stop, and returned all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Overran:
-    """A thread is past its time and cannot be stopped; the lease stays."""
+    """A run is past its time and does not stop; the lease stays."""
 
 
 @dataclass(frozen=True, slots=True)

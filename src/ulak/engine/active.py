@@ -51,6 +51,7 @@ class ActiveRun:
         "_loop_lock",
         "_payload",
         "asked",
+        "beats_over",
         "change",
         "deadline",
         "draining",
@@ -68,6 +69,7 @@ class ActiveRun:
         "pool",
         "results",
         "row",
+        "saw_stop",
         "spawns",
         "started_at",
         "stopping",
@@ -104,8 +106,12 @@ class ActiveRun:
         self.kept_stages = 0
         self.stopping = False
         """The stage should stop, for whatever reason."""
+        self.saw_stop = False
+        """The stage has seen that it should stop."""
         self.draining = False
         self.overran = False
+        self.beats_over = 0
+        """How many beats it has gone on since it was cancelled for its time."""
         self.lost = False
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
@@ -173,6 +179,8 @@ class ActiveRun:
 
     def is_stopping(self) -> bool:
         """What `run.cancelled` answers."""
+        if self.stopping:
+            self.saw_stop = True
         return self.stopping
 
     def ask(self, request: Request) -> bool:
@@ -209,12 +217,13 @@ class ActiveRun:
         )
 
     def note_overrun(self) -> None:
-        """Write down that a thread is past its time.
+        """Write down that a run is past its time and does not stop.
 
-        It cannot be stopped: the lease stays, so that no successor starts beside it. While it
-        records an effect the row is about to move; then the next beat finds it again.
+        A thread cannot be stopped, and a task may swallow its cancel: the lease stays, so that no
+        successor starts beside it. While it records an effect the row is about to move; then the
+        next beat finds it again.
         """
-        if not self.thread_lock.acquire(blocking=False):
+        if self.is_recording() or not self.thread_lock.acquire(blocking=False):
             return
         try:
             self.overran = True

@@ -25,6 +25,7 @@ from ulak.core.outcome import (
     Raised,
     RetryLater,
 )
+from ulak.core.run import Stopped
 from ulak.errors import BadInput
 from ulak.store import codec
 
@@ -87,6 +88,8 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
         return Held(kinds.PAYLOAD_UNREADABLE, str(error))
     if isinstance(error, EffectUnwritable):
         return Held(kinds.RESULT_UNWRITABLE, str(error))
+    if is_stopped(error):
+        return Raised("raised", "it stopped, and nobody had told it to", details=_details(error))
     code, message = _told_by(error)
     details = _details(error)
     for kind in type(error).__mro__:
@@ -97,6 +100,13 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
         if kind in flow.holds_on:
             return Held(code or "held", message, details)
     return Raised(code or "raised", message, details=details)
+
+
+def is_stopped(error: BaseException) -> bool:
+    """Tell whether a stage has ended because it was told to stop, or some tasks of it have."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(Stopped)[1] is None
+    return isinstance(error, Stopped)
 
 
 def write_effect(name: str, value: object) -> bytes:

@@ -165,7 +165,7 @@ class _Look:
             facts["overran_at"] = _date(last.at)
             return self._why(
                 OVERRAN,
-                f"{runs}, past its time since {_text(last.at)}; a thread cannot be stopped, "
+                f"{runs}, past its time since {_text(last.at)}; it does not stop, "
                 "so nobody else may run it meanwhile",
                 facts,
             )
