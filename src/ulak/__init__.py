@@ -8,7 +8,7 @@ from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
 from ulak.core.outcome import Goto, Hold, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
-from ulak.core.run import Run
+from ulak.core.run import Run, Stopped
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.view import Job, Message
@@ -53,6 +53,7 @@ __all__ = [
     "RetryLater",
     "Run",
     "StaleJob",
+    "Stopped",
     "StoreError",
     "TransitionNotAllowed",
     "UlakError",

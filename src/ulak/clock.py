@@ -10,12 +10,20 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from ulak.errors import BadInput
+
 Instant = int
 """Microseconds since 1970-01-01T00:00:00Z."""
 
 SECOND = 1_000_000
 
+Duration = timedelta | float
+"""How programs say how long: a timedelta, or a number of seconds."""
+
+LONGEST_DURATION = timedelta(days=36_500)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
@@ -47,9 +55,45 @@ class ManualClock:
         return self._now
 
 
-def micros(span: timedelta) -> int:
-    """Answer a duration in whole microseconds."""
-    return span // timedelta(microseconds=1)
+def micros(span: Duration) -> int:
+    """Return a duration in whole microseconds; a number is seconds."""
+    if not isinstance(span, timedelta):
+        span = timedelta(seconds=span)
+    return span // _MICROSECOND
+
+
+def seconds(span: Duration) -> float:
+    """Return a duration in seconds."""
+    return span.total_seconds() if isinstance(span, timedelta) else float(span)
+
+
+def duration_complaint(value: object) -> str | None:
+    """Return why a value that a program has given is no duration, or None; it may be negative."""
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        return f"{value!r} is not a duration; give a timedelta or a number of seconds"
+    try:
+        span = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except ValueError:
+        return f"{value} is not a duration; give a timedelta or a number of seconds"
+    except OverflowError:
+        span = timedelta.max
+    if span > LONGEST_DURATION:
+        return "it is longer than a hundred years; give a shorter duration"
+    return None
+
+
+def read_micros(value: Duration, name: str) -> int:
+    """Return a duration that a caller has given, in whole microseconds.
+
+    Raises:
+        BadInput: it is none, is negative or too long; `name` is what the caller calls it.
+    """
+    wrong = duration_complaint(value)
+    if wrong is None and micros(value) < 0:
+        wrong = f"{value} is negative; give a duration of nothing or more"
+    if wrong is not None:
+        raise BadInput(f"{name} cannot be used: {wrong}")
+    return micros(value)
 
 
 def to_instant(moment: datetime) -> Instant:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ulak.clock import Clock
+from ulak.clock import Clock, Duration
 from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
@@ -41,7 +41,7 @@ def connect(
     url: str,
     *,
     flows: Iterable[Flow[Any]] = (),
-    submit_timeout: timedelta = timedelta(seconds=30),
+    submit_timeout: Duration = timedelta(seconds=30),
 ) -> Engine:
     """Make an engine on the store that a URL names. Nothing is opened before the first verb.
 

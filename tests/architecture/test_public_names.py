@@ -12,7 +12,7 @@ from tests.architecture.contract import PUBLIC, public_names
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 API = REFERENCE / "api.md"
-MOST_NAMES = 30
+MOST_NAMES = 31
 
 
 def documented() -> list[str]:

@@ -103,3 +103,31 @@ globals()["overwritten"] = None  # as a later name of the same module would
 
 for flow in (lost, patient, hasty, everything, spawned):
     engine.add(flow)
+
+
+odd: ulak.Flow[Any] = ulak.Flow("odd", LIFE, retry=0)
+
+
+@odd.stage("go", isolate="process")
+def holds_with_a_number(run: ulak.Run[Any]) -> Any:
+    return ulak.Hold(404, "not found")  # type: ignore[arg-type]
+
+
+polite: ulak.Flow[str] = ulak.Flow("polite", LIFE, retry=0)
+mute: ulak.Flow[str] = ulak.Flow("mute", LIFE, retry=0)
+
+
+@polite.stage("go", isolate="process")
+def stops_at_a_checkpoint(run: ulak.Run[str]) -> None:
+    tell(run.payload, "polite")
+    while True:
+        time.sleep(0.01)
+        run.checkpoint()
+
+
+@mute.stage("go", isolate="process")
+def returns_when_told(run: ulak.Run[str]) -> str:
+    tell(run.payload, "mute")
+    while not run.cancelled:
+        time.sleep(0.01)
+    return "25 of 100"

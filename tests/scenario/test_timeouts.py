@@ -75,7 +75,7 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(jobs_url: str) -> 
         assert engine.wait(job.id, timeout=SOON).state == "done", "it finished: its move counts"
         assert saw == [True]
         assert kinds(engine, job) == ["submitted", "overran", "moved"]
-        assert codes(engine, job) == [None, "timeout", None]
+        assert codes(engine, job) == [None, "timeout", "after-stop"], "it saw its stop"
         assert engine.wait(other.id, timeout=SOON).state == "done"
         assert engine.verify() == []
 

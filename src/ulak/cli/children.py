@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ulak.cli.supervisor import Child
 from ulak.cli.worker import queues_of
+from ulak.clock import seconds
 from ulak.engine.engine import Engine
 from ulak.errors import NotSupported
 from ulak.settings import Settings
@@ -34,7 +35,7 @@ def children_of(
     served: dict[str, tuple[list[str], list[str]]] = {}
     for queue, apart in sorted(engine.queues_apart.items()):
         # Typed last, so it is the one that counts.
-        own = [] if apart.lease is None else ["--lease", f"{apart.lease.total_seconds():g}"]
+        own = [] if apart.lease is None else ["--lease", f"{seconds(apart.lease):g}"]
         served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
     if beside := queues_beside(engine):
         served |= {f"worker-{n}": (beside, []) for n in range(1, workers + 1)}

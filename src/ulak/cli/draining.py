@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Protocol
 
 from ulak.cli.output import complain, some
+from ulak.clock import Duration, seconds
 from ulak.engine.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -34,7 +34,7 @@ class Part(Protocol):
 
 
 async def run_until_told(
-    parts: Mapping[str, Part], *, drain: timedelta, is_child: bool = False
+    parts: Mapping[str, Part], *, drain: Duration, is_child: bool = False
 ) -> None:
     """Run parts until SIGTERM or SIGINT has come and all have drained.
 
@@ -83,10 +83,10 @@ def _hear_no_more(loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_signal_handler(number)
 
 
-def _busy(parts: Mapping[str, Part], drain: timedelta) -> str:
+def _busy(parts: Mapping[str, Part], drain: Duration) -> str:
     """Say what a drain waits for, and how long at most."""
     waited = [some(part.running, what) for what, part in parts.items() if part.running]
-    return f"; {' and '.join(waited)} may take {drain.total_seconds():g} s" if waited else ""
+    return f"; {' and '.join(waited)} may take {seconds(drain):g} s" if waited else ""
 
 
 def leave_behind(worker: Worker) -> None:
@@ -95,7 +95,7 @@ def leave_behind(worker: Worker) -> None:
     Their leases lapse, and other workers take the jobs.
     """
     if worker.running:
-        lease_s = worker.settings.lease.total_seconds()
+        lease_s = seconds(worker.settings.lease)
         complain(
             f"{some(worker.running, 'stage')} did not stop in time; other workers may take "
             f"what is left when the lease has lapsed, in {lease_s:g} s"

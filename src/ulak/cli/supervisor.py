@@ -20,9 +20,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
+from ulak.clock import Duration, seconds
 from ulak.engine.crossing import call_on
 
 log = logging.getLogger("ulak.supervisor")
@@ -57,9 +57,9 @@ class Supervisor:
         drain: How long a child may take to end once it is told to.
     """
 
-    def __init__(self, children: Sequence[Child], *, drain: timedelta) -> None:
+    def __init__(self, children: Sequence[Child], *, drain: Duration) -> None:
         self._lives = [_Life(child) for child in children]
-        self._patience_s = drain.total_seconds() + MARGIN_S
+        self._patience_s = seconds(drain) + MARGIN_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopped = False
         self._is_hurried = False

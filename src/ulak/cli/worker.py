@@ -15,6 +15,7 @@ from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, run_until_told, say
 from ulak.cli.parent import Parent
 from ulak.cli.target import AppArgument, ServiceOption, in_force, load
+from ulak.clock import seconds
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -32,12 +33,12 @@ LeaseOption = Annotated[
 DrainOption = Annotated[
     str, typer.Option(metavar="SECONDS", help="How long running stages may take to end.")
 ]
-LEASE = f"{USUAL.lease.total_seconds():g}"
+LEASE = f"{seconds(USUAL.lease):g}"
 ChildOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="For ulak up: its child of this name, which ends with it."),
 ]
-DRAIN = f"{USUAL.drain.total_seconds():g}"
+DRAIN = f"{seconds(USUAL.drain):g}"
 
 
 def worker(

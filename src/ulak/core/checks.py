@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
+from ulak.clock import Duration, duration_complaint, micros
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
@@ -222,7 +222,7 @@ def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
 def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
     for stage in flow.declared.stages:
         where = f'the stage for "{stage.state}"'
-        if stage.timeout <= timedelta(0):
+        if micros(stage.timeout) <= 0:
             yield f"{where} has a timeout of {stage.timeout}; it must be longer than nothing"
         if stage.limit is not None and stage.limit.n < 1:
             yield f"{where} has Limit({stage.limit.n}); at least one run must be allowed"
@@ -242,6 +242,37 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
     yield from _backoff_makes_sense(flow.retry, "retry=")
     yield from _backoff_makes_sense(flow.undo_retry, "undo_retry=")
     yield from _backoff_makes_sense(flow.operator_retry, "operator_retry=")
+
+
+def _durations_are_durations(flow: Flow[Any]) -> Complaints:
+    for where, value in _durations_of(flow):
+        wrong = None if value is None else duration_complaint(value)
+        if wrong is not None:
+            yield f"{where}: {wrong}"
+
+
+def _durations_of(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
+    """Find every duration of a declaration, and say where it stands."""
+    yield "expires=", flow.expires
+    if flow.dedup is not None:
+        yield "Dedup(keep=)", flow.dedup.keep
+    backoffs: list[tuple[str, Backoff | None]] = [
+        ("retry=", flow.retry), ("undo_retry=", flow.undo_retry),
+        ("operator_retry=", flow.operator_retry),
+    ]  # fmt: skip
+    for stage in flow.declared.stages:
+        yield f'the timeout of the stage for "{stage.state}"', stage.timeout
+        backoffs.append((f'retry= of the stage for "{stage.state}"', stage.retry))
+    for gate in flow.declared.gates:
+        yield f'the deadline of the gate in "{gate.state}"', gate.deadline
+    for wait in flow.declared.waits:
+        yield f'the time of the wait in "{wait.state}"', wait.deadline
+    for where, backoff in backoffs:
+        if backoff is not None:
+            yield f"{where} has a delay", backoff.first
+            yield f"{where} has a delay", backoff.longest
+            for delay in backoff.delays or ():
+                yield f"{where} has a delay", delay
 
 
 def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
@@ -274,7 +305,7 @@ def _backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
     spans = [backoff.first, backoff.longest, *(backoff.delays or ())]
     if backoff.retries < 0 or backoff.factor < 1 or _is_odd(backoff.jitter):
         yield f"{where} has {backoff}; retries and jitter are not negative, the factor is not < 1"
-    elif any(span < timedelta(0) for span in spans):
+    elif any(micros(span) < 0 for span in spans):
         yield f"{where} has a negative delay; a retry cannot come before its failure"
 
 
@@ -315,7 +346,7 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
                 )
         if (gate.deadline is None) != (gate.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
-        if gate.deadline is not None and gate.deadline <= timedelta(0):
+        if gate.deadline is not None and micros(gate.deadline) <= 0:
             yield f"{where} has a deadline of {gate.deadline}; give people some time"
         if gate.on_expiry is not None and gate.on_expiry not in ways:
             yield (
@@ -345,7 +376,7 @@ def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
             yield f'{where} does not say where "{wait.signal}" leads; add to='
         if (wait.deadline is None) != (wait.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
-        if wait.deadline is not None and wait.deadline <= timedelta(0):
+        if wait.deadline is not None and micros(wait.deadline) <= 0:
             yield f"{where} takes {wait.deadline}; it must take some time"
         ways = moves.get(wait.state, ()) if final else (*moves.get(wait.state, ()), *ends_of(flow))
         for to in (wait.to, wait.on_expiry):
@@ -390,6 +421,8 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
 def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
     if flow.dedup is None:
         return
+    if flow.dedup.keep is not None and micros(flow.dedup.keep) < 0:
+        yield f"Dedup(keep={flow.dedup.keep}) is negative; say how long the key is kept"
     until = flow.dedup.until
     if isinstance(until, Until):
         if until is Until.FORGOTTEN and flow.dedup.keep is None:
@@ -427,7 +460,7 @@ def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
 def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
     if flow.max_lapses < 1:
         yield f"max_lapses={flow.max_lapses} would hold every job before it ran; use 1 or more"
-    if flow.expires is not None and flow.expires <= timedelta(0):
+    if flow.expires is not None and micros(flow.expires) <= 0:
         yield f"expires={flow.expires}; a job needs some time: say how long, or leave it out"
     if flow.payload is None:
         return
@@ -439,6 +472,7 @@ def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
 
 _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (
     _names_are_storable,
+    _durations_are_durations,
     _the_table_knows_its_states,
     _stages_fit_the_table,
     _everything_is_reached,

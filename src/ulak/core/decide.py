@@ -25,13 +25,13 @@ from ulak.core.outcome import (
     Elapsed,
     Finished,
     GivenBack,
+    Held,
     Lapsed,
     Left,
     Noted,
     Outcome,
     Overran,
     Raised,
-    Stopped,
 )
 from ulak.core.policy import Backoff
 from ulak.core.straight import is_plain, move_straight
@@ -81,7 +81,7 @@ def decide(
     )  # fmt: skip
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
-            undo.finished(draft, outcome.left)
+            undo.finished(draft, outcome.left, _after_stop(outcome))
         else:
             _finished(draft, outcome)
     elif isinstance(outcome, Noted):
@@ -114,7 +114,7 @@ def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
     dies too often.
     """
     if job.lapses >= flow.max_lapses:
-        return Stopped(
+        return Held(
             kinds.WORKER_DIED,
             f"{job.lapses} workers vanished while they ran this stage; release it to try again",
         )
@@ -137,7 +137,12 @@ def _finished(draft: Draft, outcome: Finished) -> None:
         enter(draft, target, kind=kind, after_us=after_us, emitted=len(draft.messages))
         return
     draft.arrive(target, after_us=after_us)
-    draft.note(kinds.MOVED, from_state=row.state, emitted=len(draft.messages))
+    code = _after_stop(outcome)
+    draft.note(kinds.MOVED, from_state=row.state, code=code, emitted=len(draft.messages))
+
+
+def _after_stop(outcome: Finished) -> str | None:
+    return kinds.AFTER_STOP if outcome.after_stop else None
 
 
 def _no_way(draft: Draft, place: Place, to: str | None) -> str:
@@ -174,7 +179,7 @@ def _interrupted(draft: Draft, outcome: Outcome) -> None:
         draft.note(
             kinds.GIVEN_BACK, from_state=row.state, code=outcome.code, message=outcome.message
         )
-    elif isinstance(outcome, Stopped):
+    elif isinstance(outcome, Held):
         if outcome.code != kinds.WORKER_DIED:
             draft.row = row._replace(lapsed=0)
         hold(draft, outcome.code, outcome.message, outcome.details)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
+from ulak.clock import Duration
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Dedup, Limit, Rate, Submitter, as_backoff
 from ulak.errors import FlowError
@@ -44,7 +45,7 @@ class Stage(Generic[P, R_co]):
         during: str | None,
         to: str | None,
         retry: Backoff | None,
-        timeout: timedelta,
+        timeout: Duration,
         limit: Limit | None,
         rate: Rate | None,
         isolate: str | None,
@@ -127,7 +128,7 @@ class Gate(Generic[D]):
     data: type[D] | None
     by: frozenset[str]
     not_by: frozenset[str | Submitter]
-    deadline: timedelta | None
+    deadline: Duration | None
     on_expiry: str | None
     refusals: frozenset[str] | None
 
@@ -141,7 +142,7 @@ class Wait(Generic[D]):
     signal: str | None
     to: str | None
     data: type[D] | None
-    deadline: timedelta | None
+    deadline: Duration | None
     on_expiry: str | None
 
 
@@ -169,7 +170,7 @@ class FlowOptions(TypedDict, total=False):
     retry_via: str | None
     on_lapse: str | None
     max_lapses: int
-    expires: timedelta | None
+    expires: Duration | None
     undo_retry: int | Backoff
     proofs: bool
     secret: Collection[str]
@@ -243,7 +244,7 @@ class Flow(Generic[P]):
         retry_via: str | None = None,
         on_lapse: str | None = None,
         max_lapses: int = 20,
-        expires: timedelta | None = None,
+        expires: Duration | None = None,
         undo_retry: int | Backoff = 5,
         proofs: bool = False,
         secret: Collection[str] = (),
@@ -309,7 +310,7 @@ class Flow(Generic[P]):
         during: str | None = None,
         to: str | None = None,
         retry: int | Backoff | None = None,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: Duration = DEFAULT_TIMEOUT,
         limit: Limit | None = None,
         rate: Rate | None = None,
         isolate: Literal["process"] | None = None,
@@ -360,7 +361,7 @@ class Flow(Generic[P]):
         data: type[D],
         by: Collection[str] = (),
         not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: timedelta | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
         refusals: Collection[str] | None = None,
     ) -> Gate[D]: ...
@@ -373,7 +374,7 @@ class Flow(Generic[P]):
         data: None = None,
         by: Collection[str] = (),
         not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: timedelta | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
         refusals: Collection[str] | None = None,
     ) -> Gate[Any]: ...
@@ -385,7 +386,7 @@ class Flow(Generic[P]):
         data: type[Any] | None = None,
         by: Collection[str] = (),
         not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: timedelta | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
         refusals: Collection[str] | None = None,
     ) -> Gate[Any]:
@@ -419,8 +420,8 @@ class Flow(Generic[P]):
         signal: str | None = None,
         to: str | None = None,
         data: type[D],
-        after: timedelta | None = None,
-        deadline: timedelta | None = None,
+        after: Duration | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
     ) -> Wait[D]: ...
     @overload
@@ -431,8 +432,8 @@ class Flow(Generic[P]):
         signal: str | None = None,
         to: str | None = None,
         data: None = None,
-        after: timedelta | None = None,
-        deadline: timedelta | None = None,
+        after: Duration | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
     ) -> Wait[Any]: ...
     def wait(
@@ -442,8 +443,8 @@ class Flow(Generic[P]):
         signal: str | None = None,
         to: str | None = None,
         data: type[Any] | None = None,
-        after: timedelta | None = None,
-        deadline: timedelta | None = None,
+        after: Duration | None = None,
+        deadline: Duration | None = None,
         on_expiry: str | None = None,
     ) -> Wait[Any]:
         """Declare a state in which time or a signal decides.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, NamedTuple, TypedDict
 
-from ulak.clock import Instant, micros
+from ulak.clock import Duration, Instant, micros, read_micros
 from ulak.core import event as kinds
 from ulak.core.draft import proof_body
 from ulak.core.flow import Flow
@@ -25,9 +24,9 @@ class Submission(NamedTuple):
     tenant: str = ""
     submitter: str = ""
     priority: int = NORMAL
-    after: timedelta | None = None
+    after: Duration | None = None
     dedup_key: str | None = None
-    expires: timedelta | None = None
+    expires: Duration | None = None
     scheduled_for: Instant | None = None
     keys: str | None = None
     """What `keys_of` makes of the payload."""
@@ -39,8 +38,8 @@ class SubmitOptions(TypedDict, total=False):
     tenant: str
     actor: str
     priority: int
-    after: timedelta | None
-    expires: timedelta | None
+    after: Duration | None
+    expires: Duration | None
     dedup_key: str | None
 
 
@@ -108,9 +107,9 @@ def check_submission(submission: Submission) -> None:
     """
     if submission.priority not in PRIORITIES:
         raise BadInput(f"priority {submission.priority} is not one of 0 (most urgent) to 3")
-    if submission.after is not None and submission.after < timedelta(0):
-        raise BadInput(f"after={submission.after} lies in the past; leave it out to run now")
-    if submission.expires is not None and submission.expires <= timedelta(0):
+    if submission.after is not None:
+        read_micros(submission.after, "after=")
+    if submission.expires is not None and read_micros(submission.expires, "expires=") <= 0:
         raise BadInput(f"expires={submission.expires}: the job would have no time at all")
     for name in ("tenant", "submitter", "dedup_key"):
         text = getattr(submission, name)

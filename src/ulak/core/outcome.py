@@ -1,14 +1,14 @@
 """How a run ended, and what an operator or the clock asks of a job.
 
-`Goto`, `Hold` and `RetryLater` are what a stage may return instead of its result. The rest is
-made by the engine: `decide` takes one of these and answers the change.
+`Goto`, `Hold` and `RetryLater` are what a stage may return instead of its result; `RetryLater` may
+be raised too. The rest is made by the engine: `decide` takes one of these and answers the change.
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import timedelta
 
+from ulak.clock import Duration
 from ulak.core.job import Message, NewJob
 
 
@@ -22,7 +22,7 @@ class Goto:
 
     state: str
     _: KW_ONLY
-    after: timedelta | None = None
+    after: Duration | None = None
     result: object = None
 
 
@@ -34,11 +34,11 @@ class Hold:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLater:
-    """Returned by a stage: not now. By default no attempt is spent."""
+@dataclass(unsafe_hash=True)  # not frozen: whoever passes an exception on sets its traceback
+class RetryLater(Exception):
+    """Returned or raised by a stage: not now. By default no attempt is spent."""
 
-    after: timedelta
+    after: Duration
     _: KW_ONLY
     spend_attempt: bool = False
     why: str = ""
@@ -64,11 +64,13 @@ class Finished:
 
     left: Left = NOTHING
     to: str | None = None
-    after: timedelta | None = None
+    after: Duration | None = None
+    after_stop: bool = False
+    """The run had seen that it should stop, and returned all the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Held:
     """The run asks for a person: a `Hold`, or an error class that holds."""
 
     code: str
@@ -80,7 +82,7 @@ class Stopped:
 class Deferred:
     """The run asked to be run later."""
 
-    after: timedelta
+    after: Duration
     spend_attempt: bool
     message: str
     key: str | None = None
@@ -113,7 +115,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Overran:
-    """A thread is past its time and cannot be stopped; the lease stays."""
+    """A run is past its time and does not stop; the lease stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Noted:
     data: bytes
 
 
-Outcome = Finished | Stopped | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
+Outcome = Finished | Held | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
-from ulak.clock import micros
+from ulak.clock import Duration, duration_complaint, micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Backoff:
 
     retries: int = 3
     _: KW_ONLY
-    first: timedelta = timedelta(seconds=1)
+    first: Duration = timedelta(seconds=1)
     factor: float = 2.0
-    longest: timedelta = timedelta(minutes=15)
+    longest: Duration = timedelta(minutes=15)
     jitter: float | Literal["full"] = 0.1
-    delays: Sequence[timedelta] | None = None
+    delays: Sequence[Duration] | None = None
 
     def limit(self) -> int:
         """Answer how many retries there are."""
@@ -98,13 +98,16 @@ class Rate:
 
     n: int
     _: KW_ONLY
-    per: timedelta
+    per: Duration
     burst: int | None = None
     key: Callable[[Any], str] | None = None
     cost: int | Callable[[Any], int] = 1
 
     def complaint(self) -> str | None:
         """Answer what is wrong with the numbers, if anything is."""
+        wrong = duration_complaint(self.per)
+        if wrong is not None:
+            return f"a Rate with a wrong per=: {wrong}"
         n, per_us, burst = self.terms()
         if n < 1 or burst < 1 or per_us < 1:
             return f"{self._said()}; n, per and burst must be more than nothing"
@@ -163,7 +166,7 @@ class Dedup:
     key: Callable[[Any], str] | None = None
     _: KW_ONLY
     until: Until | Sequence[str] = Until.FINISHED
-    keep: timedelta | None = None
+    keep: Duration | None = None
 
 
 class Submitter(Enum):

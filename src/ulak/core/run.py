@@ -23,6 +23,15 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
+class Stopped(BaseException):
+    """Raised by a stage that ends because its run was told to stop; `run.checkpoint()` raises it.
+
+    The engine knows why it was told: after a drain or a lost lease the job is given back and no
+    attempt is spent, after a cancel it is cancelled, after a timeout it has timed out. It is no
+    `Exception`, so that `except Exception` does not swallow it.
+    """
+
+
 class Host(Protocol):
     """What the engine does for a run. `Run` is the words, the host is the work."""
 
@@ -108,9 +117,19 @@ class Run(Generic[P]):
     def cancelled(self) -> bool:
         """Whether the stage should stop: a cancel, a timeout, a drain, or a lost lease.
 
-        A plain `def` stage is only asked; it must look. An async stage is cancelled as well.
+        A plain `def` stage is only asked; it must look. An async stage is cancelled as well. A
+        stage that returns after it has seen this has finished; `checkpoint` says that it has not.
         """
         return self._stop()
+
+    def checkpoint(self) -> None:
+        """End the stage here if it should stop; call it wherever it may be run again from.
+
+        Raises:
+            Stopped: a cancel, a timeout, a drain, or a lost lease; see `Stopped`.
+        """
+        if self._stop():
+            raise Stopped
 
     @property
     def connection(self) -> Any:

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
-from ulak.clock import SECOND, Instant, micros, to_datetime, to_instant
+from ulak.clock import (
+    SECOND,
+    Duration,
+    Instant,
+    duration_complaint,
+    micros,
+    to_datetime,
+    to_instant,
+)
 from ulak.errors import FlowError
 
 if TYPE_CHECKING:
@@ -77,12 +85,15 @@ def cron_rule(expression: str, zone: str) -> Rule:
     return rule
 
 
-def every_rule(span: timedelta) -> Rule:
+def every_rule(span: Duration) -> Rule:
     """Check an interval.
 
     Raises:
         FlowError: it is not one or more whole seconds.
     """
+    wrong = duration_complaint(span)
+    if wrong is not None:
+        raise FlowError(f"every= cannot be used: {wrong}")
     seconds, rest = divmod(micros(span), SECOND)
     if rest or seconds < 1:
         raise FlowError(f"every={span} is not a number of whole seconds, one or more")

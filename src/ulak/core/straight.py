@@ -28,6 +28,7 @@ def is_plain(outcome: Outcome) -> bool:
         and outcome.left is NOTHING
         and outcome.to is None
         and outcome.after is None
+        and not outcome.after_stop
     )
 
 

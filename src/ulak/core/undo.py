@@ -58,7 +58,7 @@ def give_up(
     draft.note(kind, from_state=came, code=code, message=message, details=details, emitted=emitted)
 
 
-def finished(draft: Draft, left: Left = NOTHING) -> None:
+def finished(draft: Draft, left: Left = NOTHING, code: str | None = None) -> None:
     """One undo succeeded: void what its stage left, and go on to the next or to the end."""
     draft.leave(left)
     row, emitted = draft.row, len(draft.messages)
@@ -70,9 +70,9 @@ def finished(draft: Draft, left: Left = NOTHING) -> None:
             started=" ".join(owed), lane=_lane(draft, owed[-1]), attempt=0, lapses=0,
             not_before=draft.now, lapsed=0, stood=0,
         )  # fmt: skip
-        draft.note(kinds.UNDONE, from_state=row.state, message=stage, emitted=emitted)
+        draft.note(kinds.UNDONE, from_state=row.state, code=code, message=stage, emitted=emitted)
         return
-    draft.note(kinds.UNDONE, from_state=row.state, message=stage, emitted=emitted)
+    draft.note(kinds.UNDONE, from_state=row.state, code=code, message=stage, emitted=emitted)
     end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
     draft.row = row._replace(started="", undo_to=None)
     draft.arrive(end)

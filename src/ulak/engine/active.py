@@ -19,7 +19,7 @@ from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
-from ulak.core.outcome import Cancel, Elapsed, Noted, Outcome, Overran, Stopped
+from ulak.core.outcome import Cancel, Elapsed, Held, Noted, Outcome, Overran
 from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
 from ulak.engine import together
@@ -54,6 +54,7 @@ class ActiveRun:
         "_loop_lock",
         "_payload",
         "asked",
+        "beats_over",
         "change",
         "deadline",
         "draining",
@@ -71,6 +72,7 @@ class ActiveRun:
         "pool",
         "results",
         "row",
+        "saw_stop",
         "spawns",
         "started_at",
         "stopping",
@@ -108,8 +110,12 @@ class ActiveRun:
         self.kept_stages = 0
         self.stopping = False
         """The stage should stop, for whatever reason."""
+        self.saw_stop = False
+        """The stage has seen that it should stop."""
         self.draining = False
         self.overran = False
+        self.beats_over = 0
+        """How many beats it has gone on since it was cancelled for its time."""
         self.lost = False
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
@@ -181,6 +187,8 @@ class ActiveRun:
 
     def is_stopping(self) -> bool:
         """What `run.cancelled` answers."""
+        if self.stopping:
+            self.saw_stop = True
         return self.stopping
 
     def ask(self, request: Request) -> bool:
@@ -210,19 +218,20 @@ class ActiveRun:
         return decide(
             self.flow,
             row,
-            Stopped(kinds.COMMIT_REJECTED, ascii(why)[:500]),
+            Held(kinds.COMMIT_REJECTED, ascii(why)[:500]),
             self.worker.now(),
             facts=RunFacts(row.leased_by or self.worker.id, self.started_at),
             commit_id=self.worker.new_commit_id(),
         )
 
     def note_overrun(self) -> None:
-        """Write down that a thread is past its time.
+        """Write down that a run is past its time and does not stop.
 
-        It cannot be stopped: the lease stays, so that no successor starts beside it. While it
-        records an effect the row is about to move; then the next beat finds it again.
+        A thread cannot be stopped, and a task may swallow its cancel: the lease stays, so that no
+        successor starts beside it. While it records an effect the row is about to move; then the
+        next beat finds it again.
         """
-        if not self.thread_lock.acquire(blocking=False):
+        if self.is_recording() or not self.thread_lock.acquire(blocking=False):
             return
         try:
             self.overran = True

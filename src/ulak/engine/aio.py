@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+from ulak.clock import Duration, read_micros
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
@@ -66,8 +67,8 @@ class AsyncEngine:
         tenant: str = "",
         actor: str = "",
         priority: int = NORMAL,
-        after: timedelta | None = None,
-        expires: timedelta | None = None,
+        after: Duration | None = None,
+        expires: Duration | None = None,
         dedup_key: str | None = None,
         connection: Any = None,
     ) -> Job:
@@ -180,7 +181,7 @@ class AsyncEngine:
         )
 
     async def take(
-        self, job_id: str, *, worker: str = "hand", lease: timedelta = LEASE
+        self, job_id: str, *, worker: str = "hand", lease: Duration = LEASE
     ) -> Attempt | None:
         """Lease one job to the caller, who does its stage; the attempt's own verbs block."""
         return await asyncio.to_thread(self._engine.take, job_id, worker=worker, lease=lease)
@@ -317,7 +318,7 @@ class AsyncEngine:
         key: str | None = None,
         actor: str,
         note: str = "",
-        until: datetime | timedelta | None = None,
+        until: datetime | Duration | None = None,
     ) -> Pause:
         """Let no job of a queue, a flow or a key be begun."""
         act = partial(
@@ -370,10 +371,12 @@ class AsyncEngine:
         return await asyncio.to_thread(self._engine.revive, message_id, actor=actor, note=note)
 
     async def wait(
-        self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None
+        self, job_id: str, *, until: str | None = None, timeout: Duration | None = None
     ) -> Job:
         """Wait until a job has ended, or stands in the state `until`, and answer it."""
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + read_micros(timeout, "timeout=") / 1e6
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:

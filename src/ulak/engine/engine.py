@@ -21,7 +21,7 @@ from typing import (
     overload,
 )
 
-from ulak.clock import Instant
+from ulak.clock import Duration, Instant, read_micros, seconds
 from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload, queue_of
@@ -72,7 +72,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         store: Store,
         *,
         flows: Iterable[Flow[Any]] = (),
-        submit_timeout: timedelta = timedelta(seconds=30),
+        submit_timeout: Duration = timedelta(seconds=30),
     ) -> None:
         self.store = store
         self.telemetry = Listeners()
@@ -85,7 +85,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         """The queues that `ulak up` serves by children, and how."""
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._declared: dict[str, Declared] = {}
-        self.submit_timeout_s = submit_timeout.total_seconds()
+        self.submit_timeout_s = read_micros(submit_timeout, "submit_timeout=") / 1e6
         self.intake = Intake(store, self.submit_timeout_s, telemetry=self.telemetry)
         self._lock = threading.RLock()
         self._is_open = False
@@ -172,7 +172,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
 
         return declare
 
-    def apart(self, queue: str, *, workers: int = 1, lease: timedelta | None = None) -> None:
+    def apart(self, queue: str, *, workers: int = 1, lease: Duration | None = None) -> None:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
         For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
@@ -190,6 +190,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         """
         if workers < 1:
             raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
+        if lease is not None:
+            read_micros(lease, "lease=")
         self.queues_apart[queue] = Apart(workers, lease)
 
     def publish(self, publisher: Publisher) -> Publisher:
@@ -306,8 +308,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         tenant: str = "",
         actor: str = "",
         priority: int = NORMAL,
-        after: timedelta | None = None,
-        expires: timedelta | None = None,
+        after: Duration | None = None,
+        expires: Duration | None = None,
         dedup_key: str | None = None,
         connection: Any = None,
     ) -> Job:
@@ -408,8 +410,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         tenant: str = "",
         actor: str = "",
         priority: int = NORMAL,
-        after: timedelta | None = None,
-        expires: timedelta | None = None,
+        after: Duration | None = None,
+        expires: Duration | None = None,
         dedup_key: str | None = None,
         scheduled_for: Instant | None = None,
     ) -> NewJob:
@@ -507,7 +509,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
     # --- waiting ----------------------------------------------------------------
 
     def wait(
-        self, job_id: str, *, until: str | None = None, timeout: timedelta | None = None
+        self, job_id: str, *, until: str | None = None, timeout: Duration | None = None
     ) -> Job:
         """Wait until a job has ended, or stands in the state `until`, and answer it.
 
@@ -517,7 +519,9 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
             TimeoutError: it has not come so far in time; nothing was changed.
         """
         self._refuse_on_a_loop("wait")
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + read_micros(timeout, "timeout=") / 1e6
         moved = threading.Event()
         stop = self.on_move(moved.set)
         try:
@@ -530,9 +534,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 if deadline is not None:
                     left = min(left, deadline - time.monotonic())
                     if left <= 0:
-                        raise TimeoutError(
-                            f'job {job_id} is still in "{job.state}" after {timeout}'
-                        )
+                        waited = f"after {seconds(timeout or 0):g} s"
+                        raise TimeoutError(f'job {job_id} is still in "{job.state}" {waited}')
                 moved.wait(left)
         finally:
             stop()

@@ -7,9 +7,9 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
+from ulak.clock import Duration
 from ulak.core.flow import Flow, FlowOptions, pool_of
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Limit, Rate
@@ -28,7 +28,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class JobOptions(FlowOptions, total=False):
     """The options of a job function, for type checkers: those of a flow and of its stage."""
 
-    timeout: timedelta
+    timeout: Duration
     limit: Limit | None
     rate: Rate | None
     isolate: Literal["process"] | None

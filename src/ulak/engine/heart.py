@@ -20,6 +20,9 @@ log = logging.getLogger("ulak.worker")
 
 BEAT_S = 0.25
 BEATS_PER_REPORT = 4
+# So long may an async stage take to end after it was cancelled for its time: counted in beats, in
+# which the loop turns, since it may stand still for longer than any time.
+BEATS_TO_END = 8
 
 
 class Heart:
@@ -54,16 +57,20 @@ class Heart:
             if late:
                 # Others may have taken the job by now, or nobody: the commit will tell.
                 run.stopping = True
-            if run.deadline <= now and not run.overran and run.change is None:
+            if run.deadline <= now and run.noted is None and run.change is None:
                 self._overrun(run)
 
     def _overrun(self, run: ActiveRun) -> None:
         run.stopping = True
         if run.where == "thread":
             run.note_overrun()
-        else:
-            run.overran = True
+        elif not run.overran:
+            run.overran, run.beats_over = True, 0
             self._stages.interrupt(run)
+        elif run.where == "loop":
+            run.beats_over += 1
+            if run.beats_over >= BEATS_TO_END:
+                run.note_overrun()
 
     def _report(self) -> None:
         if not self._worker.progress or self._reporting:

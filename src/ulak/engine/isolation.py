@@ -98,6 +98,8 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
             pipe.send(run.spawn(flow, payloads, options))
         elif call == "progress":
             run.progress(*arguments)
+        elif call == "saw-stop":
+            run.saw_stop = True
 
 
 def _with_what_it_left(run: ActiveRun, outcome: Outcome) -> Outcome:
@@ -190,14 +192,30 @@ def _child(
         name = f"{where[0]}.{where[1]}"
         outcome = Raised(PROCESS_DIED, f"the child cannot find {name}: {error}", permanent=True)
     else:
-        outcome = _run(pipe, stop, stage, row, payload, results)
+        seen = _Stop(stop)
+        outcome = _run(pipe, seen, stage, row, payload, results)
+        if seen.was_seen:
+            pipe.send(("saw-stop", None))
     pipe.send(("outcome", outcome))
     pipe.close()
 
 
+class _Stop:
+    """What `run.cancelled` answers in a child, and whether its stage has seen it."""
+
+    def __init__(self, stop: Event) -> None:
+        self._stop = stop
+        self.was_seen = False
+
+    def is_set(self) -> bool:
+        is_set = self._stop.is_set()
+        self.was_seen = self.was_seen or is_set
+        return is_set
+
+
 def _run(
     pipe: Connection,
-    stop: Event,
+    stop: _Stop,
     stage: Stage[Any, Any],
     row: JobRow,
     payload: Payload,

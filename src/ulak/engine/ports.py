@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any
 
-from ulak.clock import Clock, Instant, ManualClock
+from ulak.clock import Clock, Duration, Instant, ManualClock, read_micros
 from ulak.engine.view import Message
 
 ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
@@ -35,7 +35,7 @@ class Apart:
     """How a queue is served apart."""
 
     workers: int
-    lease: timedelta | None = None
+    lease: Duration | None = None
     """How long the jobs of a vanished worker stay taken; None is up to whoever starts it."""
 
 
@@ -52,19 +52,23 @@ class WorkerSettings:
     """Stages with `isolate="process"` at once."""
     queues: frozenset[str] | None = None
     """Serve these queues only; None serves all."""
-    lease: timedelta = timedelta(seconds=30)
+    lease: Duration = timedelta(seconds=30)
     """How long a vanished worker's jobs stay taken."""
-    drain: timedelta = timedelta(seconds=30)
+    drain: Duration = timedelta(seconds=30)
     """How long a stopping worker waits for its stages."""
     keep_stages: int = 50
-    keep_for: timedelta = timedelta(seconds=10)
+    keep_for: Duration = timedelta(seconds=10)
     """So long may one job keep its lease from stage to stage while others wait."""
-    ageing: timedelta = timedelta(minutes=10)
+    ageing: Duration = timedelta(minutes=10)
     """How much waiting one level of priority is worth; 0 makes priorities strict."""
-    poll: timedelta = timedelta(seconds=1)
+    poll: Duration = timedelta(seconds=1)
     """The longest sleep between two looks at the store."""
-    glance: timedelta = timedelta(milliseconds=50)
+    glance: Duration = timedelta(milliseconds=50)
     """How often a shared store is asked whether another process has committed."""
+
+    def __post_init__(self) -> None:
+        for name in ("lease", "drain", "keep_for", "ageing", "poll", "glance"):
+            read_micros(getattr(self, name), f"{name}=")
 
     def serves(self, queue: str) -> bool:
         """Tell whether jobs of a queue are taken."""

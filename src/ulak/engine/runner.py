@@ -7,9 +7,9 @@ import traceback
 import types
 import typing
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
+from ulak.clock import read_micros
 from ulak.core import event as kinds
 from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
@@ -18,13 +18,14 @@ from ulak.core.outcome import (
     Deferred,
     Finished,
     Goto,
+    Held,
     Hold,
     Left,
     Outcome,
     Raised,
     RetryLater,
-    Stopped,
 )
+from ulak.core.run import Stopped
 from ulak.errors import BadInput
 from ulak.store import codec
 
@@ -47,19 +48,24 @@ class EffectUnwritable(Exception):
 def read_return(
     returned: object, messages: tuple[Message, ...], spawns: tuple[NewJob, ...]
 ) -> Outcome:
-    """Read what a stage returned. A result that cannot be stored fails the stage for good."""
+    """Read what a stage returned. A result that cannot be stored fails the stage for good, and an
+    outcome with a wrong value in it holds the job.
+    """
     if returned is None and not messages and not spawns:
         return _JUST_FINISHED
+    if isinstance(returned, _OUTCOMES) and (wrong := _complaint(returned)) is not None:
+        return Held(kinds.BAD_OUTCOME, f"it returned {type(returned).__name__} with {wrong}")
     if isinstance(returned, Hold):
-        return Stopped(returned.code, returned.why)
+        return Held(returned.code, returned.why)
     if isinstance(returned, RetryLater):
-        after = max(returned.after, timedelta(0))
-        key = None if returned.key is None else storable_key(returned.key, "RetryLater(key=...)")
-        return Deferred(after, returned.spend_attempt, returned.why, key)
+        return Deferred(returned.after, returned.spend_attempt, returned.why, returned.key)
     value = returned.result if isinstance(returned, Goto) else returned
     try:
         data = None if value is None else codec.encode(value)
     except BadInput as error:
+        if isinstance(value, type) and issubclass(value, _OUTCOMES):
+            said = f"it returned the class {value.__name__}; return {value.__name__}(...)"
+            return Held(kinds.BAD_OUTCOME, said)
         return Raised(kinds.RESULT_UNWRITABLE, str(error), permanent=True)
     if data is not None and len(data) > LARGEST_RESULT:
         return Raised(
@@ -76,10 +82,14 @@ def read_return(
 
 def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
     """Read what a stage raised, by the nearest class that the flow declares."""
+    if isinstance(error, RetryLater):
+        return read_return(error, (), ())
     if isinstance(error, PayloadUnreadable):
-        return Stopped(kinds.PAYLOAD_UNREADABLE, str(error))
+        return Held(kinds.PAYLOAD_UNREADABLE, str(error))
     if isinstance(error, EffectUnwritable):
-        return Stopped(kinds.RESULT_UNWRITABLE, str(error))
+        return Held(kinds.RESULT_UNWRITABLE, str(error))
+    if is_stopped(error):
+        return Raised("raised", "it stopped, and nobody had told it to", details=_details(error))
     code, message = _told_by(error)
     details = _details(error)
     for kind in type(error).__mro__:
@@ -88,8 +98,15 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
         if kind in flow.permanent:
             return Raised(code or "permanent", message, permanent=True, details=details)
         if kind in flow.holds_on:
-            return Stopped(code or "held", message, details)
+            return Held(code or "held", message, details)
     return Raised(code or "raised", message, details=details)
+
+
+def is_stopped(error: BaseException) -> bool:
+    """Tell whether a stage has ended because it was told to stop, or some tasks of it have."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(Stopped)[1] is None
+    return isinstance(error, Stopped)
 
 
 def write_effect(name: str, value: object) -> bytes:
@@ -129,6 +146,33 @@ def returns(function: Callable[..., Any]) -> Any:
             return Any
         return members[0] if len(members) == 1 else functools.reduce(lambda a, b: a | b, members)
     return Any if kind in _OUTCOMES else kind
+
+
+def _complaint(outcome: Goto | Hold | RetryLater) -> str | None:
+    """Return which value of an outcome cannot be used, and what would work."""
+    if isinstance(outcome, Hold):
+        if not isinstance(outcome.code, str) or not outcome.code:
+            return f"code={outcome.code!r}; a code is a text that is not empty"
+        return _not_a_text("why", outcome.why)
+    try:
+        if isinstance(outcome, Goto):
+            if not isinstance(outcome.state, str) or not outcome.state:
+                return f"state={outcome.state!r}; name one of the states that its stage may go to"
+            if outcome.after is not None:
+                read_micros(outcome.after, "an after that")
+            return None
+        read_micros(outcome.after, "an after that")
+        if outcome.key is not None:
+            storable_key(outcome.key, "a key that")
+    except BadInput as error:
+        return str(error)
+    if not isinstance(outcome.spend_attempt, bool):
+        return f"spend_attempt={outcome.spend_attempt!r}; it is True or False"
+    return _not_a_text("why", outcome.why)
+
+
+def _not_a_text(name: str, value: object) -> str | None:
+    return None if isinstance(value, str) else f"{name}={value!r}; it is a text"
 
 
 def _told_by(error: BaseException) -> tuple[str | None, str]:

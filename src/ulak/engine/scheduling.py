@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from ulak.clock import Instant, micros, to_datetime, to_instant
+from ulak.clock import Duration, Instant, micros, to_datetime, to_instant
 from ulak.core.acts import must_act
 from ulak.core.checks import STORABLE_NAME
 from ulak.core.flow import Flow
@@ -39,12 +39,12 @@ class ScheduleOptions(TypedDict, total=False):
     """The options of a schedule, for type checkers; `engine.schedule` says what each means."""
 
     cron: str | None
-    every: timedelta | None
+    every: Duration | None
     zone: str | None
     catch_up: CatchUp
     tenant: str
     priority: int
-    expires: timedelta | None
+    expires: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Declared:
     dedup_key: str | None
     tenant: str
     priority: int
-    expires: timedelta | None
+    expires: Duration | None
     rule: Rule
     catch_up: str
 
@@ -163,12 +163,12 @@ class Scheduling(Reads):
         /,
         *arguments: Any,
         cron: str | None = None,
-        every: timedelta | None = None,
+        every: Duration | None = None,
         zone: str | None = None,
         catch_up: CatchUp = "last",
         tenant: str = "",
         priority: int = NORMAL,
-        expires: timedelta | None = None,
+        expires: Duration | None = None,
     ) -> None:
         """Submit a job at every date of a rule, once, whichever worker comes first.
 
@@ -321,7 +321,7 @@ class Scheduling(Reads):
         )  # fmt: skip
 
 
-def _rule(cron: str | None, every: timedelta | None, zone: str | None) -> Rule:
+def _rule(cron: str | None, every: Duration | None, zone: str | None) -> Rule:
     if (cron is None) == (every is None):
         both = "cron and every are two rules" if cron is not None else "it is never due"
         raise FlowError(f"{both}; give cron= or every=")

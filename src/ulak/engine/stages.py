@@ -10,7 +10,7 @@ from typing import Any
 
 from ulak.core import event as kinds
 from ulak.core.change import Change, Receipt
-from ulak.core.outcome import Deferred, GivenBack, Outcome, Raised, Stopped
+from ulak.core.outcome import Deferred, GivenBack, Held, Outcome, Raised
 from ulak.core.run import Run
 from ulak.engine import together
 from ulak.engine.abandon import Abandoned, Postponed
@@ -18,7 +18,7 @@ from ulak.engine.active import ActiveRun
 from ulak.engine.crossing import call_on
 from ulak.engine.isolation import run_in_child
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.runner import read_error, read_return, timed_out
+from ulak.engine.runner import is_stopped, read_error, read_return, timed_out
 from ulak.engine.threads import Threads
 from ulak.engine.tracing import Tracing, traced, traced_child
 from ulak.errors import UlakError
@@ -51,7 +51,7 @@ class Stages:
                 run.payload()
         except Exception as error:  # noqa: BLE001 - the runner: `upgrade` and payload classes are user code
             why = str(error) if isinstance(error, UlakError) else f"{type(error).__name__}: {error}"
-            self._ended(run, Stopped(kinds.PAYLOAD_UNREADABLE, why))
+            self._ended(run, Held(kinds.PAYLOAD_UNREADABLE, why))
             return
         if self._tracing is not None and run.where in ("loop", "thread"):
             function = traced(self._tracing, run, function)
@@ -87,6 +87,12 @@ class Stages:
         if transaction is not None:
             self._threads.run(transaction.roll_back)
 
+    def leave(self, run: ActiveRun) -> None:
+        """Let a task that has swallowed its cancel be: the end of the loop would wait for it."""
+        if run.task is not None and not run.task.done():
+            asyncio.tasks._unregister_task(run.task)
+            run.task._log_destroy_pending = False  # type: ignore[attr-defined] # known to asyncio only
+
     def close(self) -> None:
         """Let every idle thread go."""
         self._threads.close()
@@ -104,7 +110,11 @@ class Stages:
         except Abandoned:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            if self._loop.is_closed():
+                return  # it was left behind, and nobody can be told any more
             outcome = read_error(run.flow, error)
+            if is_stopped(error):
+                outcome = _why_failed(run, outcome)
         if run.is_recording():
             await run.quiet()
         self._ended(run, outcome)
@@ -162,6 +172,8 @@ def _why_cancelled(run: ActiveRun, error: BaseException) -> Outcome:
 
 def _why_failed(run: ActiveRun, failure: Outcome) -> Outcome:
     """A stage that failed after it was told to stop did as it was told."""
+    if isinstance(failure, Deferred):
+        return failure  # it said itself when it is to be run again
     if run.asked is not None or run.draining:
         return GivenBack()
     if run.overran:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ulak.clock import Instant, micros, rfc3339, to_datetime, to_instant
+from ulak.clock import (
+    Duration,
+    Instant,
+    duration_complaint,
+    micros,
+    rfc3339,
+    to_datetime,
+    to_instant,
+)
 from ulak.core.acts import must_act
 from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
@@ -167,7 +175,7 @@ class Steering(Reads):
         key: str | None = None,
         actor: str,
         note: str = "",
-        until: datetime | timedelta | None = None,
+        until: datetime | Duration | None = None,
     ) -> Pause:
         """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
 
@@ -301,8 +309,11 @@ def _cannot(features: Features, what: str) -> NotSupported:
     )
 
 
-def _instant(until: datetime | timedelta, now: Instant) -> Instant:
-    if isinstance(until, timedelta):
+def _instant(until: datetime | Duration, now: Instant) -> Instant:
+    if not isinstance(until, datetime):
+        wrong = duration_complaint(until)
+        if wrong is not None:
+            raise BadInput(f"until= cannot be used: {wrong}")
         return now + micros(until)
     if until.tzinfo is None:
         raise BadInput(f"until={until} has no time zone; say which it is")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from ulak.clock import micros
+from ulak.clock import Duration, read_micros
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
@@ -32,9 +32,7 @@ LEASE: Final = timedelta(seconds=30)
 class Taking(Acts):
     """The verb of those who do a stage by hand."""
 
-    def take(
-        self, job_id: str, *, worker: str = "hand", lease: timedelta = LEASE
-    ) -> Attempt | None:
+    def take(self, job_id: str, *, worker: str = "hand", lease: Duration = LEASE) -> Attempt | None:
         """Lease one job to the caller, who does its stage and ends the attempt.
 
         None when it is not due, is leased or parked, or has ended; of two who take a job one has
@@ -49,12 +47,13 @@ class Taking(Acts):
             JobNotFound: there is none.
             NotSupported: its stage has a rate, which only workers pay.
         """
+        lease_us = read_micros(lease, "lease=")
         row = self._row(job_id)
         flow = self._flow_of(row)
         host, process = socket.gethostname(), os.getpid()
         taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
         self.store.register(
-            taker, lease_us=micros(lease), lanes=(), about=f"{host} process {process}, by hand"
+            taker, lease_us=lease_us, lanes=(), about=f"{host} process {process}, by hand"
         )
         claim = None
         try:
@@ -66,7 +65,7 @@ class Taking(Acts):
             return None
         self._ring()
         attempt = Attempt(
-            self.store, flow, claim, lease_s=lease.total_seconds(), telemetry=self.telemetry,
+            self.store, flow, claim, lease_s=lease_us / 1e6, telemetry=self.telemetry,
             new_commit_id=self.new_commit_id, ring=self._ring,
         )  # fmt: skip
         if (lost := lapse_answer(flow, claim.row)) is not None:

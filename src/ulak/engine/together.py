@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ulak.core import event as kinds
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.core.flow import Flow
-from ulak.core.outcome import Deferred, Outcome, Stopped
+from ulak.core.outcome import Deferred, Held, Outcome
 from ulak.engine.abandon import Postponed
 from ulak.engine.runner import read_error
 from ulak.errors import BadInput, NotSupported, Refused, StoreError
@@ -97,7 +97,7 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
         run.worker.engine.telemetry.committed((change,), (receipt,), time.monotonic() - began)
         return receipt
     except Refused as refusal:
-        return Stopped(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
+        return Held(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
     except StoreError as error:
         log.warning("a stage's transaction was lost", extra={"error": str(error)})
         written = _is_written(run, change)

@@ -169,7 +169,7 @@ class _Look:
             facts["overran_at"] = _date(last.at)
             return self._why(
                 OVERRAN,
-                f"{runs}, past its time since {_text(last.at)}; a thread cannot be stopped, "
+                f"{runs}, past its time since {_text(last.at)}; it does not stop, "
                 "so nobody else may run it meanwhile",
                 facts,
             )
@@ -283,7 +283,9 @@ class _Look:
             # What is paused for longer than it is delayed is stopped by its pause.
             return self._paused(pause, "" if unserved is None else f"; {unserved.sentence}, too")
         if row.not_before > self._now and not owed:
+            facts["message"] = reason = self._reason_to_retry()
             after = f" after attempt {row.attempt} failed" if row.attempt else ""
+            after += f": {reason}" if reason else ""
             also = "" if unserved is None else f"; {unserved.sentence}, too"
             return self._why(
                 DELAYED, f"it is delayed until {_text(row.not_before)}{after}{also}", facts
@@ -292,9 +294,10 @@ class _Look:
             return unserved
         if owed:
             facts |= {"next": owed[-1], "owed": owed[::-1], "then": row.undo_to, "code": row.code}
-            when = (
-                "is due" if row.not_before <= self._now else f"waits until {_text(row.not_before)}"
-            )
+            when = "is due"
+            if row.not_before > self._now:
+                facts["message"] = reason = self._reason_to_retry()
+                when = f"waits until {_text(row.not_before)}" + (f" ({reason})" if reason else "")
             return self._why(
                 UNDOING_NEXT,
                 f'it is being undone ({row.code}): the undo of "{owed[-1]}", attempt '
@@ -437,6 +440,16 @@ class _Look:
     def _recent(self) -> list[Event]:
         after = max(0, self._row.seq - LOOK_BACK)
         return self._store.trail(self._row.id, after=after, limit=LOOK_BACK)
+
+    def _reason_to_retry(self) -> str | None:
+        """Return what the last run said when it failed or asked to be run later."""
+        row = self._row
+        recent = self._store.trail(row.id, after=max(0, row.seq - 2), limit=2)
+        if not recent or recent[-1].kind != kinds.RETRY:
+            return None
+        # A retry by way of another state is two lines of one commit, and the first says why.
+        last = [e for e in recent if e.commit_id == recent[-1].commit_id]
+        return next((e.message for e in last if e.message), None)
 
     def _last_event(self) -> Event | None:
         row = self._row

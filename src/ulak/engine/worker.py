@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +23,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.job import Request, flow_of, queue_of
-from ulak.core.outcome import GivenBack, Outcome, Stopped
+from ulak.core.outcome import Finished, GivenBack, Held, Outcome
 from ulak.core.table import Place
 from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
@@ -108,6 +109,8 @@ class Worker:
         self._hurried_at: float | None = None
         self._has_begun = threading.Event()
         self._lost = False
+        self._mute_stages: set[tuple[str, int, str]] = set()
+        """The stages of which the log says that they return when they are told to stop."""
         self._is_unsure = False
         """A claim got no answer: the store may have leased jobs that are not known here."""
 
@@ -402,11 +405,25 @@ class Worker:
             self._stages.roll_back(run)
             self._finish(run)
             return
+        if run.saw_stop and isinstance(outcome, Finished) and outcome.to is None:
+            outcome = self._finished_after_stop(run, outcome)
         run.outcome = outcome
         if run.transaction is not None:
             self._commit_together(run, outcome)
             return
         self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
+
+    def _finished_after_stop(self, run: ActiveRun, outcome: Finished) -> Finished:
+        """Mark the end of a run that saw its stop and returned plainly; say so once per stage."""
+        stage = (run.row.flow, run.row.flow_version, run.stage_name())
+        if stage not in self._mute_stages:
+            self._mute_stages.add(stage)
+            log.warning(
+                "a stage was told to stop and returned, so it counts as finished; "
+                "run.checkpoint() or ulak.Stopped says that it was not",
+                extra={"flow": run.row.flow, "state": run.row.state, "job_id": to_text(run.row.id)},
+            )
+        return replace(outcome, after_stop=True)
 
     def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
         may_keep = partial(self._may_keep, run) if run_may_keep else None
@@ -416,9 +433,12 @@ class Worker:
                 run.flow, run.row, outcome, self.time.now(), facts=facts,
                 commit_id=self.new_commit_id(),
             )  # fmt: skip
-        except TransitionNotAllowed as error:
+        except Exception as error:  # noqa: BLE001 - the runner: whatever a stage answers, its job goes on
             self._stages.roll_back(run)
-            held = Stopped(kinds.BAD_OUTCOME, str(error))
+            why = str(error)
+            if not isinstance(error, TransitionNotAllowed):
+                why = f"what it returned cannot be used: {type(error).__name__}: {error}"
+            held = Held(kinds.BAD_OUTCOME, why)
             return decide(
                 run.flow, run.row, held, self.now(), facts=run.facts(),
                 commit_id=self.new_commit_id(),
@@ -597,6 +617,8 @@ class Worker:
         )
         if self._outgoing:
             self._hand_over()
+        for run in self.runs():
+            self._stages.leave(run)
         left = max(deadline - self._loop.time(), HURRY_S)
         await self._loop.run_in_executor(None, self.committer.close, left)
         await asyncio.sleep(0)

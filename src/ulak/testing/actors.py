@@ -27,6 +27,7 @@ from ulak.core.outcome import (
     Elapsed,
     Finished,
     GivenBack,
+    Held,
     Left,
     Noted,
     Outcome,
@@ -35,7 +36,6 @@ from ulak.core.outcome import (
     Release,
     Retry,
     Signal,
-    Stopped,
 )
 from ulak.core.table import Place
 from ulak.errors import TransitionNotAllowed
@@ -230,7 +230,7 @@ class Worker(Actor):
         if draw < 0.84:
             return Raised("broken", "it broke for good", permanent=True)
         if draw < 0.88:
-            return Stopped("look", "a person must look")
+            return Held("look", "a person must look")
         if draw < 0.92:
             after = timedelta(seconds=self.random.random() * 90)
             return Deferred(after, draw < 0.9, "not yet", "c2" if draw < 0.885 else None)

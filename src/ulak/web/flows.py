@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from ulak.clock import Duration, seconds
 from ulak.core import checks
 from ulak.core.drawing import mermaid
 from ulak.core.flow import Flow, Gate, Stage, Wait
@@ -244,7 +244,7 @@ def _stage(flow: Flow[Any], stage: Stage[Any, Any]) -> StageShown:
         to=list(place.ways),
         queue=stage.queue or flow.queue,
         pool=stage.pool,
-        timeout_seconds=stage.timeout.total_seconds(),
+        timeout_seconds=seconds(stage.timeout),
         retries=(stage.retry or flow.retry).limit(),
         limit=None
         if limit is None
@@ -254,7 +254,7 @@ def _stage(flow: Flow[Any], stage: Stage[Any, Any]) -> StageShown:
         else RateDeclared(
             name=name,
             n=rate.n,
-            per_seconds=rate.per.total_seconds(),
+            per_seconds=seconds(rate.per),
             burst=terms[name].burst,
             keyed=rate.key is not None,
         ),
@@ -284,5 +284,5 @@ def _wait(wait: Wait[Any]) -> WaitShown:
     )
 
 
-def _seconds(span: timedelta | None) -> float | None:
-    return None if span is None else span.total_seconds()
+def _seconds(span: Duration | None) -> float | None:
+    return None if span is None else seconds(span)

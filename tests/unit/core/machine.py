@@ -23,12 +23,12 @@ from ulak.core.outcome import (
     Decide,
     Elapsed,
     Finished,
+    Held,
     Outcome,
     Raised,
     Release,
     Retry,
     Signal,
-    Stopped,
 )
 from ulak.core.table import Place
 
@@ -53,8 +53,8 @@ def raised(code: str = "down", **options: Any) -> Raised:
     return Raised(code, "it broke", **options)
 
 
-def stopped(code: str = "look") -> Stopped:
-    return Stopped(code, "a person must look")
+def stopped(code: str = "look") -> Held:
+    return Held(code, "a person must look")
 
 
 class Machine:

@@ -26,11 +26,11 @@ from ulak.core.outcome import (
     Elapsed,
     Finished,
     GivenBack,
+    Held,
     Lapsed,
     Left,
     Noted,
     Overran,
-    Stopped,
 )
 from ulak.core.policy import Backoff, Dedup, Limit, Until
 from ulak.errors import TransitionNotAllowed
@@ -340,7 +340,7 @@ def test_a_job_held_while_busy_is_released_into_its_busy_state() -> None:
 
 @pytest.mark.shows("E-19")
 def test_what_a_stage_says_is_made_storable() -> None:
-    job = Machine(two_steps(proofs=True)).run(Stopped("co\x00de", "a\x00b\ud800" + "x" * 9000))
+    job = Machine(two_steps(proofs=True)).run(Held("co\x00de", "a\x00b\ud800" + "x" * 9000))
     assert "\x00" not in (job.row.code or "")
     assert job.last.code == job.row.code
     message = job.last.message or ""
@@ -366,7 +366,7 @@ def test_after_max_lapses_the_job_is_held_and_a_release_gives_it_as_many_again()
     job.claim().lapse()
     assert job.run_lapsed() is None
     job.lapse()
-    assert isinstance(job.run_lapsed(), Stopped)
+    assert isinstance(job.run_lapsed(), Held)
     assert (job.at, job.row.code) == (("held", "held"), kinds.WORKER_DIED)
     job.release()
     assert job.row.lapses == 0

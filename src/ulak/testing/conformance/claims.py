@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ulak.core.job import Result
-from ulak.core.outcome import Cancel, Finished, Left, Noted, Raised, Stopped
+from ulak.core.outcome import Cancel, Finished, Held, Left, Noted, Raised
 from ulak.store.protocol import ClaimRequest, Store, Want
 from ulak.testing.conformance.desk import Desk, Suite, claim_request
 from ulak.testing.conformance.flows import BUSY, LINE, NEWER, REVIEW, SAGA, WAITS
@@ -89,7 +89,7 @@ class TestClaims(Suite):
     @pytest.mark.shows("E-2")
     def test_jobs_that_are_held_waiting_or_ended_are_not_claimed(self, desk: Desk) -> None:
         held, done = desk.leased(2)
-        desk.write(desk.end(held, Stopped("odd", "look at this")))
+        desk.write(desk.end(held, Held("odd", "look at this")))
         desk.finish(done)
         desk.finish(desk.lease())
         desk.submit(REVIEW)

@@ -9,7 +9,7 @@ import pytest
 
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, Stale
 from ulak.core.job import Message, Result
-from ulak.core.outcome import Cancel, Decide, Finished, Left, Noted, Raised, Retry, Stopped
+from ulak.core.outcome import Cancel, Decide, Finished, Held, Left, Noted, Raised, Retry
 from ulak.errors import Refused
 from ulak.store.protocol import LARGEST_BATCH, Progress
 from ulak.testing.conformance.desk import LEASE, Desk, Reopen, Suite, patiently, snapshot
@@ -301,7 +301,7 @@ class TestCommits(Suite):
         rung.clear()
         desk.finish(row)
         assert rung
-        desk.write(desk.end(desk.lease(), Stopped("odd", "look")))
+        desk.write(desk.end(desk.lease(), Held("odd", "look")))
         (held,) = (job for job in desk.jobs() if job.role == "held")
         assert held.flow == LINE.name
 

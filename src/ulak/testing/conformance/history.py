@@ -21,13 +21,13 @@ from ulak.core.outcome import (
     Elapsed,
     Finished,
     GivenBack,
+    Held,
     Left,
     Outcome,
     Raised,
     Release,
     Retry,
     Signal,
-    Stopped,
 )
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import TransitionNotAllowed
@@ -46,7 +46,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     Finished(Left(result=b"1")),
     Raised("boom", "it broke"),
     Raised("broken", "for good", permanent=True),
-    Stopped("odd", "look at this"),
+    Held("odd", "look at this"),
     Deferred(timedelta(seconds=3), True, "later"),
     GivenBack(),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ulak.core.outcome import Cancel, Stopped
+from ulak.core.outcome import Cancel, Held
 from ulak.store.protocol import JobFilter
 from ulak.testing.conformance.desk import Desk, Suite
 from ulak.testing.conformance.flows import BUSY, EVERY, LINE, REVIEW, SAGA
@@ -57,7 +57,7 @@ class TestReading(Suite):
 
     def test_a_filter_shows_the_jobs_for_which_every_condition_holds(self, desk: Desk) -> None:
         held, moved = desk.leased(2)
-        desk.write(desk.end(held, Stopped("odd", "look")), desk.end(moved))
+        desk.write(desk.end(held, Held("odd", "look")), desk.end(moved))
         foreign = desk.submit(BUSY, tenant="acme")
         wanted = {
             JobFilter(): {held.id, moved.id, foreign.id},
@@ -99,7 +99,7 @@ class TestReading(Suite):
         self, desk: Desk
     ) -> None:
         one, _ = desk.leased(2, SAGA)
-        desk.write(desk.end(one, asked=Cancel("ada"), outcome=Stopped("x", "y"), flow=SAGA))
+        desk.write(desk.end(one, asked=Cancel("ada"), outcome=Held("x", "y"), flow=SAGA))
         assert {(c.state, c.role): c.jobs for c in desk.store.counts()} == recount(desk, "saga")
 
     @pytest.mark.shows("E-48")

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ulak.core.job import JobRow
-from ulak.core.outcome import Cancel, Decide, Elapsed, Raised, Stopped
+from ulak.core.outcome import Cancel, Decide, Elapsed, Held, Raised
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import Added, Progress
 from ulak.testing.conformance.desk import Desk, Suite
@@ -49,7 +49,7 @@ class TestUpkeep(Suite):
     def test_pruning_leaves_every_unfinished_job(self, desk: Desk) -> None:
         desk.store.declare({"tight/only": LimitTerms(1)})
         held, undone = desk.leased(2)
-        desk.write(desk.end(held, Stopped("odd", "look")))
+        desk.write(desk.end(held, Held("odd", "look")))
         desk.submit_many(2, TIGHT)
         desk.claim("w", 5, TIGHT)
         desk.submit(LINE, after=timedelta(days=400))

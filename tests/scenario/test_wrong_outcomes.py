@@ -1,0 +1,253 @@
+"""A stage answers with something that cannot be used: the job is held, and nobody waits for it."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import ulak
+from tests.scenario import isolated
+from tests.scenario.doubles import SOON, engine_on, settings, store_of
+from ulak.testing import Harness
+
+HOUR = timedelta(hours=1)
+
+
+class Sly(str):
+    """A text that fails when it is looked at."""
+
+    def isprintable(self) -> bool:
+        raise RuntimeError("no")
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "hold with a number": lambda: ulak.Hold(404, "not found"),  # type: ignore[arg-type]
+    "hold without a code": lambda: ulak.Hold(""),
+    "hold with None": lambda: ulak.Hold(None),  # type: ignore[arg-type]
+    "hold for a reason in bytes": lambda: ulak.Hold("look", b"why"),  # type: ignore[arg-type]
+    "hold with a code that cannot be read": lambda: ulak.Hold(Sly("look")),
+    "goto after a text": lambda: ulak.Goto("b", after="5"),  # type: ignore[arg-type]
+    "goto after True": lambda: ulak.Goto("b", after=True),
+    "goto after NaN": lambda: ulak.Goto("b", after=float("nan")),
+    "goto after ever": lambda: ulak.Goto("b", after=float("inf")),
+    "goto in the past": lambda: ulak.Goto("b", after=-1),
+    "goto in the past by a timedelta": lambda: ulak.Goto("b", after=-HOUR),
+    "goto after a thousand years": lambda: ulak.Goto("b", after=timedelta(days=365_000)),
+    "goto after more seconds than there are": lambda: ulak.Goto("b", after=1e300),
+    "goto a number": lambda: ulak.Goto(7),  # type: ignore[arg-type]
+    "goto None": lambda: ulak.Goto(None),  # type: ignore[arg-type]
+    "goto a list": lambda: ulak.Goto(["b"]),  # type: ignore[arg-type]
+    "goto nowhere": lambda: ulak.Goto("nowhere"),
+    "goto the class": lambda: ulak.Goto,
+    "later by a text": lambda: ulak.RetryLater("5"),  # type: ignore[arg-type]
+    "later by None": lambda: ulak.RetryLater(None),  # type: ignore[arg-type]
+    "later by False": lambda: ulak.RetryLater(False),
+    "later in the past": lambda: ulak.RetryLater(-0.5),
+    "later for a number": lambda: ulak.RetryLater(5, why=7),  # type: ignore[arg-type]
+    "later with a wrong key": lambda: ulak.RetryLater(5, key=7),  # type: ignore[arg-type]
+    "later with an empty key": lambda: ulak.RetryLater(5, key=""),
+    "later and perhaps": lambda: ulak.RetryLater(5, spend_attempt="no"),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+def answering(make: Callable[[str], Any], *, is_async: bool = True) -> ulak.Flow[str]:
+    """A stage whose first answer is made by `make` of the payload, the second is a good one."""
+    flow: ulak.Flow[str] = ulak.Flow(
+        "odd", ulak.Lifecycle("a", {"a": ["b", "c"], "b": ["done"]}, done=["done", "c"]), retry=0
+    )
+    asked: set[str] = set()
+
+    def answer(run: ulak.Run[str]) -> Any:
+        if run.job_id in asked:
+            return ulak.Goto("c")
+        asked.add(run.job_id)
+        return make(run.payload)
+
+    async def on_loop(run: ulak.Run[str]) -> Any:
+        return answer(run)
+
+    flow.stage("a")(on_loop if is_async else answer)
+    flow.stage("b")(on_loop)
+    return flow
+
+
+@pytest.mark.shows("E-78")
+@pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
+def test_a_wrong_outcome_is_a_hold_with_a_sentence(is_async: bool) -> None:
+    flow = answering(lambda name: WRONG[name](), is_async=is_async)
+    with Harness(flow) as harness:
+        jobs = {name: harness.submit(flow, name).id for name in WRONG}
+        harness.run_until_idle()
+        for name, job_id in jobs.items():
+            now = harness.job(job_id)
+            assert (now.state, now.code, now.leased_by) == ("held", "bad-outcome", None), name
+            sentence = harness.trail(job_id)[-1].message or ""
+            assert len(sentence.split()) > 4, (name, sentence)
+            assert "Traceback" not in sentence
+            harness.engine.release(job_id, actor="ada")
+        harness.run_until_idle()
+        assert {harness.job(job_id).state for job_id in jobs.values()} == {"c"}
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-78")
+def test_wrong_outcomes_take_no_places_of_a_worker(jobs_url: str) -> None:
+    flow: ulak.Flow[int] = ulak.Flow("odd", ulak.Lifecycle("a", {"a": ["b"], "b": ["done"]}))
+
+    @flow.stage("a")
+    async def a(run: ulak.Run[int]) -> Any:
+        odd = [ulak.Hold(404, "x"), ulak.Goto("b", after="5"), ulak.RetryLater(None)]  # type: ignore[arg-type]
+        return odd[run.payload] if run.payload < len(odd) else None
+
+    @flow.stage("b")
+    async def b(run: ulak.Run[int]) -> None: ...
+
+    with engine_on(store_of(jobs_url), flow) as engine:
+        jobs = [engine.submit(flow, n) for n in range(4)]
+        with engine.working(settings(loop=1)) as worker:
+            states = [engine.wait(j.id, until="held", timeout=SOON).state for j in jobs]
+            assert states == ["held", "held", "held", "done"]
+        assert worker.running == 0
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-78")
+def test_a_wrong_outcome_of_a_child_is_a_hold_too(tmp_path: Any) -> None:
+    with engine_on(store_of(f"sqlite:///{tmp_path}/jobs.db"), isolated.odd) as engine:
+        job = engine.submit(isolated.odd)
+        with engine.working(settings()):
+            held = engine.wait(job.id, until="held", timeout=SOON)
+    assert (held.state, held.code) == ("held", "bad-outcome")
+
+
+@pytest.mark.shows("E-78")
+@pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
+def test_a_number_is_seconds_and_retry_later_may_be_raised(is_async: bool) -> None:
+    def busy(_: str) -> Any:
+        raise ulak.RetryLater(90, why="the bank is closed")
+
+    flow = answering(busy, is_async=is_async)
+    flow.permanent = (Exception,)
+    with Harness(flow) as harness:
+        job = harness.run(flow, "x")
+        now = harness.job(job.id)
+        assert (now.state, now.attempt, now.code) == ("a", 0, None), "no attempt is spent"
+        why = harness.why(job.id)
+        assert why.code == "delayed"
+        assert "the bank is closed" in why.sentence
+        assert why.facts["message"] == "the bank is closed"
+        harness.advance(seconds=89)
+        assert harness.job(job.id).state == "a"
+        harness.advance(seconds=1)
+        assert harness.job(job.id).state == "c"
+
+
+@pytest.mark.shows("E-78")
+def test_why_tells_the_reason_of_a_failure_that_is_tried_again() -> None:
+    def fail(_: str) -> Any:
+        raise ConnectionError("no route")
+
+    flow = answering(fail)
+    flow.retry = ulak.Backoff(delays=[60])
+    with Harness(flow) as harness:
+        job = harness.run(flow, "x")
+        assert "after attempt 1 failed: ConnectionError: no route" in harness.why(job.id).sentence
+        fresh = harness.submit(flow, "x", after=3600)
+        assert harness.why(fresh.id).facts["message"] is None
+
+
+NO_DURATION: list[Any] = [
+    "5", True, float("nan"), float("inf"), float("-inf"), -1, -HOUR, [5], 1e300, 10**400, b"5",
+    timedelta.max,
+]  # fmt: skip
+
+
+@pytest.mark.shows("E-78")
+@pytest.mark.parametrize("option", ["after", "expires"])
+def test_a_submit_refuses_what_is_no_duration(option: str) -> None:
+    flow = answering(str)
+    with Harness(flow) as harness:
+        for value in NO_DURATION:
+            with pytest.raises(ulak.BadInput, match=f"{option}="):
+                harness.submit(flow, "x", **{option: value})
+        assert harness.engine.jobs() == []
+
+
+@pytest.mark.shows("E-78")
+def test_a_submit_takes_seconds() -> None:
+    flow = answering(str)
+    with Harness(flow) as harness:
+        job = harness.submit(flow, "x", after=60, expires=3600.5)
+        row = harness.engine.store.find_job(bytes.fromhex(job.id.replace("-", "")))
+        assert row is not None
+        assert row.expires_at is not None
+        assert row.not_before - row.created_at == 60_000_000
+        assert row.expires_at - row.created_at == 3_600_500_000
+
+
+@pytest.mark.shows("E-78")
+def test_every_call_refuses_what_is_no_duration() -> None:
+    with ulak.connect("memory://") as engine:
+
+        @engine.job
+        def work() -> None: ...
+
+        job = engine.submit(work)
+        calls: list[Callable[[Any], object]] = [
+            lambda value: ulak.WorkerSettings(lease=value),
+            lambda value: ulak.WorkerSettings(drain=value),
+            lambda value: ulak.connect("memory://", submit_timeout=value),
+            lambda value: engine.wait(job.id, timeout=value),
+            lambda value: asyncio.run(engine.aio.wait(job.id, timeout=value)),
+            lambda value: engine.take(job.id, lease=value),
+            lambda value: engine.pause(flow="work", actor="ada", until=value),
+            lambda value: engine.apart("work", lease=value),
+            lambda value: engine.schedule("s", work, every=60, expires=value),
+        ]
+        for value in NO_DURATION:
+            for call in calls:
+                with pytest.raises(ulak.BadInput):
+                    call(value)
+            with pytest.raises(ulak.FlowError, match="every="):
+                engine.schedule("s", work, every=value)
+
+
+@pytest.mark.shows("E-78")
+def test_every_declaration_refuses_what_is_no_duration() -> None:
+    life = ulak.Lifecycle("a", {"a": ["b"], "b": ["done"]})
+
+    def plain(run: ulak.Run[Any]) -> None: ...
+
+    def made(value: Any, where: str) -> ulak.Flow[Any]:
+        options: dict[str, Any] = {
+            "expires": {"expires": value},
+            "dedup": {"dedup": ulak.Dedup(keep=value)},
+            "retry": {"retry": ulak.Backoff(delays=[1, value])},
+            "undo retry": {"undo_retry": ulak.Backoff(first=value)},
+            "operator retry": {"operator_retry": ulak.Backoff(longest=value)},
+        }.get(where, {})
+        of_stage: dict[str, Any] = {
+            "timeout": {"timeout": value},
+            "stage retry": {"retry": ulak.Backoff(longest=value)},
+            "rate": {"rate": ulak.Rate(1, per=value)},
+        }.get(where, {})
+        flow: ulak.Flow[Any] = ulak.Flow("f", life, **options)
+        flow.stage("a", **of_stage)(plain)
+        if where == "gate":
+            flow.gate("b", choices={"yes": "done"}, deadline=value, on_expiry="failed")
+        elif where == "wait":
+            flow.wait("b", after=value, to="done")
+        else:
+            flow.stage("b")(plain)
+        return flow
+
+    places = ("expires", "dedup", "retry", "undo retry", "operator retry", "timeout",
+              "stage retry", "rate", "gate", "wait")  # fmt: skip
+    for where in places:
+        assert made(90, where).table is not None
+        assert made(90.5, where).table is not None
+        for value in NO_DURATION:
+            with pytest.raises(ulak.FlowError, match=r"^f: "):
+                _ = made(value, where).table
