@@ -5,6 +5,7 @@
         psycopg.connect(pooler.url())            # the same through a pool of transactions
         postgres.kill()                          # every process of it, as a power cut would
         postgres.start()                         # on the same data, at the same port
+        with postgres.frozen(): ...              # it stands still, and its kernel does not
 
 A server lives in a temporary directory and listens at a free port of 127.0.0.1. The program that
 started it may itself be killed: neither the server nor its directory outlives it (`keeper`). It
@@ -25,7 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -166,6 +168,26 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop every process of it for as long as the block lasts.
+
+        Nobody is answered, though the kernel accepts connections and acknowledges what is sent.
+        """
+        with self._turn:
+            stopped = [self.pid]
+            try:
+                # First the one that starts the others, so that none is born unseen.
+                _stop(self.pid)
+                for child in _children(self.pid):
+                    stopped.append(child)
+                    _stop(child)
+                yield
+            finally:
+                for pid in reversed(stopped):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
 
     @property
     def pid(self) -> int:
@@ -375,6 +397,33 @@ class Pooler(Server):
 
     def _answers(self, logged: str) -> bool:
         return "process up: PgBouncer" in logged
+
+
+def _stop(pid: int) -> None:
+    """Stop a process and return when it stands, or has gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    give_up = time.monotonic() + STOP_WITHIN_S
+    while (found := _stat(pid)) is not None and found[0] not in "TZX":
+        if time.monotonic() > give_up:
+            raise ServerFailed(f"process {pid} did not stop within {STOP_WITHIN_S:.0f} s")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _children(parent: int) -> list[int]:
+    """Return the processes that a process has started and that have not ended."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [pid for pid in pids if (found := _stat(pid)) is not None and found[1] == parent]
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """Return the state and the parent of a process, as Linux tells them; None when it has gone."""
+    try:
+        # The name, in parentheses, may hold anything.
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return state, int(parent)
 
 
 def find_program(name: str) -> Path:

@@ -263,3 +263,14 @@ def test_a_server_does_not_outlive_its_keeper() -> None:
         with pytest.raises(ServerFailed, match="keeper of pgbouncer has died"):
             pooler.stop()
     assert not directory.exists()
+
+
+def test_a_frozen_server_stands_still_with_every_process_and_goes_on(own: Postgres) -> None:
+    with psycopg.connect(own.url(), autocommit=True) as db:
+        with own.frozen():
+            states = {pid: servers._stat(pid) for pid in (own.pid, *servers._children(own.pid))}
+            assert len(states) > 5, "the postmaster, its helpers and a session"
+            assert {found and found[0] for found in states.values()} == {"T"}
+        assert db.execute("SELECT 1").fetchone() == (1,)
+        with psycopg.connect(own.url()) as another:
+            assert another.execute("SELECT 1").fetchone() == (1,)

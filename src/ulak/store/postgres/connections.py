@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from ulak.clock import Clock, Instant
 from ulak.core.job import Event
 from ulak.errors import Contended, Refused, StoreError
 from ulak.store import faults
-from ulak.store.postgres import proofs, values
+from ulak.store.postgres import proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
-from ulak.store.postgres.pipeline import LateRows, Pipeline
+from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
+from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
 from ulak.store.postgres.values import Numbers, Row, Texts
+from ulak.store.waiting import StoreAway, WouldWait, get_deadline
 
 if TYPE_CHECKING:
     from ulak.store.postgres.listener import Listener
@@ -49,12 +52,12 @@ WARY_FOR_S = 3.0
 # After a failed attempt to connect, nobody tries again before a part of this has passed, drawn at
 # random: a hundred workers must not knock at once when a server comes back.
 LONGEST_PAUSE_S = 0.2
-CONNECT_TIMEOUT_S = 10
 
 # A process that stands still in the middle of a transaction (a debugger, a paused machine) holds
 # rows that others wait for, renewals too. Ours wait for nothing in between but each other.
 MOST_IDLE_MS = 5000
 IDLE = "idle_in_transaction_session_timeout"
+LOCK = "lock_timeout"
 
 PREPARE_AFTER = 5
 """How often psycopg runs a statement of the program before it prepares it: its own default."""
@@ -81,9 +84,10 @@ IN_ORDER = {
 }
 
 
-def settings(values: Mapping[str, object]) -> str:
-    """Write the expressions that set these for the rest of a transaction."""
-    return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in values.items())
+def settings(values: Mapping[str, object], *, whole_session: bool = False) -> str:
+    """Write the expressions that set these for the rest of a transaction, or of a session."""
+    local = "false" if whole_session else "true"
+    return ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
 
 
 APPEND_DELTAS = """
@@ -106,7 +110,7 @@ class Session:
 
     def __init__(
         self,
-        connection: psycopg.Connection[Row],
+        connection: TimedConnection,
         *,
         prepare: bool,
         cursor: psycopg.Cursor[Row] | None = None,
@@ -220,6 +224,9 @@ class Connections:
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
+        self._probing = threading.Lock()
+        self._probed = (0.0, True)
+        """Until when the last probe speaks for all, and whether the server has answered it."""
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit that may have made a job due."""
@@ -256,14 +263,15 @@ class Connections:
         faults.point(points.before)
         chosen: dict[str, object] = dict(IN_ORDER) if in_order else {}
         if not self._prepare:
-            chosen[IDLE] = MOST_IDLE_MS
+            chosen |= {IDLE: MOST_IDLE_MS, LOCK: timeouts.LOCK_TIMEOUT_MS}
         if patience_ms is not None:
             if time.monotonic() < self._wary_until:
                 patience_ms = WARY_PATIENCE_MS
-            chosen["lock_timeout"] = patience_ms
+            chosen[LOCK] = patience_ms
         for tries in range(1, MOST_TRIES + 1):
             try:
                 with self._session(urgent=urgent) as db:
+                    db.connection.give_up_at = _earliest_of_both()
                     transaction, answer = self._transact(db, work, chosen, points.inside)
                 break
             except _IN_THE_WAY as error:
@@ -318,6 +326,7 @@ class Connections:
         """
         try:
             with self._session() as db:
+                db.connection.give_up_at = get_deadline()
                 return work(db)
         except FOREIGN as error:
             raise translated(error) from error
@@ -339,10 +348,15 @@ class Connections:
 
     def _take(self, urgent: bool) -> Session:
         with self._changed:
+            is_timed = get_deadline() is not None
             while not urgent and self._free <= 0 and not self._closed:
+                if is_timed:
+                    raise WouldWait("every connection of this process is in use")
                 self._changed.wait()
             if self._closed:
                 raise StoreError("this store is closed")
+            if is_timed and not self._idle:
+                raise WouldWait("a connection must be opened first")
             if not urgent:
                 self._free -= 1
             session = self._idle.pop() if self._idle else None
@@ -371,41 +385,70 @@ class Connections:
         for other in lost:
             other.connection.close()
 
-    def connect(self) -> psycopg.Connection[Row]:
+    def connect(self) -> TimedConnection:
         """Open a connection that leaves transactions to us and knows our values.
 
         Raises:
             StoreError: the server does not answer, or it is too early to ask again.
         """
-        connection = self.connect_plainly()
+        own = {IDLE: MOST_IDLE_MS, LOCK: timeouts.LOCK_TIMEOUT_MS}
+        connection = self._connect(timeouts.SERVER | own)
         if self._prepare:
             connection.prepare_threshold = 0
             connection.prepared_max = MOST_PREPARED
-            # Behind a pooler it is said in each transaction: the session is another's next.
-            connection.execute(f"SET {IDLE} = {MOST_IDLE_MS}")
         values.teach(connection.adapters)
         return connection
 
-    def connect_plainly(self) -> psycopg.Connection[Row]:
+    def connect_plainly(self) -> TimedConnection:
         """Open a connection that leaves transactions to us and is otherwise psycopg's own.
 
         Raises:
             StoreError: the server does not answer, or it is too early to ask again.
         """
+        return self._connect(timeouts.SERVER)
+
+    def _connect(self, session: Mapping[str, object]) -> TimedConnection:
         if time.monotonic() < self._not_before:
-            raise StoreError("PostgreSQL does not answer; the next attempt follows shortly")
+            raise StoreAway("PostgreSQL does not answer; the next attempt follows shortly")
         try:
-            connection = psycopg.connect(
-                self._conninfo,
-                autocommit=True,
-                prepare_threshold=PREPARE_AFTER if self._prepare else None,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="ulak",
-            )
+            connection = self._open()
         except psycopg.Error as error:
             self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
-            raise StoreError(f"PostgreSQL cannot be reached: {_said(error)}") from error
+            said = f"PostgreSQL cannot be reached: {_said(error)}"
+            raise (StoreError(said) if _is_refusal(error) else StoreAway(said)) from error
+        connection.probe = self._is_there
+        if self._prepare:
+            # Behind a pooler nothing is: the session is another's next.
+            connection.execute(f"SELECT {settings(session, whole_session=True)}", prepare=False)
         return connection
+
+    def _open(self) -> TimedConnection:
+        return TimedConnection.connect(
+            make_conninfo("", **timeouts.CLIENT | conninfo_to_dict(self._conninfo)),
+            autocommit=True,
+            prepare_threshold=PREPARE_AFTER if self._prepare else None,
+            application_name="ulak",
+        )
+
+    def _is_there(self) -> bool:
+        """Ask on a connection of its own whether the server answers; for all who wait, once."""
+        with self._probing:
+            holds_until, is_there = self._probed
+            if time.monotonic() >= holds_until:
+                is_there = self._has_answered()
+                self._probed = (time.monotonic() + timeouts.PROBE_HOLDS_S, is_there)
+            return is_there
+
+    def _has_answered(self) -> bool:
+        try:
+            with self._open() as connection:
+                connection.give_up_at = time.monotonic() + timeouts.CONNECT_TIMEOUT_S
+                connection.execute("SELECT 1", prepare=False)
+        except (NoAnswer, errors.ConnectionTimeout):
+            return False
+        except psycopg.Error:
+            return True  # a refusal is an answer; a host that is gone is found out by the kernel
+        return True
 
     def close(self) -> None:
         """Close what is idle now and what is in use when it comes back."""
@@ -426,9 +469,16 @@ def is_rolled_back(session: Session) -> bool:
         return True
     try:
         # Not by psycopg, which would deallocate what is prepared, also what the pipeline has.
-        return connection.pgconn.exec_(b"ROLLBACK").status == ExecStatus.COMMAND_OK
+        return exchange(connection, b"ROLLBACK").status == ExecStatus.COMMAND_OK
     except psycopg.Error:
         return False
+
+
+def _earliest_of_both() -> float:
+    """Return when a transaction of the store must have its answer: its own end, or its caller's."""
+    longest = time.monotonic() + timeouts.LONGEST_TRANSACTION_S
+    deadline = get_deadline()
+    return longest if deadline is None else min(longest, deadline)
 
 
 # The last is a statement that was prepared and is no more: it is sent in full the next time.
@@ -458,7 +508,37 @@ def translated(error: Exception) -> StoreError:
             f"PostgreSQL does not let this role do it: {_said(error)}; grant it the right, or "
             "connect as the role that the schema ulak belongs to"
         )
+    if _is_loss(error):
+        return StoreAway(f"PostgreSQL could not do it: {_said(error)}")
     return StoreError(f"PostgreSQL could not do it: {_said(error)}")
+
+
+def _is_loss(error: psycopg.Error) -> bool:
+    """Tell whether the connection was lost, or the server is about to stop or start."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate.startswith(("08", "57P0"))
+
+
+# libpq gives no code for what a server says before it lets anybody in.
+_REFUSALS = (
+    "authentication failed",
+    "certificate",
+    "does not exist",
+    "does not support SSL",
+    "invalid",
+    "is not permitted to log in",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "permission denied",
+)
+
+
+def _is_refusal(error: psycopg.Error) -> bool:
+    """Tell whether the server was reached and will not have us, so that waiting helps nobody."""
+    return isinstance(error, psycopg.ProgrammingError) or any(
+        text in str(error) for text in _REFUSALS
+    )
 
 
 def _said(error: BaseException) -> str:

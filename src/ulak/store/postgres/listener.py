@@ -24,7 +24,8 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from ulak.errors import StoreError
-from ulak.store.postgres.values import Row
+from ulak.store.postgres.pipeline import exchange
+from ulak.store.postgres.timeouts import TimedConnection
 
 if TYPE_CHECKING:
     from ulak.store.postgres.connections import Connections
@@ -150,24 +151,24 @@ class Listener:
                 select.select([self._read_end], [], [], pause)
                 self._drain_pipe()
 
-    def _listen(self, connection: psycopg.Connection[Row]) -> None:
+    def _listen(self, connection: TimedConnection) -> None:
         # By libpq itself: psycopg's ways to send and to hear took a tenth of a busy submitter.
         line = connection.pgconn
         # A ring is a transaction too, and nobody should wait until it has survived a power cut.
-        _say(line, "SET synchronous_commit = off")
-        _say(line, f"LISTEN {CHANNEL}")
+        _say(connection, "SET synchronous_commit = off")
+        _say(connection, f"LISTEN {CHANNEL}")
         self._has_begun.set()
         self._next_test = 0.0
         while not self._stopping:
             now = time.monotonic()
-            self._test_it(line, now)
+            self._test_it(connection, now)
             # Also before waiting: what came with the answer to a statement is not on the wire.
             self._hear(line)
             wait = max(0.0, min(self._next_test - now, 1.0))
             if self._asked_to_ring:
                 if self._may_ring(now):
                     self._asked_to_ring = False
-                    _say(line, self._ring)
+                    _say(connection, self._ring)
                     continue
                 wait = max(0.0, self._last_rung + QUIET_S - now)
             readable, _, _ = select.select([line.socket, self._read_end], [], [], wait)
@@ -188,7 +189,7 @@ class Listener:
                 self.is_well = True
                 self._tested.set()
 
-    def _test_it(self, line: PGconn, now: float) -> None:
+    def _test_it(self, connection: TimedConnection, now: float) -> None:
         """Ring for ourselves now and then: a ring that does not arrive is a ring nobody hears."""
         if self._test_sent_at is not None and now - self._test_sent_at > TEST_PATIENCE_S:
             self._test_sent_at = None
@@ -196,9 +197,9 @@ class Listener:
         if now >= self._next_test:
             self._test_sent_at = now
             self._next_test = now + TEST_EVERY_S
-            _say(line, self._test)
+            _say(connection, self._test)
 
-    def _look(self, connection: psycopg.Connection[Row]) -> None:
+    def _look(self, connection: TimedConnection) -> None:
         while not self._stopping:
             found = connection.execute(LAST_TRANSACTION, prepare=False).fetchone()
             last = "" if found is None else str(found[0])
@@ -220,7 +221,7 @@ class Listener:
                 pass
 
 
-def _say(line: PGconn, statement: str) -> None:
-    result = line.exec_(statement.encode())
+def _say(connection: TimedConnection, statement: str) -> None:
+    result = exchange(connection, statement.encode())
     if result.status != ExecStatus.COMMAND_OK:
         raise psycopg.OperationalError(result.get_error_message())

@@ -27,6 +27,8 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
+from ulak.store.postgres import timeouts
+from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
 from ulak.store.postgres.values import Row
 
 T = TypeVar("T")
@@ -77,9 +79,7 @@ class Pipeline:
         "_transformer", "is_open",
     )  # fmt: skip
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], *, prepare: bool, values: AdaptContext
-    ) -> None:
+    def __init__(self, connection: TimedConnection, *, prepare: bool, values: AdaptContext) -> None:
         """Write and read values as `values` does: the connection, or a cursor of it."""
         self._connection = connection
         self._prepare = prepare
@@ -138,7 +138,7 @@ class Pipeline:
         self._awaited.append(None)
         awaited, self._awaited = self._awaited, []
         try:
-            results = await _on_loop(_results(pgconn, len(awaited)), pgconn.socket)
+            results = await _on_loop(_results(pgconn, len(awaited)), self._connection)
         except BaseException:
             # Interrupted in the middle of the answers: nobody can tell the next ones from them.
             self._connection.close()
@@ -285,13 +285,44 @@ def _results(pgconn: PGconn, number: int) -> PQGen[list[PGresult]]:
     return results
 
 
-async def _on_loop(answers: PQGen[T], socket: int) -> T:
-    """Run a generator that waits for a socket; others have the loop meanwhile."""
+def exchange(connection: TimedConnection, statement: bytes) -> PGresult:
+    """Send a statement outside a pipeline and wait for its result, as libpq's own call does.
+
+    Raises:
+        psycopg.Error: the server has not answered in time, or it is gone.
+    """
+    connection.pgconn.send_query(statement)
+    return connection.wait(_last_result(connection.pgconn))
+
+
+def _last_result(pgconn: PGconn) -> PQGen[PGresult]:
+    """Read to the end of an answer. psycopg's own would take the notifications with it."""
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
+    result = None
+    while True:
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        following = pgconn.get_result()
+        if following is None:
+            break
+        result = following
+    if result is None:
+        raise psycopg.OperationalError("the connection is lost")
+    return result
+
+
+async def _on_loop(answers: PQGen[T], connection: TimedConnection) -> T:
+    """Run a generator that waits for a connection; others have the loop meanwhile."""
     loop = asyncio.get_running_loop()
+    socket = connection.pgconn.socket
     try:
         wanted = next(answers)
         while True:
             ready: asyncio.Future[Ready] = loop.create_future()
+            probe = loop.call_later(timeouts.PROBE_AFTER_S, _is_ready, ready, Ready.NONE)
             if wanted & Wait.R:
                 loop.add_reader(socket, _is_ready, ready, Ready.R)
             if wanted & Wait.W:
@@ -299,10 +330,13 @@ async def _on_loop(answers: PQGen[T], socket: int) -> T:
             try:
                 state = await ready
             finally:
+                probe.cancel()
                 if wanted & Wait.R:
                     loop.remove_reader(socket)
                 if wanted & Wait.W:
                     loop.remove_writer(socket)
+            if state == Ready.NONE and await asyncio.to_thread(connection.has_lost_its_server):
+                raise NoAnswer("the server does not answer")
             wanted = answers.send(state)
     except StopIteration as end:
         answer: T = end.value

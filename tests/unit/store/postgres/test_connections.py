@@ -10,6 +10,7 @@ from ulak.clock import ManualClock
 from ulak.errors import Contended, Refused, StoreError
 from ulak.store.postgres import connections
 from ulak.store.postgres.connections import Connections, Session, Transaction
+from ulak.store.waiting import StoreAway
 
 PID = "SELECT pg_backend_pid()"
 
@@ -80,7 +81,7 @@ def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> Non
         ("SELECT %s", (2**70,), Refused),
         ("INSERT INTO ulak.retired_months VALUES (NULL)", None, Refused),
         ("SELECT nonsense", None, StoreError),
-        ("SELECT pg_terminate_backend(pg_backend_pid())", None, StoreError),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", None, StoreAway),
     ],
 )
 def test_an_error_says_whether_the_data_or_the_database_is_at_fault(

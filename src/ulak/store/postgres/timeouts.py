@@ -1,0 +1,106 @@
+"""How long a connection waits: for the server to be reached, to answer, and to notice our end.
+
+A server that vanishes without a word (a dead host, a cut cable) is found out by the kernel: by
+keepalives while nothing is on its way, by the user timeout while something is. A server that is
+stopped is not, since its kernel goes on acknowledging. So a client that has waited for a while
+asks over a second connection whether the server answers anybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.waiting import Ready
+
+from ulak.store.postgres.values import Row
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5
+
+# Twice the pause of a busy server's worst moments; a probe is one connection of the process.
+PROBE_AFTER_S = 3.0
+# A probe speaks for every connection of the process that waits just then.
+PROBE_HOLDS_S = 1.0
+
+# Even of a server that answers others. A transaction of the store works on a batch, and takes
+# milliseconds; what a program asks, and what reads or migrates a whole table, may take hours.
+LONGEST_TRANSACTION_S = 60.0
+
+# How long a transaction waits for what another holds, if it has no patience of its own. The
+# server goes on waiting when its client has given up, so it must be told.
+LOCK_TIMEOUT_MS = 5000
+
+_IDLE_S, _INTERVAL_S, _COUNT = 5, 2, 3
+_USER_TIMEOUT_MS = (_IDLE_S + _INTERVAL_S * _COUNT) * 1000
+
+CLIENT = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "keepalives": 1,
+    "keepalives_idle": _IDLE_S,
+    "keepalives_interval": _INTERVAL_S,
+    "keepalives_count": _COUNT,
+    "tcp_user_timeout": _USER_TIMEOUT_MS,
+}
+"""Parameters of libpq; those of the URL go before. A unix socket has no use for them."""
+
+SERVER = {
+    "tcp_keepalives_idle": _IDLE_S,
+    "tcp_keepalives_interval": _INTERVAL_S,
+    "tcp_keepalives_count": _COUNT,
+    "tcp_user_timeout": _USER_TIMEOUT_MS,
+}
+"""Settings of a session: the server gives up a client that has vanished, with all that it holds."""
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server has not answered in time. The connection is closed: an answer may still come."""
+
+
+class TimedConnection(psycopg.Connection[Row]):
+    """A connection on which no wait for an answer is for ever."""
+
+    probe: Callable[[], bool] | None = None
+    """Tells whether the server answers anybody; without it, only the deadline counts."""
+    give_up_at: float | None = None
+    """When no answer counts any more, by the monotonic clock."""
+
+    def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
+        """Wait as psycopg does, which wakes ten times a second, but not for ever.
+
+        Raises:
+            NoAnswer: the deadline has passed, or the server answers nobody.
+        """
+        try:
+            return super().wait(self._timed(gen), *arguments, **options)
+        except NoAnswer:
+            self.close()
+            raise
+
+    def has_lost_its_server(self) -> bool:
+        """Ask whether the server answers anybody; this takes as long as a connection may take."""
+        return self.probe is not None and not self.probe()
+
+    def _timed(self, gen: PQGen[T]) -> PQGen[T]:
+        began = time.monotonic()
+        probe_at = began + PROBE_AFTER_S
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready == Ready.NONE:
+                    now = time.monotonic()
+                    if self.give_up_at is not None and now >= self.give_up_at:
+                        raise NoAnswer(f"no answer within {now - began:.1f} s")
+                    if now >= probe_at:
+                        if self.has_lost_its_server():
+                            raise NoAnswer("the server does not answer")
+                        probe_at = time.monotonic() + PROBE_AFTER_S
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
