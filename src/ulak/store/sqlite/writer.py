@@ -81,17 +81,12 @@ class Writer:
         self._rings: list[Callable[[], None]] = []
         self._closed = False
         self._writes = 0
-        try:
-            self._lock_file = LockFile(path.with_name(path.name + ".lock"))
-        except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        self._lock_file = LockFile(path.with_name(path.name + ".lock"))
         self._lock_file.acquire()
         try:
             self.db = _connect_writer(path, synchronous)
-        except BaseException:
-            self._lock_file.close()
-            raise
-        self._lock_file.release()
+        finally:
+            self._lock_file.release()
         page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
         self.wal = Wal(path.with_name(path.name + "-wal"), page_size, checkpoint_bytes)
         self._data_version = self._read_data_version()
@@ -245,7 +240,6 @@ class Writer:
                 self.db.close()
             finally:
                 self._lock_file.release()
-            self._lock_file.close()
         finally:
             self._turns.release()
 
