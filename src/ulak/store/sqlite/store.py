@@ -502,7 +502,7 @@ class SqliteStore:
         return self._read(reads.counts)
 
     def workers(self) -> list[WorkerRow]:
-        return self._read(reads.workers)
+        return self._read(lambda db: reads.workers(db, self.clock))
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         return self._read(lambda db: reads.requests(db, job_id))

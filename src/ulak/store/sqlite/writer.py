@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from ulak.clock import Clock, Instant
+from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
 from ulak.errors import Refused, StoreError
 from ulak.store import faults
@@ -44,14 +44,19 @@ LOOK_AT_WAL_EVERY = 8
 class Transaction:
     """What one write sees and leaves: the connection, the time, what it counted and proves."""
 
-    __slots__ = ("counts", "db", "links", "made_due", "now")
+    __slots__ = ("_clock", "counts", "db", "links", "made_due", "now")
 
-    def __init__(self, db: sqlite3.Connection, now: Instant) -> None:
+    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self.db = db
-        self.now = now
+        self.now: Instant = clock.now()
+        self._clock = clock
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
         self.made_due = False
+
+    def uptime(self) -> Uptime:
+        """Return how long the machine has been running: leases end by it."""
+        return self._clock.uptime()
 
     def count(self, key: CountKey, jobs: int) -> None:
         """Add to the number of jobs that stand in a state."""
@@ -166,7 +171,7 @@ class Writer:
         db = self.db
         db.execute("BEGIN IMMEDIATE")
         try:
-            transaction = Transaction(db, self._clock.now())
+            transaction = Transaction(db, self._clock)
             answer = work(transaction)
             for key, jobs in transaction.counts.items():
                 if jobs:
