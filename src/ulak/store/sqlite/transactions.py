@@ -83,6 +83,7 @@ class LentTurns:
                 elif not writer.try_hold():
                     raise Contended("others are writing", holder=SOMEBODY)
                 try:
+                    writer.check_files()
                     db = self._connection()
                     # Who writes without the lock file, with a connection of the program's own, is
                     # waited for no longer than the others.
@@ -105,8 +106,9 @@ class LentTurns:
                 raise translated(error) from error
             raise
         return SqliteTransaction(
-            db, self._clock, partial(self._end, writer), tell, self._ending, self._say
-        )
+            db, self._clock, partial(self._end, writer), tell, self._ending, self._say,
+            writer.check_files,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Give the connection back, once nobody has it."""
@@ -184,6 +186,7 @@ class SqliteTransaction:
         tell: Callable[[], None],
         ending: Callable[[bool], None],
         say: Callable[[bytes], None],
+        check_files: Callable[[], None],
     ) -> None:
         self._db = db
         self._clock = clock
@@ -191,6 +194,7 @@ class SqliteTransaction:
         self._tell = tell
         self._ending = ending
         self._say = say
+        self._check_files = check_files
         self._is_lent = False
         self._was_lent = False
         self._is_over = False
@@ -225,6 +229,7 @@ class SqliteTransaction:
             faults.point(points.inside)
             self._ending(True)
             self._db.execute(COMMIT)
+            self._check_files()
         except sqlite3.IntegrityError:
             raise  # a row of theirs, by a constraint that is checked only now
         except sqlite3.Error as error:
@@ -256,6 +261,7 @@ class SqliteTransaction:
             faults.point(points.inside)
             self._ending(True)
             self._db.execute(COMMIT)
+            self._check_files()
             faults.point(points.after)
             self._db.execute(BEGIN)
             self._ending(False)

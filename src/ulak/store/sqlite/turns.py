@@ -69,6 +69,7 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._database = path.with_suffix("")
+        self._name = os.fsencode(path)
         self._fd: int | None = None
         os.close(self._open())
 
@@ -118,6 +119,6 @@ class LockFile:
 
     def _open(self) -> int:
         try:
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"{self._database} cannot be opened: {error.strerror}") from error
