@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from ulak.errors import BadInput
 
@@ -26,11 +28,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class Uptime(NamedTuple):
+    """How long a machine has been running: nobody can set it, unlike the time of day."""
+
+    boot: str
+    """Which start of the machine it is counted from; empty where the machine does not tell."""
+    us: int
+    """Microseconds since then, those in which the machine slept too."""
+
+
 class Clock(Protocol):
     """Tells the time that decides. A store owns one; nobody else asks the machine."""
 
     def now(self) -> Instant:
         """Answer the present instant."""
+
+    def uptime(self) -> Uptime:
+        """Return how long the machine has been running, to compare with others of that machine."""
 
 
 class SystemClock:
@@ -39,20 +53,47 @@ class SystemClock:
     def now(self) -> Instant:
         return time.time_ns() // 1000
 
+    def uptime(self) -> Uptime:
+        boot = _read_boot_id()
+        # The time of day stands in where a machine has no such clock, as on macOS.
+        return Uptime(boot, time.clock_gettime_ns(_BOOTTIME) // 1000 if boot else self.now())
+
 
 class ManualClock:
     """A clock that stands still until it is turned."""
 
-    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self._now = to_instant(start)
+    def __init__(
+        self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, boot: str = "manual"
+    ) -> None:
+        self._now = self._uptime_us = to_instant(start)
+        self._boot = boot
 
     def now(self) -> Instant:
         return self._now
 
+    def uptime(self) -> Uptime:
+        return Uptime(self._boot, self._uptime_us)
+
     def advance(self, by: timedelta) -> Instant:
-        """Turn the clock forward and answer the new instant."""
+        """Let time pass and answer the new instant."""
+        self._uptime_us += micros(by)
+        return self.step(by)
+
+    def step(self, by: timedelta) -> Instant:
+        """Set the time of day without any time passing; return the new instant."""
         self._now += micros(by)
         return self._now
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", 0)
+
+
+@cache
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() if _BOOTTIME else ""
+    except OSError:
+        return ""
 
 
 def micros(span: Duration) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 from ulak.clock import Clock, Duration
 from ulak.core.flow import Flow
@@ -106,14 +106,15 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
     Raises:
         BadInput: the URL names no store that ulak knows.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
+    scheme, _, rest = url.partition(":")
+    scheme = scheme.lower()
+    if scheme == "memory" and rest == "//":
         from ulak.store.memory import MemoryStore
 
         return MemoryStore(clock)
-    if parts.scheme == "sqlite":
-        return _sqlite(url, parts.path, parts.netloc, dict(parse_qsl(parts.query)), clock)
-    if parts.scheme in ("postgresql", "postgres"):
+    if scheme == "sqlite":
+        return _sqlite(url, rest, clock)
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         return _postgres(url, clock)
     raise BadInput(f"{without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
 
@@ -189,13 +190,21 @@ def with_secret(settings: Settings) -> Settings:
     return settings.override("the data folder", secret=kept_secret(settings.data))
 
 
-def _sqlite(url: str, path: str, host: str, options: dict[str, str], clock: Clock | None) -> Store:
+def _sqlite(url: str, rest: str, clock: Clock | None) -> Store:
     from ulak.store.sqlite import SqliteStore
 
     # sqlite:///app.db is relative, sqlite:////var/app.db absolute, as SQLAlchemy has it.
-    name = unquote(path[1:])
-    if host or not name:
-        raise BadInput(f"{url!r} names no file; write {SCHEMES[0]} or {SCHEMES[1]}")
+    path, _, query = rest.partition("?")
+    name = unquote(path.removeprefix("///"))
+    if not path.startswith("///") or not name or "#" in rest or "\0" in name:
+        meant = quote(unquote(path).lstrip("/").replace("\0", "")) or "file.db"
+        raise BadInput(
+            f"{url!r} names no file; write sqlite:///{meant}, or sqlite:////{meant} for a path "
+            "from the root"
+        )
+    if name == ":memory:":
+        raise BadInput(f"{url!r} is a database of one connection; write memory://")
+    options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "FULL").upper()
     if options or synchronous not in ("FULL", "NORMAL"):
         raise BadInput(f"{url!r}: the only option is synchronous=FULL or synchronous=NORMAL")

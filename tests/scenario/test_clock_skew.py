@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak import Backoff, Engine, Flow, Lifecycle
-from ulak.clock import SECOND, Instant, SystemClock, micros, to_datetime
+from ulak.clock import SECOND, Instant, SystemClock, Uptime, micros, to_datetime
 from ulak.engine import ports
 from ulak.errors import InProgress
 from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
@@ -31,6 +31,9 @@ class SkewedClock:
 
     def now(self) -> Instant:
         return self._machine.now() + self._skew_us
+
+    def uptime(self) -> Uptime:
+        return self._machine.uptime()
 
 
 @pytest.mark.shows("E-49")

@@ -1,5 +1,6 @@
 """One URL chooses the store; what it says reaches the store as it was written."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,55 @@ def test_what_libpq_cannot_read_is_refused_at_once(url: str) -> None:
     with pytest.raises(ulak.BadInput, match="cannot be read") as refusal:
         store_of(url)
     assert "pa/ss" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("sqlite:app.db", "sqlite:///app.db"),
+        ("sqlite:app.db?synchronous=NORMAL", "sqlite:///app.db"),
+        ("sqlite:/app.db", "sqlite:///app.db"),
+        ("sqlite:/app.db", "sqlite:////app.db"),
+        ("sqlite://app.db", "sqlite:///app.db"),
+        ("sqlite://folder/app.db", "sqlite:///folder/app.db"),
+        ("SQLite:app.db", "sqlite:///app.db"),
+        ("sqlite:", "sqlite:///file.db"),
+        ("sqlite:///", "sqlite:///file.db"),
+        ("sqlite:///a#b.db", "sqlite:///a%23b.db"),
+        ("sqlite:///a%00b.db", "sqlite:///ab.db"),
+        ("sqlite:///:memory:", "memory://"),
+        ("memory:", "memory://"),
+        ("memory:app.db", "memory://"),
+        ("memory://app.db", "memory://"),
+        ("postgresql:jobs", "postgresql://user@host/database"),
+        ("postgres:/jobs", "postgresql://user@host/database"),
+        ("app.db", "sqlite:///file.db"),
+        ("", "sqlite:///file.db"),
+    ],
+)
+def test_a_url_that_would_open_something_else_is_refused_with_what_was_meant(
+    url: str, meant: str
+) -> None:
+    with pytest.raises(ulak.BadInput) as refusal:
+        store_of(url)
+    assert meant in re.split(r"[ ,;]+", str(refusal.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///app.db", "app.db"),
+        ("sqlite:////var/app.db", "/var/app.db"),
+        ("SQLITE:///app.db", "app.db"),
+        ("sqlite:///a%23b%3Fc.db?synchronous=normal", "a#b?c.db"),
+    ],
+)
+def test_a_file_has_the_name_that_the_url_says(url: str, path: str) -> None:
+    store = store_of(url)
+    assert isinstance(store, SqliteStore)
+    assert store.path == Path(path)
+
+
+def test_an_option_without_a_value_is_refused() -> None:
+    with pytest.raises(ulak.BadInput, match="the only option is synchronous"):
+        store_of("sqlite:///app.db?mode")

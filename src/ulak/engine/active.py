@@ -106,6 +106,7 @@ class ActiveRun:
         self.thread_lock = threading.Lock()
         self.started_at = now
         self.deadline = 0
+        """When its time is over, by `StoreTime.passed_us`."""
         self.kept_since = now
         self.kept_stages = 0
         self.stopping = False

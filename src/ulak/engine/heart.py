@@ -52,12 +52,12 @@ class Heart:
         if lease is not None:
             lease.tick()
             late = lease.is_late()
-        now = self._worker.now()
+        passed_us = self._worker.time.passed_us()
         for run in self._worker.runs():
             if late:
                 # Others may have taken the job by now, or nobody: the commit will tell.
                 run.stopping = True
-            if run.deadline <= now and run.noted is None and run.change is None:
+            if run.deadline <= passed_us and run.noted is None and run.change is None:
                 self._overrun(run)
 
     def _overrun(self, run: ActiveRun) -> None:

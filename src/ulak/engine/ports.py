@@ -96,3 +96,9 @@ class StoreTime:
             return self._manual.now()
         said, heard_at = self._heard
         return said + (time.monotonic_ns() - heard_at) // 1000
+
+    def passed_us(self) -> int:
+        """Return the time that has passed, from any beginning; setting a clock does not move it."""
+        if self._manual is not None:
+            return self._manual.uptime().us
+        return time.monotonic_ns() // 1000

@@ -44,7 +44,7 @@ class Stages:
 
     def start(self, run: ActiveRun) -> None:
         """Begin a run; a payload with a type is read first, so that no stage begins without it."""
-        run.deadline = run.started_at + run.timeout_us()
+        run.deadline = run.worker.time.passed_us() + run.timeout_us()
         try:
             function = run.function()
             if run.flow.payload is not None or run.flow.upgrade is not None:

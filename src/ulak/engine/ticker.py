@@ -23,6 +23,9 @@ MOST_DATES = 100
 # A schedule that another program has declared otherwise is left to it, unless that one is gone.
 # Longer than a busy worker needs, shorter than what makes a date a missed one. A guess.
 PATIENCE = 10 * SECOND
+# A clock that gains more than this on the machine's own between two passes was set. More than the
+# answer of a server is late by; less than the shortest time between two dates of most schedules.
+STEP = 1 * SECOND
 
 
 class Ticker:
@@ -34,6 +37,9 @@ class Ticker:
         self._ahead_us = ahead_us
         self.next_at: Instant | None = None
         """When there is something to do again, if that is soon."""
+        self._seen = (self._store.clock.now(), self._store.clock.uptime())
+        self._skipped = (0, 0)
+        """From when to when the clock was last set forward: nobody could see to those dates."""
 
     def tick(self) -> int:
         """See to every date that has come; answer how many schedules were moved."""
@@ -41,7 +47,7 @@ class Ticker:
         self.next_at = None
         if not declared:
             return 0
-        now = self._store.clock.now()
+        now = self._look_at_clock()
         ticks: list[Tick] = []
         for row in self._due(now):
             made = declared.get(row.name)
@@ -54,6 +60,16 @@ class Ticker:
             else:
                 ticks.append(self._tick_of(row, made, now))
         return sum(self._write(batch) for batch in _batches(ticks))
+
+    def _look_at_clock(self) -> Instant:
+        """Return the present instant, and see whether the clock was set since the last look."""
+        (was, before), clock = self._seen, self._store.clock
+        now, uptime = self._seen = clock.now(), clock.uptime()
+        step = (now - was) - (uptime.us - before.us)
+        if uptime.boot and uptime.boot == before.boot and step > STEP:
+            log.warning("the clock was set forward", extra={"seconds": step / SECOND})
+            self._skipped = (now - step, now)
+        return now
 
     def _due(self, now: Instant) -> Iterator[ScheduleRow]:
         """What is due now or before the next pass."""
@@ -73,7 +89,12 @@ class Ticker:
 
     def _tick_of(self, row: ScheduleRow, made: Declared, now: Instant) -> Tick:
         rule = Rule(row.rule, row.zone)
-        dates, following = dates_due(rule, row.catch_up, row.next_at, now, most=MOST_DATES)
+        catch_up, (start, end) = row.catch_up, self._skipped
+        # Of the dates that a clock was set over, one is run, whatever the schedule catches up on.
+        if catch_up == "all" and row.next_at <= end:
+            before = row.next_at <= start
+            catch_up, now = ("all", min(now, start)) if before else ("last", min(now, end))
+        dates, following = dates_due(rule, catch_up, row.next_at, now, most=MOST_DATES)
         self._come_back(following)
         payload = made.payload if dates else None
         jobs = [

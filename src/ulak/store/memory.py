@@ -200,7 +200,9 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def _give_back_lapsed(self, now: Instant) -> int:
         """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
-        for worker in [w for w in self._workers.values() if w.expires_at <= now]:
+        uptime_us = self.clock.uptime().us
+        lapsed = [id for id, ends_us in self._lease_ends.items() if ends_us <= uptime_us]
+        for worker in [self._workers[id] for id in lapsed]:
             for row in sorted(self._on_shelf("leased", worker.id)):
                 # The token moves, so that the vanished worker cannot write over its successor.
                 lost = row._replace(
@@ -213,7 +215,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 self._append_own(row.tenant, event)
                 if row.slot is not None:
                     self._free_slot(row.slot, row.id)
-            del self._workers[worker.id]
+            del self._workers[worker.id], self._lease_ends[worker.id]
         return self._pass_on_freed()
 
     def _take(self, request: ClaimRequest, paused: Paused, now: Instant) -> list[Claim]:
@@ -305,6 +307,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         with self._transaction() as now:
             served = " ".join(lanes)
             self._workers[worker] = WorkerRow(worker, now, now, now + lease_us, served, about)
+            self._lease_ends[worker] = self.clock.uptime().us + lease_us
             return now
 
     def renew(self, worker: str, *, lease_us: int) -> Renewal:
@@ -313,14 +316,17 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             if row is None:
                 return Renewal(False, now, [])
             self._workers[worker] = row._replace(renewed_at=now, expires_at=now + lease_us)
+            self._lease_ends[worker] = self.clock.uptime().us + lease_us
             return Renewal(True, now, self._requests_of_worker(worker))
 
     def unregister(self, worker: str) -> None:
         with self._transaction() as now:
             row = self._workers.pop(worker, None)
+            self._lease_ends.pop(worker, None)
             if row is not None and self._on_shelf("leased", worker):
                 # The row stays, lapsed, for the next claimer: there is one way of rescue only.
                 self._workers[worker] = row._replace(expires_at=now)
+                self._lease_ends[worker] = self.clock.uptime().us
                 self._made_due = True
 
     def leased(self, worker: str) -> list[JobRow]:

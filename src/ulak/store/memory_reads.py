@@ -129,7 +129,12 @@ class MemoryReads(MemoryTables):
 
     def workers(self) -> list[WorkerRow]:
         with self._lock:
-            return sorted(self._workers.values())
+            # As the time of day is now: it may have been set since the lease was renewed.
+            ahead_us = self.clock.now() - self.clock.uptime().us
+            return sorted(
+                row._replace(expires_at=self._lease_ends[id] + ahead_us)
+                for id, row in self._workers.items()
+            )
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         with self._lock:

@@ -56,6 +56,8 @@ class MemoryTables:
         self._freed: Counter[str] = Counter()
         """Slots that this batch has freed and not passed on yet, by limit."""
         self._workers: dict[str, WorkerRow] = {}
+        self._lease_ends: dict[str, int] = {}
+        """By the uptime of the machine: the time of day may be set."""
         self._messages: dict[tuple[bytes, int, int], OutboxRow] = {}
         self._proofs: defaultdict[str, list[ProofRow]] = defaultdict(list)
         self._proven: set[bytes] = set()

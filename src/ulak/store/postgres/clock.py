@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ulak.clock import Instant, SystemClock
+from ulak.clock import Instant, SystemClock, Uptime
 
 SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The server's own time, at the moment when it comes to this expression."""
@@ -28,3 +28,6 @@ class ServerClock:
     def now(self) -> Instant:
         said, heard_at = self._heard
         return said + (time.monotonic_ns() - heard_at) // 1000
+
+    def uptime(self) -> Uptime:
+        return SystemClock().uptime()

@@ -107,7 +107,13 @@ LOOK = """
         EXISTS (SELECT 1 FROM pauses WHERE kind = 'queue' OR kind = 'flow')
 """
 PAUSED = "SELECT kind, name FROM pauses WHERE kind <> 'key' AND (until_at IS NULL OR until_at > ?)"
-LAPSED_WORKERS = "SELECT id FROM workers WHERE expires_at <= ? ORDER BY id"
+# By the time of day only where one of the two does not know how long the machine has been running.
+LAPSED_WORKERS = """
+    SELECT id FROM workers
+    WHERE CASE WHEN boot IS NULL OR ?2 = '' THEN expires_at <= ?1
+               ELSE boot <> ?2 OR ends_us <= ?3 END
+    ORDER BY id
+"""
 LEASED_BY = f"SELECT {JOB_COLUMNS} FROM jobs WHERE leased_by = ? ORDER BY id"
 IS_HOLDING = "SELECT 1 FROM jobs WHERE leased_by = ? LIMIT 1"
 LAPSE = """
@@ -117,14 +123,17 @@ LAPSE = """
 """
 FORGET_WORKER = "DELETE FROM workers WHERE id = ?"
 REGISTER = """
-    INSERT INTO workers (id, started_at, renewed_at, expires_at, lanes, about)
-    VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO workers (id, started_at, renewed_at, expires_at, lanes, about, boot, ends_us)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at,
         renewed_at = excluded.renewed_at, expires_at = excluded.expires_at,
-        lanes = excluded.lanes, about = excluded.about
+        lanes = excluded.lanes, about = excluded.about, boot = excluded.boot,
+        ends_us = excluded.ends_us
 """
-RENEW = "UPDATE workers SET renewed_at = ?, expires_at = ? WHERE id = ?"
-END_LEASE = "UPDATE workers SET expires_at = ? WHERE id = ?"
+RENEW = """
+    UPDATE workers SET renewed_at = ?, expires_at = ?, boot = ?, ends_us = ? WHERE id = ?
+"""
+END_LEASE = "UPDATE workers SET expires_at = ?, ends_us = ? WHERE id = ?"
 REQUESTS_OF_WORKER = f"""
     SELECT {", ".join(f"requests.{name}" for name in Request._fields)}
     FROM requests CROSS JOIN jobs ON jobs.id = requests.job_id
@@ -423,7 +432,7 @@ def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
 
 def give_back_lapsed(t: Transaction) -> int:
     """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
-    workers = t.db.execute(LAPSED_WORKERS, (t.now,)).fetchall()
+    workers = t.db.execute(LAPSED_WORKERS, (t.now, *t.uptime())).fetchall()
     if not workers:
         return 0
     lost = [row for worker in workers for row in t.db.execute(LEASED_BY, worker).fetchall()]
@@ -450,15 +459,22 @@ def register(
 ) -> Instant:
     """Begin a worker's lease."""
     facts = (worker, t.now, t.now, t.now + lease_us, " ".join(lanes), about)
-    t.db.execute(REGISTER, facts)
+    t.db.execute(REGISTER, (*facts, *_end_of(t, lease_us)))
     return t.now
 
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
     """Extend a worker's lease if it is still there."""
-    if t.db.execute(RENEW, (t.now, t.now + lease_us, worker)).rowcount == 0:
+    facts = (t.now, t.now + lease_us, *_end_of(t, lease_us), worker)
+    if t.db.execute(RENEW, facts).rowcount == 0:
         return Renewal(False, t.now, [])
     return Renewal(True, t.now, requests_of(t, worker))
+
+
+def _end_of(t: Transaction, lease_us: int) -> tuple[str | None, int | None]:
+    """Return when a lease of this length ends, by the uptime of the machine if it tells that."""
+    boot, us = t.uptime()
+    return (boot, us + lease_us) if boot else (None, None)
 
 
 def unregister(t: Transaction, worker: str) -> None:
@@ -466,7 +482,7 @@ def unregister(t: Transaction, worker: str) -> None:
     if t.db.execute(IS_HOLDING, (worker,)).fetchone() is None:
         t.db.execute(FORGET_WORKER, (worker,))
     else:
-        t.db.execute(END_LEASE, (t.now, worker))
+        t.db.execute(END_LEASE, (t.now, t.uptime().us, worker))
         t.made_due = True
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from ulak.clock import Instant
+from ulak.clock import Clock, Instant
 from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import to_text
@@ -49,7 +49,7 @@ COUNTS = """
     GROUP BY flow, flow_version, state, role HAVING sum(jobs) <> 0
     ORDER BY flow, flow_version, state, role
 """
-WORKERS = f"SELECT {', '.join(WorkerRow._fields)} FROM workers ORDER BY id"
+WORKERS = f"SELECT boot, ends_us, {', '.join(WorkerRow._fields)} FROM workers ORDER BY id"
 SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
 SLOTS_OF = "SELECT limit_name, n, job_id, closed FROM slots WHERE limit_name = ? ORDER BY n"
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
@@ -161,8 +161,17 @@ def counts(db: sqlite3.Connection) -> list[CountRow]:
     return [CountRow(*row) for row in db.execute(COUNTS).fetchall()]
 
 
-def workers(db: sqlite3.Connection) -> list[WorkerRow]:
-    return [WorkerRow(*row) for row in db.execute(WORKERS).fetchall()]
+def workers(db: sqlite3.Connection, clock: Clock) -> list[WorkerRow]:
+    now, here = clock.now(), clock.uptime()
+    found: list[WorkerRow] = []
+    for boot, ends_us, *columns in db.execute(WORKERS).fetchall():
+        row = WorkerRow(*columns)
+        if boot is not None and here.boot:
+            # As the time of day is now: it may have been set since the lease was renewed.
+            left_us = ends_us - here.us if boot == here.boot else min(row.expires_at - now, 0)
+            row = row._replace(expires_at=now + left_us)
+        found.append(row)
+    return found
 
 
 def requests(db: sqlite3.Connection, job_id: bytes) -> list[Request]:

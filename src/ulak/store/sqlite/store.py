@@ -58,7 +58,7 @@ from ulak.store.sqlite import (
     upkeep,
 )
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
-from ulak.store.sqlite.writer import Readers, Writer
+from ulak.store.sqlite.writer import Files, Readers, Writer
 from ulak.store.transaction import refuse_while_holding
 
 T = TypeVar("T")
@@ -126,12 +126,13 @@ class SqliteStore:
         writer = self._new_writer()
         try:
             writer.with_file_locked(lambda db: migrations.create_or_check(db, str(self.path)))
+            writer.files = Files(self.path)
         except BaseException:
             writer.close()
             raise
         for ring in self._rings:
             writer.on_commit(ring)
-        self._open_readers = Readers(self.path)
+        self._open_readers = Readers(self.path, writer.files)
         self._open_writer = writer
 
     def close(self) -> None:
@@ -316,6 +317,7 @@ class SqliteStore:
                 "open the engine before a transaction of yours begins: call engine.open() when "
                 "the program starts"
             )
+        self._open_writer.check_files()
         return self._callers.find_driver(connection)
 
     def add_steps(self, job: NewJob) -> Steps[Added]:
@@ -505,7 +507,7 @@ class SqliteStore:
         return self._read(reads.counts)
 
     def workers(self) -> list[WorkerRow]:
-        return self._read(reads.workers)
+        return self._read(lambda db: reads.workers(db, self.clock))
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         return self._read(lambda db: reads.requests(db, job_id))

@@ -7,8 +7,6 @@ only, so a bounded wait here is a bounded wait at all.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 import threading
 import time
@@ -22,6 +20,7 @@ from ulak.errors import BadInput, Contended, StoreError
 from ulak.store import faults
 from ulak.store.records import RecordClaim, RecordRow
 from ulak.store.sqlite import records
+from ulak.store.sqlite.turns import LockFile
 from ulak.store.sqlite.writer import Writer, connect, translated
 
 T = TypeVar("T")
@@ -31,7 +30,6 @@ PATIENCE_MS = 2000
 # How often a waiting process looks again: the kernel cannot wait for a file for a limited time.
 LOOK_EVERY_S = 0.002
 
-LONGEST_PURPOSE = 32
 SOMEBODY = b"a writer of the store"
 
 # Everything that is written with the connection is inside of it, the record is not.
@@ -59,7 +57,7 @@ class LentTurns:
         self._clock = clock
         self._synchronous = synchronous
         self._one = threading.Lock()
-        self._fd: int | None = None
+        self._file: LockFile | None = None
         self._db: sqlite3.Connection | None = None
         self._may_end = False
         self._closed = False
@@ -85,6 +83,7 @@ class LentTurns:
                 elif not writer.try_hold():
                     raise Contended("others are writing", holder=SOMEBODY)
                 try:
+                    writer.check_files()
                     db = self._connection()
                     # Who writes without the lock file, with a connection of the program's own, is
                     # waited for no longer than the others.
@@ -107,19 +106,17 @@ class LentTurns:
                 raise translated(error) from error
             raise
         return SqliteTransaction(
-            db, self._clock, partial(self._end, writer), tell, self._ending, self._say
-        )
+            db, self._clock, partial(self._end, writer), tell, self._ending, self._say,
+            writer.check_files,
+        )  # fmt: skip
 
     def close(self) -> None:
-        """Give the connection and the file back, once nobody has them."""
+        """Give the connection back, once nobody has it."""
         with self._one:
             self._closed = True
             db, self._db = self._db, None
-            fd, self._fd = self._fd, None
         if db is not None:
             db.close()
-        if fd is not None:
-            os.close(fd)
 
     def _end(self, writer: Writer, is_good: bool) -> None:
         if not is_good:
@@ -154,30 +151,24 @@ class LentTurns:
     def _wait_for_the_file(self, until: float) -> None:
         if self._closed:
             raise StoreError("this store is closed")
-        if self._fd is None:
-            name = self._path.with_name(self._path.name + ".transactions")
-            self._fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        while True:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise self._contended() from None
-                time.sleep(LOOK_EVERY_S)
-            else:
-                return
+        if self._file is None:
+            self._file = LockFile(self._path.with_name(self._path.name + ".transactions"))
+        while not self._file.try_acquire():
+            if time.monotonic() >= until:
+                raise self._contended()
+            time.sleep(LOOK_EVERY_S)
 
     def _free_the_file(self) -> None:
-        if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        if self._file is not None:
+            self._file.release()
 
     def _say(self, purpose: bytes) -> None:
-        if self._fd is not None:
+        if self._file is not None:
             # By its length: a digest may well end in zeros, and the file may hold a longer one.
-            os.pwrite(self._fd, bytes([len(purpose)]) + purpose, 0)
+            self._file.write(bytes([len(purpose)]) + purpose)
 
     def _contended(self) -> Contended:
-        said = b"" if self._fd is None else os.pread(self._fd, 1 + LONGEST_PURPOSE, 0)
+        said = b"" if self._file is None else self._file.path.read_bytes()
         return Contended(
             "another open transaction has been writing for too long",
             holder=said[1 : 1 + said[0]] if said else None,
@@ -195,6 +186,7 @@ class SqliteTransaction:
         tell: Callable[[], None],
         ending: Callable[[bool], None],
         say: Callable[[bytes], None],
+        check_files: Callable[[], None],
     ) -> None:
         self._db = db
         self._clock = clock
@@ -202,6 +194,7 @@ class SqliteTransaction:
         self._tell = tell
         self._ending = ending
         self._say = say
+        self._check_files = check_files
         self._is_lent = False
         self._was_lent = False
         self._is_over = False
@@ -236,6 +229,7 @@ class SqliteTransaction:
             faults.point(points.inside)
             self._ending(True)
             self._db.execute(COMMIT)
+            self._check_files()
         except sqlite3.IntegrityError:
             raise  # a row of theirs, by a constraint that is checked only now
         except sqlite3.Error as error:
@@ -267,6 +261,7 @@ class SqliteTransaction:
             faults.point(points.inside)
             self._ending(True)
             self._db.execute(COMMIT)
+            self._check_files()
             faults.point(points.after)
             self._db.execute(BEGIN)
             self._ending(False)

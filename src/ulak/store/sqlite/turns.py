@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from ulak.errors import StoreError
+
 
 class Turns:
     """A lock that is handed over in the order of arrival, except that the urgent go first.
@@ -52,31 +54,71 @@ class Turns:
 
 
 class LockFile:
-    """The queue of every process that writes one database, beside the database.
+    """A queue of every process that uses one database: a file beside it, locked for one turn.
 
     SQLite's own busy handler sleeps and tries again, so that an unlucky writer waits a hundred
     times as long as the others; the kernel wakes whoever waits for a file lock at once.
+
+    The file is open for the turn alone. A lock belongs to the open file, which a forked child
+    shares: one that was kept open would stay locked by the child of a worker that was killed.
+
+    Raises:
+        StoreError: the file cannot be opened or locked.
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.path = path
+        self._database = path.with_suffix("")
+        self._name = os.fsencode(path)
+        self._fd: int | None = None
+        os.close(self._open())
 
     def acquire(self) -> None:
-        """Wait until no other process, and no other store of this one, writes."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        """Wait until no other process, and no other store of this one, has the turn."""
+        self._lock(fcntl.LOCK_EX)
 
     def try_acquire(self) -> bool:
-        """Take it if nobody writes; never waits."""
+        """Take the turn if nobody has it; never waits."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def release(self) -> None:
-        """Let the next one write."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        """Let the next one have the turn; the file stays, since another process may wait for it."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                # Not by closing alone: a child that was forked during the turn has it open too.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            finally:
+                os.close(fd)
 
-    def close(self) -> None:
-        """Give the file back; the file itself stays, since another process may hold it."""
-        os.close(self._fd)
+    def forget(self) -> None:
+        """Close the file in a forked child; the turn stays with the parent."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def write(self, text: bytes) -> None:
+        """Write into the file, during a turn."""
+        if self._fd is not None:
+            os.pwrite(self._fd, text, 0)
+
+    def _lock(self, how: int) -> None:
+        fd = self._open()
+        try:
+            fcntl.flock(fd, how)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError) and not isinstance(error, BlockingIOError):
+                raise StoreError(f"{self._database} cannot be locked: {error.strerror}") from error
+            raise
+        self._fd = fd
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{self._database} cannot be opened: {error.strerror}") from error

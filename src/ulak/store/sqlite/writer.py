@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from ulak.clock import Clock, Instant
+from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
 from ulak.errors import Refused, StoreError
 from ulak.store import faults
@@ -41,17 +43,68 @@ APPEND_DELTA = (
 LOOK_AT_WAL_EVERY = 8
 
 
+# Three system calls, too many for each write; seldom enough to cost nothing.
+LOOK_AT_FILES_EVERY_S = 0.25
+
+
+class Files:
+    """The files of a database, as they were when it was opened.
+
+    SQLite goes on writing to a file that was deleted or replaced, and says nothing: what it
+    acknowledges then is lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        names = (str(path), f"{path}-wal", f"{path}-shm")
+        self._known = {name: self._identify(name) for name in names}
+        self._look_at = 0.0
+
+    def check(self) -> None:
+        """See now and then that they are still there; once one is not, at every call.
+
+        Raises:
+            StoreError: one was deleted or replaced.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = 0.0
+        for name, known in self._known.items():
+            if self._identify(name) != known:
+                raise self._gone(name)
+        self._look_at = now + LOOK_AT_FILES_EVERY_S
+
+    def _identify(self, name: str) -> tuple[int, int]:
+        try:
+            found = os.stat(name)
+        except OSError as error:
+            raise self._gone(name) from error
+        return found.st_dev, found.st_ino
+
+    def _gone(self, name: str) -> StoreError:
+        return StoreError(
+            f"{name} was deleted or replaced while {self._path} was open: nothing is acknowledged "
+            "any more; stop every process that uses it, restore the file, and start them again"
+        )
+
+
 class Transaction:
     """What one write sees and leaves: the connection, the time, what it counted and proves."""
 
-    __slots__ = ("counts", "db", "links", "made_due", "now")
+    __slots__ = ("_clock", "counts", "db", "links", "made_due", "now")
 
-    def __init__(self, db: sqlite3.Connection, now: Instant) -> None:
+    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self.db = db
-        self.now = now
+        self.now: Instant = clock.now()
+        self._clock = clock
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
         self.made_due = False
+
+    def uptime(self) -> Uptime:
+        """Return how long the machine has been running: leases end by it."""
+        return self._clock.uptime()
 
     def count(self, key: CountKey, jobs: int) -> None:
         """Add to the number of jobs that stand in a state."""
@@ -81,17 +134,14 @@ class Writer:
         self._rings: list[Callable[[], None]] = []
         self._closed = False
         self._writes = 0
-        try:
-            self._lock_file = LockFile(path.with_name(path.name + ".lock"))
-        except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        self._lock_file = LockFile(path.with_name(path.name + ".lock"))
         self._lock_file.acquire()
         try:
             self.db = _connect_writer(path, synchronous)
-        except BaseException:
-            self._lock_file.close()
-            raise
-        self._lock_file.release()
+        finally:
+            self._lock_file.release()
+        self.files: Files | None = None
+        """Those that were opened; known as soon as something was read from them."""
         page_size = self.db.execute("PRAGMA page_size").fetchone()[0]
         self.wal = Wal(path.with_name(path.name + "-wal"), page_size, checkpoint_bytes)
         self._data_version = self._read_data_version()
@@ -116,6 +166,7 @@ class Writer:
             try:
                 faults.point(points.before)
                 transaction, answer = self._transact(work, points.inside)
+                self.check_files()
                 faults.point(points.after)
                 self._look_at_wal()
             finally:
@@ -128,6 +179,15 @@ class Writer:
             for ring in self._rings:
                 ring()
         return answer
+
+    def check_files(self) -> None:
+        """See that the files are still those that were opened: what was written elsewhere is lost.
+
+        Raises:
+            StoreError: one was deleted or replaced.
+        """
+        if self.files is not None:
+            self.files.check()
 
     def hold(self) -> None:
         """Take the turn for somebody who writes on another connection, until `let_go`.
@@ -171,7 +231,7 @@ class Writer:
         db = self.db
         db.execute("BEGIN IMMEDIATE")
         try:
-            transaction = Transaction(db, self._clock.now())
+            transaction = Transaction(db, self._clock)
             answer = work(transaction)
             for key, jobs in transaction.counts.items():
                 if jobs:
@@ -212,6 +272,7 @@ class Writer:
         The writing connection is asked, because its own commits do not count there. While it is
         writing the answer is no, and the next call will still know.
         """
+        self.check_files()
         if not self._turns.try_acquire():
             return False
         try:
@@ -245,7 +306,6 @@ class Writer:
                 self.db.close()
             finally:
                 self._lock_file.release()
-            self._lock_file.close()
         finally:
             self._turns.release()
 
@@ -289,8 +349,9 @@ def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
 class Readers:
     """Connections for reading, as many as there are threads reading at once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files) -> None:
         self._path = path
+        self._files = files
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
@@ -298,6 +359,8 @@ class Readers:
     def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on a connection of its own; it must have fetched everything it answers."""
         try:
+            # A new connection may be one to another file.
+            self._files.check()
             db = self._take()
             try:
                 return read(db)
@@ -310,6 +373,7 @@ class Readers:
     def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for as long as the block lasts; all that is read is of one moment."""
         try:
+            self._files.check()
             db = self._take()
             db.execute("BEGIN")
         except sqlite3.Error as error:

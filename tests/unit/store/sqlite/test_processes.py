@@ -1,6 +1,9 @@
 """Several processes write one file: nobody starves, and nobody hears of a lock."""
 
+import ctypes
 import fcntl
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -91,3 +94,48 @@ def test_nobody_writes_or_checkpoints_while_another_holds_the_lock_file(
 
 def register(store: SqliteStore) -> None:
     store.register("w", lease_us=LEASE_US, lanes=["any"], about="")
+
+
+def die_with_a_child(path: str, pid_file: str, how: str) -> None:
+    """Fork a child that lives on, and be killed in the middle of a write."""
+    store = SqliteStore(path)
+    store.open()
+    register(store)
+    # By C itself no hook of Python runs in the child, as with a library that forks.
+    fork = os.fork if how == "python" else ctypes.PyDLL(None).fork
+    if (child := fork()) == 0:
+        signal.pause()
+    Path(pid_file).write_text(str(child))
+    if how == "transaction":
+        store.begin()
+    else:
+        register(store)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.shows("E-82")
+@pytest.mark.parametrize(
+    ("how", "kill_at", "nth"),
+    [("python", "register.inside", 2), ("c", "register.inside", 2), ("transaction", None, 1)],
+)
+def test_a_killed_writer_whose_child_lives_on_blocks_nobody(
+    path: Path, tmp_path: Path, how: str, kill_at: str | None, nth: int
+) -> None:
+    pid_file = tmp_path / "pid"
+    ended = faults.run(die_with_a_child, path, pid_file, how, kill_at=kill_at, nth=nth)
+    child = int(pid_file.read_text())
+    try:
+        assert ended.killed, ended.errors
+        # In a process of its own: one that waits for a lock cannot be ended here.
+        written = faults.run(write_both_ways, str(path))
+        assert written.code == 0, written.errors
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def write_both_ways(path: str) -> None:
+    store = SqliteStore(path)
+    store.open()
+    store.begin(patience_ms=60_000).commit()
+    register(store)
+    store.close()

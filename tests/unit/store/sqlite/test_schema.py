@@ -137,7 +137,6 @@ def test_every_schema_file_up_to_the_newest_is_there() -> None:
         ("results", Result),
         ("requests", Request),
         ("progress", Progress),
-        ("workers", WorkerRow),
         ("schedules", ScheduleRow),
         ("ticks", TickRow),
         ("credentials", CredentialRow),
@@ -150,6 +149,15 @@ def test_a_table_has_the_columns_of_its_record_in_their_order(
     columns = tuple(row[1] for row in db.execute(f"PRAGMA table_info({table})"))
     db.close()
     assert columns == record._fields
+
+
+def test_a_lease_has_the_columns_of_its_record_and_its_end_by_uptime(
+    store: SqliteStore, path: Path
+) -> None:
+    db = sqlite3.connect(path)
+    columns = tuple(row[1] for row in db.execute("PRAGMA table_info(workers)"))
+    db.close()
+    assert columns == (*WorkerRow._fields, "boot", "ends_us")
 
 
 def test_the_jobs_have_the_columns_of_their_record(store: SqliteStore, path: Path) -> None:
