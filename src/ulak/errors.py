@@ -300,6 +300,10 @@ class Contended(StoreError):
 
 
 class Refused(StoreError):
-    """The store answered and refused the data itself; the same write will be refused again."""
+    """The store answered and refused this write itself; the same write will be refused again.
+
+    Of the data, or of something else in the database that one row may have met alone: a trigger
+    that raises, a constraint, a right that is missing.
+    """
 
     code = "store-refused"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ulak import Flow, Lifecycle
-from ulak.engine.upkeep import A_PASS
+from ulak.engine.upkeep import A_PAGE
 from ulak.testing import Harness
 
 
@@ -21,7 +21,7 @@ def waiting(name: str) -> Flow[Any]:
 def test_dates_of_flows_that_nobody_here_declares_hide_no_other(shared_url: str) -> None:
     ours, foreign = waiting("ours"), waiting("foreign")
     with Harness(ours, foreign, url=shared_url) as harness:
-        harness.engine.submit_many(foreign, range(2 * A_PASS))
+        harness.engine.submit_many(foreign, range(2 * A_PAGE))
         job = harness.submit(ours)
     with Harness(ours, url=shared_url) as harness:
         harness.clock.advance(timedelta(hours=2))
@@ -37,7 +37,7 @@ def test_signals_that_came_early_hide_no_other_request(jobs_url: str) -> None:
     early.wait("before", after=timedelta(days=1), to="new")
     early.wait("new", signal="paid", to="paid")
     with Harness(early, url=jobs_url) as harness:
-        jobs = harness.engine.submit_many(early, range(A_PASS + 50))
+        jobs = harness.engine.submit_many(early, range(A_PAGE + 50))
         for job in jobs:
             harness.engine.signal(job.id, "paid")
         harness.advance(days=2)

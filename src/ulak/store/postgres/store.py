@@ -495,7 +495,9 @@ class PostgresStore:
         return self._read(lambda db: schedules.due(db, by, limit, after))
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
-        return self._db.run("tick", lambda t: schedules.tick(t, ticks))
+        return self._db.run(
+            "tick", lambda t: schedules.tick(t, ticks), patience_ms=SUBMIT_PATIENCE_MS
+        )
 
     def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
         return self._db.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
