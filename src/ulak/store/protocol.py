@@ -19,6 +19,8 @@ from ulak.store.records import RecordStore
 
 LARGEST_BATCH = 500
 LARGEST_BATCH_BYTES = 4 * 1024 * 1024
+LARGEST_CLAIM_BYTES = 16 * 1024 * 1024
+"""A claim takes jobs until their payloads have so many bytes together; so it takes at least one."""
 
 NO_RATES: Final[Mapping[str, RateTerms]] = MappingProxyType({})
 

@@ -16,6 +16,7 @@ from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
+from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Steps
 from ulak.store.postgres import (
     audit,
@@ -288,7 +289,7 @@ class PostgresStore:
         requests: list[Request] = []
         if look.any_requests:
             requests = self._read(lambda db: leases.requests_of(db, request.worker))
-        next_at = straight.earliest(next_due, look.next_at())
+        next_at = straight.earliest(next_due, look.next_at()) if not is_full(taken) else t.now
         return Claimed(taken, t.now, requests, next_at, 0)
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
