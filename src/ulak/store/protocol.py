@@ -565,7 +565,10 @@ class Store(RecordStore, Protocol):
 
     def unpark(self, limit: int) -> int:
         """Unpark jobs whose limit has a free slot that no commit has passed on, and those whose
-        bucket or pause nobody will look at again."""
+        bucket or pause nobody will look at again; at most so many jobs.
+
+        Looks at a bounded part of what jobs are parked on; the next call goes on from there.
+        """
 
     def fold_counts(self) -> None:
         """Sum up the deltas that commits appended; the sums stay the same."""

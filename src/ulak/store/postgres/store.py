@@ -127,6 +127,8 @@ class PostgresStore:
         self._months: set[int] = set()
         self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
+        self._parked_after = ""
+        """Where the next look at what jobs are parked on begins."""
         self._here: Row | None = None
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
@@ -452,7 +454,10 @@ class PostgresStore:
         return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
-        return self._db.run("unpark", lambda t: upkeep.unpark(t, limit))
+        unparked, self._parked_after = self._db.run(
+            "unpark", lambda t: upkeep.unpark(t, limit, self._parked_after)
+        )
+        return unparked
 
     def fold_counts(self) -> None:
         self._db.run("fold", upkeep.fold_counts)
