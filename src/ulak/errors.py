@@ -3,6 +3,7 @@
     UlakError
     ├── FlowError               a declaration is wrong; raised before anything runs
     ├── BadInput                an argument cannot be used; nothing was changed
+    │   └── PayloadTooLarge     a payload has more bytes than its flow allows
     ├── NotFound                (also a LookupError) nothing has this name
     │   ├── UnknownName         (also a BadInput) no limit, queue, flow or schedule is called so
     │   └── JobNotFound         no job has this id, or it belongs to another tenant
@@ -58,6 +59,7 @@ __all__ = [
     "NotFound",
     "NotSupported",
     "Overloaded",
+    "PayloadTooLarge",
     "Refused",
     "ResultNotReady",
     "StaleJob",
@@ -86,6 +88,12 @@ class BadInput(UlakError, ValueError):
     """An argument cannot be used as given; nothing was changed."""
 
     code = "bad-input"
+
+
+class PayloadTooLarge(BadInput):
+    """The payload has more bytes than its flow allows; nothing was changed."""
+
+    code = "payload-too-large"
 
 
 class NotFound(UlakError, LookupError):
@@ -300,6 +308,10 @@ class Contended(StoreError):
 
 
 class Refused(StoreError):
-    """The store answered and refused the data itself; the same write will be refused again."""
+    """The store answered and refused this write itself; the same write will be refused again.
+
+    Of the data, or of something else in the database that one row may have met alone: a trigger
+    that raises, a constraint, a right that is missing.
+    """
 
     code = "store-refused"

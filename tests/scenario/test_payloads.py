@@ -1,14 +1,19 @@
 """A payload may be declared in every way that people declare data, and its secrets stay hidden."""
 
+import asyncio
 import enum
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pydantic
 import pytest
 
-from ulak import BadInput, Flow, Lifecycle, Run
+from ulak import BadInput, Flow, FlowError, Lifecycle, Run
+from ulak.errors import PayloadTooLarge
 from ulak.testing import Harness
 
 
@@ -132,3 +137,71 @@ def test_a_payload_whose_flow_is_not_declared_is_hidden_whole(shared_url: str) -
     with Harness(url=shared_url) as stranger:
         assert stranger.engine.payload(job.id) == {"holder": "***", "iban": "***"}
         assert stranger.engine.payload(job.id, reveal=True) == PLAIN
+
+
+# --- large ones ---------------------------------------------------------------------
+
+
+@pytest.mark.shows("E-84")
+def test_a_payload_that_is_too_large_is_refused_at_every_door(jobs_url: str) -> None:
+    flow: Flow[Any] = Flow("small", Lifecycle("go", {"go": ["done"]}), max_payload=100, retry=0)
+    parent: Flow[Any] = Flow("parent", Lifecycle("go", {"go": ["done"]}), retry=0)
+    fits, large = "x" * 98, "x" * 99
+
+    @flow.stage("go")
+    def go(run: Run[Any]) -> None: ...
+
+    @parent.stage("go")
+    def spawn(run: Run[Any]) -> None:
+        run.spawn(flow, [fits, run.payload])
+
+    with Harness(flow, parent, url=jobs_url) as harness:
+        engine = harness.engine
+        harness.submit(flow, fits)
+        sentence = r"small: this payload has 101 bytes, and 100 are allowed; store the bytes as an"
+        with pytest.raises(PayloadTooLarge, match=sentence) as refused:
+            engine.submit(flow, large)
+        assert isinstance(refused.value, BadInput)
+        with pytest.raises(PayloadTooLarge):
+            engine.submit_many(flow, [fits, large])
+        with pytest.raises(PayloadTooLarge):
+            asyncio.run(engine.aio.submit(flow, large))
+        with pytest.raises(PayloadTooLarge):
+            asyncio.run(engine.aio.submit_many(flow, [fits, large]))
+        with pytest.raises(PayloadTooLarge):
+            engine.schedule("nightly", flow, large, cron="0 3 * * *")
+        failed = harness.submit(parent, large)
+        harness.run_until_idle()
+        assert harness.job(failed.id).state == "failed"
+        assert "payload has 101 bytes" in str(engine.trail(failed.id)[-1].message)
+        assert sorted(job.flow for job in engine.jobs()) == ["parent", "small"]
+
+
+@pytest.mark.shows("E-84")
+def test_a_payload_that_is_too_large_leaves_a_callers_transaction_as_it_was(tmp_path: Path) -> None:
+    flow: Flow[Any] = Flow("small", Lifecycle("go", {"go": ["done"]}), max_payload=100)
+
+    @flow.stage("go")
+    def go(run: Run[Any]) -> None: ...
+
+    with Harness(flow, url=f"sqlite:///{tmp_path}/jobs.db") as harness:
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as own:
+            own.execute("BEGIN IMMEDIATE")
+            own.execute("CREATE TABLE mine (n INTEGER)")
+            with pytest.raises(PayloadTooLarge):
+                harness.engine.submit(flow, "x" * 99, connection=own)
+            harness.engine.submit(flow, "x" * 98, connection=own)
+            own.commit()
+        assert len(harness.engine.jobs()) == 1
+
+
+@pytest.mark.shows("E-84", "E-7")
+def test_4_mib_are_allowed_unless_the_flow_says_otherwise() -> None:
+    assert Flow("any", Lifecycle("go", {"go": ["done"]})).max_payload == 4 * 1024 * 1024
+    flow: Flow[Any] = Flow("none", Lifecycle("go", {"go": ["done"]}), max_payload=0)
+
+    @flow.stage("go")
+    def go(run: Run[Any]) -> None: ...
+
+    with pytest.raises(FlowError, match="max_payload=0 would refuse every job"):
+        Harness(flow).engine.open()

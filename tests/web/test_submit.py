@@ -260,3 +260,20 @@ def test_whoever_does_not_know_whether_a_job_was_stored_is_told_its_id(engine, s
     assert answer.status_code == 504
     assert json.loads(answer.content)["job_id"] == "0192"
     assert answer.json()["retryable"] is True
+
+
+@pytest.mark.shows("E-84")
+def test_a_payload_that_is_too_large_is_refused_with_413(engine, ask):
+    flow: Flow[Any] = Flow("small", Lifecycle("new", {"new": ["done"]}), max_payload=100)
+
+    @flow.stage("new")
+    def sell(run: Any) -> None: ...
+
+    engine.add(flow)
+    app = ulak.web.app(engine, identity=None)
+    answer = ask(app, "/jobs", method="POST", json={"flow": "small", "payload": "x" * 99})
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "payload-too-large"
+    assert "has 101 bytes, and 100 are allowed" in answer.json()["detail"]
+    answer = ask(app, "/jobs", method="POST", json={"flow": "small", "payload": "x" * 98})
+    assert answer.status_code == 201

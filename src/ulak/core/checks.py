@@ -460,6 +460,8 @@ def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
 def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
     if flow.max_lapses < 1:
         yield f"max_lapses={flow.max_lapses} would hold every job before it ran; use 1 or more"
+    if flow.max_payload < 1:
+        yield f"max_payload={flow.max_payload} would refuse every job; use 1 byte or more"
     if flow.expires is not None and micros(flow.expires) <= 0:
         yield f"expires={flow.expires}; a job needs some time: say how long, or leave it out"
     if flow.payload is None:

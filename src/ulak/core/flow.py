@@ -28,6 +28,9 @@ Pool = Literal["loop", "thread", "process"]
 
 # Long enough for a slow report, short enough that a stuck stage is noticed within a shift.
 DEFAULT_TIMEOUT = timedelta(minutes=15)
+# As much as a store writes in one transaction. What is larger belongs into artifacts: every claim
+# and every read of the job carries its payload.
+MAX_PAYLOAD = 4 * 1024 * 1024
 
 
 class Stage(Generic[P, R_co]):
@@ -170,6 +173,7 @@ class FlowOptions(TypedDict, total=False):
     retry_via: str | None
     on_lapse: str | None
     max_lapses: int
+    max_payload: int
     expires: Duration | None
     undo_retry: int | Backoff
     proofs: bool
@@ -203,6 +207,7 @@ class Flow(Generic[P]):
             one that is cancelled or expires too, if the table has a move from there.
         on_lapse: A code that makes the loss of a worker a failed attempt.
         max_lapses: After so many lost workers at one stage the job is held.
+        max_payload: How many bytes a payload may have as JSON; a larger one is refused.
         expires: How long a job may take from its submit to its end.
         undo_retry: The automatic retry of undos.
         proofs: Chain every move into the tenant's proofs.
@@ -244,6 +249,7 @@ class Flow(Generic[P]):
         retry_via: str | None = None,
         on_lapse: str | None = None,
         max_lapses: int = 20,
+        max_payload: int = MAX_PAYLOAD,
         expires: Duration | None = None,
         undo_retry: int | Backoff = 5,
         proofs: bool = False,
@@ -268,6 +274,7 @@ class Flow(Generic[P]):
         self.retry_via = retry_via
         self.on_lapse = on_lapse
         self.max_lapses = max_lapses
+        self.max_payload = max_payload
         self.expires = expires
         self.undo_retry = as_backoff(undo_retry)
         self.proofs = proofs

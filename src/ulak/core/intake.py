@@ -11,7 +11,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow, NewJob, Payload
 from ulak.core.keys import needs_of
 from ulak.core.lifecycle import WAITING
-from ulak.errors import BadInput
+from ulak.errors import BadInput, PayloadTooLarge
 
 PRIORITIES = range(4)
 NORMAL = 1
@@ -64,6 +64,7 @@ def begin(
         BadInput: the submission cannot be accepted as it is.
     """
     check_submission(submission)
+    check_payload(flow, payload.data)
     place = flow.table.places[flow.lifecycle.initial]
     after_us = 0 if submission.after is None else micros(submission.after)
     expires = submission.expires or flow.expires
@@ -97,6 +98,20 @@ def begin(
         key_expires_at=None if keep is None else now + micros(keep),
         proof=proof_body(event) if flow.proofs else None,
     )  # fmt: skip
+
+
+def check_payload(flow: Flow[Any], data: bytes) -> None:
+    """Refuse a payload that is larger than its flow allows.
+
+    Raises:
+        PayloadTooLarge: naming both sizes and the cure.
+    """
+    if len(data) > flow.max_payload:
+        raise PayloadTooLarge(
+            f"{flow.name}: this payload has {len(data):,} bytes, and {flow.max_payload:,} are "
+            "allowed; store the bytes as an artifact and submit its key, or declare "
+            "Flow(max_payload=...)"
+        )
 
 
 def check_submission(submission: Submission) -> None:

@@ -12,7 +12,7 @@ from ulak.clock import Duration, Instant, micros, to_datetime, to_instant
 from ulak.core.acts import must_act
 from ulak.core.checks import STORABLE_NAME
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, Submission, check_submission
+from ulak.core.intake import NORMAL, Submission, check_payload, check_submission
 from ulak.core.schedule import (
     CATCH_UPS,
     SUBMITTER_PREFIX,
@@ -216,6 +216,7 @@ class Scheduling(Reads):
         check_submission(
             Submission(tenant, made.submitter, priority, None, made.dedup_key, expires)
         )
+        check_payload(target, made.data)
         _ = made.payload  # what cannot be read back must not be stored again and again
         self._declared[name] = made
         if self._is_open:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ulak.clock import SECOND, Instant
 from ulak.core.schedule import Rule, dates_due
 from ulak.engine.scheduling import Declared
-from ulak.errors import Refused
+from ulak.engine.troubles import Troubles
+from ulak.errors import Contended, Refused, StoreError, UlakError
 from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ log = logging.getLogger("ulak.ticker")
 A_PAGE = 200
 # So many missed dates of one schedule at a time; the next pass follows at once.
 MOST_DATES = 100
+# A batch with one blocked tick is parted nine times. After so many vain tries many are blocked, and
+# the next pass tries again.
+MOST_IN_VAIN = 30
 # A schedule that another program has declared otherwise is left to it, unless that one is gone.
 # Longer than a busy worker needs, shorter than what makes a date a missed one. A guess.
 PATIENCE = 10 * SECOND
@@ -35,6 +40,8 @@ class Ticker:
         self._engine = engine
         self._store = engine.store
         self._ahead_us = ahead_us
+        self._troubles = Troubles(log)
+        self._in_vain = 0
         self.next_at: Instant | None = None
         """When there is something to do again, if that is soon."""
         self._seen = (self._store.clock.now(), self._store.clock.uptime())
@@ -53,13 +60,18 @@ class Ticker:
             made = declared.get(row.name)
             if made is None:
                 continue
-            if made.columns != row.declared:
-                self._see_to_another(row, now)
-            elif row.next_at > now:
-                self._come_back(row.next_at)
-            else:
-                ticks.append(self._tick_of(row, made, now))
-        return sum(self._write(batch) for batch in _batches(ticks))
+            with self._alone(row):
+                if made.columns != row.declared:
+                    self._see_to_another(row, now)
+                elif row.next_at > now:
+                    self._come_back(row.next_at)
+                else:
+                    ticks.append(self._tick_of(row, made, now))
+        # Schedules in trouble come last: however many they are, the others have ticked by then.
+        self._in_vain = 0
+        well = [tick for tick in ticks if not self._troubles.has(tick.row.name)]
+        ill = [tick for tick in ticks if self._troubles.has(tick.row.name)]
+        return sum(self._write(batch) for batch in (*_batches(well), *_batches(ill)))
 
     def _look_at_clock(self) -> Instant:
         """Return the present instant, and see whether the clock was set since the last look."""
@@ -107,17 +119,43 @@ class Ticker:
         ]  # fmt: skip
         return Tick(row, tuple(jobs), following)
 
+    @contextmanager
+    def _alone(self, row: ScheduleRow) -> Iterator[None]:
+        """Let a schedule that cannot be seen to harm itself alone."""
+        try:
+            yield
+        except (Contended, Refused) as error:
+            self._complain(row, error)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker loop: the other schedules are seen to
+            trace = not isinstance(error, UlakError)
+            facts = {"schedule": row.name}
+            self._troubles.tell(row.name, "a schedule cannot tick", error, facts, trace=trace)
+
+    def _complain(self, row: ScheduleRow, error: Contended | Refused) -> None:
+        message = "the job of a schedule is refused"
+        if isinstance(error, Contended):
+            message = "the job of a schedule must wait for somebody else"
+        self._troubles.tell(row.name, message, error, {"schedule": row.name})
+
     def _write(self, ticks: list[Tick]) -> int:
-        """Write them as one; when the job of one is refused, the others must not suffer."""
+        """Write them as one; when the job of one is refused, or its key is held by a transaction
+        of somebody else, the others must not suffer."""
         try:
             written = self._store.tick(ticks)
-        except Refused as error:
+        except (Contended, Refused) as error:
+            self._in_vain += 1
+            if self._in_vain >= MOST_IN_VAIN:
+                return 0
             if len(ticks) > 1:
-                return sum(self._write([tick]) for tick in ticks)
-            facts = {"schedule": ticks[0].row.name, "error": str(error)}
-            log.error("the job of a schedule is refused", extra=facts)
+                half = len(ticks) // 2
+                return self._write(ticks[:half]) + self._write(ticks[half:])
+            self._complain(ticks[0].row, error)
             return 0
         self._engine.telemetry.ticked(ticks, written)
+        for tick in ticks:
+            self._troubles.over(tick.row.name)
         return sum(written)
 
     def _come_back(self, at: Instant) -> None:

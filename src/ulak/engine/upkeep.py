@@ -6,20 +6,23 @@ Every act is a guarded change, so two workers keeping up at once are merely wast
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.acts import answer
-from ulak.core.change import Committed
+from ulak.core.change import Change, Committed
 from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
-from ulak.errors import Contended, StoreError, TransitionNotAllowed
+from ulak.engine.troubles import Troubles
+from ulak.errors import Contended, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import to_text
 
 if TYPE_CHECKING:
@@ -27,15 +30,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ulak.upkeep")
 
-# As many as one pass may move, so that a pass stays short; the next one follows at once.
-A_PASS = 200
+# What is read, and committed, at once: so many that a commit is worth its flush, so few that
+# claims hardly wait for it where there is one writer.
+A_PAGE = 200
+# A pass moves at most so many pages of dates, so that the rest of the pass is soon; the next pass
+# follows at once.
+MOST_PAGES = 5
+# A page with one blocked job is parted eight times. After so many vain tries many are blocked, and
+# to find out which would take too long: the next pass tries again.
+MOST_IN_VAIN = 30
 FOLD_EVERY = 30
 
 UNRUN = GivenBack(kinds.NOT_RUN, "its worker had leased it and did not run it")
 
 
 class Upkeep:
-    """Moves what nobody claims: jobs whose date has come and jobs of which something is asked."""
+    """Moves what nobody claims: jobs whose date has come and jobs of which something is asked.
+
+    A job, a schedule or a step that the store refuses, that somebody else blocks or that raises is
+    logged once and left to the next pass; the rest of this pass is done all the same.
+    """
 
     def __init__(self, engine: Engine, poll_us: int) -> None:
         self._engine = engine
@@ -43,62 +57,112 @@ class Upkeep:
         self._passes = 0
         self._dates_after: tuple[Instant, bytes] = (0, b"")
         self._asked_after = b""
+        self._in_vain = 0
+        self._troubles = Troubles(log)
         self._ticker = Ticker(engine, poll_us)
+        self.has_more = False
+        """Whether the last pass has left something undone, to keep itself short."""
+        self.moved = 0
+        """How many jobs and schedules were moved so far."""
 
     def tick(self) -> int:
-        """Do what is to be done now; answer how many jobs were moved."""
-        moved = 0
-        moved += self._see_to_dates()
-        for row in self._store.overdue_leased(A_PASS):
-            self._store.request(
-                Request(row.id, "expire", "", "ulak", None, None, self._store.clock.now())
-            )
-        moved += self._see_to_requests()
-        moved += self._store.unpark(A_PASS)
+        """Do what is to be done now; return how many jobs were moved.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        self.has_more, self._in_vain, before = False, 0, self.moved
+        steps = [self._see_to_dates, self._ask_to_expire, self._see_to_requests, self._unpark]
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
-            self._store.fold_counts()
-            self._store.sweep(A_PASS)
-        return moved + self._ticker.tick()
+            steps += [self._fold, self._sweep]
+        for step in [*steps, self._tick_schedules]:
+            self._do(step)
+        return self.moved - before
 
     @property
     def next_at(self) -> Instant | None:
         """When a schedule is due before the next pass, if one is."""
         return self._ticker.next_at
 
-    def _see_to_dates(self) -> int:
-        """Act on a page of dates; the next pass takes the next page.
+    def _do(self, step: Callable[[], None]) -> None:
+        name = step.__name__.strip("_")
+        try:
+            step()
+        except (Contended, Refused) as error:
+            self._troubles.tell(name, "a step of upkeep is left out for now", error, {"step": name})
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker loop: the other steps are done
+            self._troubles.tell(name, "a step of upkeep fails", error, {"step": name}, trace=True)
+        else:
+            self._troubles.over(name)
+
+    def _see_to_dates(self) -> None:
+        """Act on some pages of dates; the next pass takes the next ones.
 
         Jobs that this program cannot act on, of a flow it does not declare, hide nobody so.
         """
-        rows = self._store.due(A_PASS, after=self._dates_after)
-        is_last = len(rows) < A_PASS
-        self._dates_after = (0, b"") if is_last else (rows[-1].wake_at or 0, rows[-1].id)
-        return sum(self._act(row, Elapsed()) for row in rows)
+        before = self.moved
+        for _ in range(MOST_PAGES):
+            rows = self._store.due(A_PAGE, after=self._dates_after)
+            is_last = len(rows) < A_PAGE
+            self._dates_after = (0, b"") if is_last else (rows[-1].wake_at or 0, rows[-1].id)
+            changes = [self._change(row, Elapsed()) for row in rows]
+            self._commit([change for change in changes if change is not None])
+            if is_last:
+                return
+        self.has_more = self.moved > before
 
-    def _see_to_requests(self) -> int:
+    def _ask_to_expire(self) -> None:
+        """Ask the workers of leased jobs whose date has come to end them."""
+        for row in self._store.overdue_leased(A_PAGE):
+            now = self._store.clock.now()
+            with self._alone(row):
+                self._store.request(Request(row.id, "expire", "", "ulak", None, None, now))
+
+    def _see_to_requests(self) -> None:
         """Settle a page of requests; jobs that do not await their signal yet are passed over."""
-        found = self._store.asked(A_PASS, after=self._asked_after)
-        self._asked_after = b"" if len(found) < A_PASS else found[-1][0].id
-        return sum(self.attend(row, requests) for row, requests in found)
+        found = self._store.asked(A_PAGE, after=self._asked_after)
+        self._asked_after = b"" if len(found) < A_PAGE else found[-1][0].id
+        for row, requests in found:
+            with self._alone(row):
+                self.attend(row, requests)
 
-    def attend(self, row: JobRow, requests: list[Request]) -> int:
-        """Settle what was asked of a job that is not leased any more; answer whether it moved."""
+    def _unpark(self) -> None:
+        unparked = self._store.unpark(A_PAGE)
+        self.moved += unparked
+        self.has_more = self.has_more or unparked >= A_PAGE
+
+    def _fold(self) -> None:
+        self._store.fold_counts()
+
+    def _sweep(self) -> None:
+        self._store.sweep(A_PAGE)
+
+    def _tick_schedules(self) -> None:
+        self.moved += self._ticker.tick()
+
+    def attend(self, row: JobRow, requests: list[Request]) -> None:
+        """Settle what was asked of a job that is not leased any more."""
         if row.role in FINAL or (row.role == UNDOING and row.leased_by is None):
             ended = [r for r in requests if row.role in FINAL or r.kind != "signal"]
             if ended:
                 self._store.dismiss(row.id, [(r.kind, r.name) for r in ended])
-            return 0
+            return
         for request in requests:
             asked = _as_act(row, request)
             if asked is None:
                 continue
             try:
-                return self._act(row, asked)
+                change = self._answer(row, asked)
             except TransitionNotAllowed as error:
                 log.info("a request is refused", extra={"reason": str(error)})
                 self._store.dismiss(row.id, [(request.kind, request.name)])
-        return 0
+                continue
+            if change is not None:
+                self._commit([change])
+            return
 
     def give_back(self, worker: str, rows: Sequence[JobRow]) -> None:
         """Give back jobs that the store has leased to a worker and that the worker does not run.
@@ -126,21 +190,56 @@ class Upkeep:
                     extra=_facts(row),
                 )
 
-    def _act(self, row: JobRow, asked: Asked) -> int:
+    # --- one job after the other ----------------------------------------------------
+
+    def _answer(self, row: JobRow, asked: Asked) -> Change | None:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
         if flow is None:
-            return 0
+            return None
         now, commit_id = self._store.clock.now(), self._engine.new_commit_id()
-        change = answer(flow, row, asked, now, commit_id=commit_id)
-        if change is None:
-            return 0
+        return answer(flow, row, asked, now, commit_id=commit_id)
+
+    def _change(self, row: JobRow, asked: Asked) -> Change | None:
+        """Make the change of a job; None when there is none to make, or none can be made."""
+        with self._alone(row):
+            return self._answer(row, asked)
+        return None
+
+    @contextmanager
+    def _alone(self, row: JobRow) -> Iterator[None]:
+        """Let what goes wrong with a job harm that job alone."""
+        facts = {"job_id": to_text(row.id), "flow": row.flow, "state": row.state}
         try:
-            receipt = commit_one(self._store, change, self._engine.telemetry)
-        except Contended as error:
-            # The next pass tries again; the jobs after it need not wait for that.
-            log.info("a job must wait for somebody else", extra={"reason": str(error)})
-            return 0
-        return int(isinstance(receipt, Committed))
+            yield
+        except (Contended, Refused) as error:
+            self._troubles.tell(row.id, "upkeep must leave a job for now", error, facts)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker loop: the other jobs are seen to
+            self._troubles.tell(row.id, "upkeep fails on a job", error, facts, trace=True)
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        """Commit changes together; when one is blocked or refused, the others without it."""
+        if not changes:
+            return
+        began = time.monotonic()
+        try:
+            receipts = self._store.commit(changes)
+        except (Contended, Refused) as error:
+            self._in_vain += 1
+            if len(changes) > 1 and self._in_vain < MOST_IN_VAIN:
+                half = len(changes) // 2
+                self._commit(changes[:half])
+                self._commit(changes[half:])
+                return
+            for change in changes:
+                facts = {"job_id": to_text(change.row.id), "flow": change.row.flow}
+                self._troubles.tell(change.row.id, "upkeep must leave a job for now", error, facts)
+            return
+        for change in changes:
+            self._troubles.over(change.row.id)
+        self._engine.telemetry.committed(changes, receipts, time.monotonic() - began)
+        self.moved += sum(isinstance(receipt, Committed) for receipt in receipts)
 
 
 def _facts(row: JobRow) -> dict[str, str]:

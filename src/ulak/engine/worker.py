@@ -1,8 +1,8 @@
 """A worker: claims jobs, runs their stages, and gives every one back.
 
 One asyncio loop. Async stages run on it, plain ones in threads, isolated ones in children.
-Claims and upkeep use a thread aside, commits the committer's, renewals the lease's; only this
-file knows how they meet.
+Claims use a thread aside, upkeep another, commits the committer's, renewals the lease's; only
+this file knows how they meet.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ AGAIN_S = 0.2
 COMPARE_EVERY_S = 5.0
 # Between two passes of upkeep others may use its thread, however much is due.
 SHORTEST_REST_S = 0.02
+# How long the end of a worker waits for a pass of upkeep: as long as a step waits for a lock.
+LONGEST_PASS_S = 2.0
 
 
 class Worker:
@@ -93,6 +95,8 @@ class Worker:
         }
         self._running: dict[bytes, ActiveRun] = {}
         self._aside = Aside("claimer")
+        self._keeper = Aside("upkeep")
+        """A thread of its own: whatever upkeep waits for, claims go on."""
         self._resources: dict[type, Any] = {}
         self._lease: Lease | None = None
         self.new_commit_id = CommitIds()
@@ -105,6 +109,8 @@ class Worker:
         self._looked_at = 0.0
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""
+        self._moved_before = 0
+        """How many jobs upkeep had moved when the last claim was sent."""
         self._stopping = False
         self._hurried_at: float | None = None
         self._has_begun = threading.Event()
@@ -182,7 +188,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
         self._stages = Stages(self.settings, self._ended, tracing=self.engine.tracing)
-        self._heart = Heart(self, self._stages, self._aside)
+        self._heart = Heart(self, self._stages, self._keeper)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
@@ -210,6 +216,8 @@ class Worker:
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
+                # A pass that is under way still uses the store.
+                await asyncio.wait([self._keeper.run(_nothing)], timeout=LONGEST_PASS_S)
                 await self._aside.run(self._leave)
 
     # --- claiming ---------------------------------------------------------------
@@ -288,6 +296,7 @@ class Worker:
         self._bell.hush()
         self._looked_at = self._loop.time()
         self._finished_since = False
+        self._moved_before = self.upkeep.moved
         wants = self._pools.wants()
         request = ClaimRequest(
             self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
@@ -355,13 +364,13 @@ class Worker:
             # What it left may have become due after the claim had looked.
             return False
         try:
-            moved = await self._aside.run(self.upkeep.tick)
+            await self._keeper.run(self.upkeep.tick)
             sent = await self._relay.send_once(self._loop)
         except StoreError as error:
             log.warning("upkeep fails", extra={"error": str(error)})
             await self._bell.sleep(micros(self.settings.poll) / 1e6)
             return False
-        return not moved and not sent
+        return self.upkeep.moved == self._moved_before and not sent
 
     def _take(self, claims: list[Claim], requests: list[Request]) -> None:
         # After a long standstill others may hold these by now: the commit will tell.
@@ -517,7 +526,7 @@ class Worker:
             self._finish(run)
             if receipt.requests:
                 row = change.row
-                self._aside.submit(self.upkeep.attend, row, list(receipt.requests))
+                self._keeper.submit(self.upkeep.attend, row, list(receipt.requests))
             return
         run.go_on(change, self.now())
         for request in receipt.requests:
@@ -570,13 +579,14 @@ class Worker:
         """
         while True:
             try:
-                await self._aside.run(self.upkeep.tick)
+                await self._keeper.run(self.upkeep.tick)
             except StoreError as error:
                 self.engine.telemetry.failed("upkeep")
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
-            await asyncio.sleep(max(SHORTEST_REST_S, self._until(self.upkeep.next_at)))
+            rest = 0.0 if self.upkeep.has_more else self._until(self.upkeep.next_at)
+            await asyncio.sleep(max(SHORTEST_REST_S, rest))
 
     async def _compare_leases(self) -> None:
         """Find what a claim has leased although its answer never came: it may do so much later."""
@@ -643,4 +653,9 @@ class Worker:
             except StoreError as error:
                 log.warning("the lease is left to lapse", extra={"error": str(error)})
         self._stages.close()
+        self._keeper.close()
         self._aside.close()
+
+
+def _nothing() -> None:
+    """Be the last piece of work of a thread."""

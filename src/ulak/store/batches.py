@@ -8,7 +8,7 @@ from ulak.core.change import Change, LeaseLost, Receipt, Stale
 from ulak.core.job import JobRow
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.protocol import LARGEST_BATCH
+from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim
 
 
 def must_be_a_batch(changes: Sequence[Change]) -> None:
@@ -27,6 +27,11 @@ def must_be_a_batch(changes: Sequence[Change]) -> None:
                     f"job {to_text(change.row.id)} has two changes in one commit; one is allowed"
                 )
             ids.discard(change.row.id)
+
+
+def is_full(claims: Sequence[Claim]) -> bool:
+    """Tell whether a claim has taken as many bytes as it may: there may be more to take at once."""
+    return sum(len(claim.payload.data) for claim in claims) >= LARGEST_CLAIM_BYTES
 
 
 def follow_each_other(change: Change, before: int) -> bool:

@@ -30,6 +30,8 @@ class Candidate(NamedTuple):
     slot: str | None
     rate: str | None
     cost: int
+    size: int
+    """How many bytes its payload has."""
 
 
 class Standing(NamedTuple):

@@ -31,7 +31,7 @@ from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
 from ulak.store import pruning
-from ulak.store.batches import must_be_a_batch, refusal_of
+from ulak.store.batches import is_full, must_be_a_batch, refusal_of
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
 from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_credentials import MemoryCredentials
@@ -39,6 +39,7 @@ from ulak.store.memory_records import MemoryRecords
 from ulak.store.memory_schedules import MemorySchedules
 from ulak.store.memory_tables import key_of, urgency
 from ulak.store.protocol import (
+    LARGEST_CLAIM_BYTES,
     Added,
     Claim,
     Claimed,
@@ -186,7 +187,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 claims,
                 now,
                 self._requests_of_worker(request.worker),
-                self._next_at(request, paused, now),
+                now if is_full(claims) else self._next_at(request, paused, now),
                 unparked,
                 frozenset((kind, name) for kind, name in paused if kind != KEY),
             )
@@ -220,7 +221,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def _take(self, request: ClaimRequest, paused: Paused, now: Instant) -> list[Claim]:
         claims: list[Claim] = []
-        suspects = request.suspects
+        suspects, size = request.suspects, 0
         for want in request.wants:
             free = want.places
             due = [
@@ -231,7 +232,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             ]
             for lane, row in self._in_order(due, request.ageing_us):
                 is_suspect = row.lapses >= SUSPECT_LAPSES
-                if free <= 0:
+                if free <= 0 or size >= LARGEST_CLAIM_BYTES:
                     break
                 if is_suspect and not suspects:
                     continue
@@ -240,6 +241,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 if lane.endswith(EVERY_TENANT):
                     self._take_turn(lane, row.tenant)
                 claims.append(self._lease(row, request, now))
+                size += len(claims[-1].payload.data)
                 free -= 1
                 suspects = suspects and not is_suspect
         return claims

@@ -19,6 +19,8 @@ from ulak.store.records import RecordStore
 
 LARGEST_BATCH = 500
 LARGEST_BATCH_BYTES = 4 * 1024 * 1024
+LARGEST_CLAIM_BYTES = 16 * 1024 * 1024
+"""A claim takes jobs until their payloads have so many bytes together; so it takes at least one."""
 
 NO_RATES: Final[Mapping[str, RateTerms]] = MappingProxyType({})
 
@@ -563,7 +565,10 @@ class Store(RecordStore, Protocol):
 
     def unpark(self, limit: int) -> int:
         """Unpark jobs whose limit has a free slot that no commit has passed on, and those whose
-        bucket or pause nobody will look at again."""
+        bucket or pause nobody will look at again; at most so many jobs.
+
+        Looks at a bounded part of what jobs are parked on; the next call goes on from there.
+        """
 
     def fold_counts(self) -> None:
         """Sum up the deltas that commits appended; the sums stay the same."""

@@ -23,6 +23,7 @@ log = logging.getLogger("ulak.web")
 # A class stands for its subclasses unless they have a line of their own.
 STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.BadInput: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.PayloadTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     errors.NotFound: HTTPStatus.NOT_FOUND,
     errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
     errors.Forbidden: HTTPStatus.FORBIDDEN,

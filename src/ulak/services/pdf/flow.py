@@ -93,6 +93,8 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         retries_permanent=True,
         retry_via="failed",
         on_lapse=str(PdfErrorCode.NAVIGATION_TIMEOUT),
+        # The body, and what stands beside it.
+        max_payload=config.max_payload_bytes + 1024 * 1024,
         secret=("payload", "job_key"),
         unguessable_ids=True,
         fair=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ulak.clock import Instant
+from ulak.store.batches import is_full
 from ulak.store.flow_control import KEY, open_lanes
 from ulak.store.in_turn import FIRST_LOOK, PRIORITIES, Candidate, Family, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
@@ -21,6 +22,7 @@ from ulak.store.postgres.leasing import (
     facts_of,
     has_results,
     next_due,
+    size_of,
     urgency,
     with_results,
     write_entries,
@@ -29,7 +31,7 @@ from ulak.store.postgres.straight import ANY_LAPSES, earliest
 from ulak.store.postgres.supplies import MOST_PARKED, Supplies
 from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import Ids, Numbers, Texts
-from ulak.store.protocol import Claim, Claimed, ClaimRequest, Want
+from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Want
 
 LEAST_LOOK = 16
 """Where some may lack what they need, at least so many are looked at at once."""
@@ -37,12 +39,19 @@ LEAST_LOOK = 16
 PAUSED = """
     SELECT kind, name FROM ulak.pauses WHERE until_at IS NULL OR until_at > %s::bigint
 """
+_CANDIDATE = (
+    ", ".join(f"{{job}}.{name}" for name in Candidate._fields[:-1])
+    + """,
+    (SELECT octet_length(data) FROM ulak.payloads
+        WHERE job_id = {job}.id AND month = {job}.month) AS size
+"""
+)
 CANDIDATES = f"""
-    SELECT {", ".join(Candidate._fields)} FROM (
+    SELECT {_CANDIDATE.format(job="s")} FROM (
         SELECT c.* FROM unnest(%(lanes)s::text[]) AS l (lane)
         CROSS JOIN generate_series(0, 3) AS p (priority)
         CROSS JOIN LATERAL (
-            SELECT id, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
+            SELECT id, month, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
             WHERE {claimable("l", "p")}
               AND lapses <= %(lapses)s::bigint
             ORDER BY not_before, id LIMIT %(places)s::bigint FOR NO KEY UPDATE SKIP LOCKED
@@ -53,10 +62,10 @@ CANDIDATES = f"""
 """
 # The first of each line, for those who take turns.
 LINES = f"""
-    SELECT r.lane, r.priority, {", ".join(f"c.{name}" for name in Candidate._fields)}
+    SELECT r.lane, r.priority, {_CANDIDATE.format(job="c")}
     FROM unnest(%(lanes)s::text[], %(priorities)s::bigint[]) AS r (lane, priority)
     CROSS JOIN LATERAL (
-        SELECT {", ".join(Candidate._fields)} FROM ulak.jobs
+        SELECT month, {", ".join(Candidate._fields[:-1])} FROM ulak.jobs
         WHERE {claimable("r", "r")}
           AND lapses <= %(lapses)s::bigint
         ORDER BY not_before, id LIMIT %(places)s::bigint FOR NO KEY UPDATE SKIP LOCKED
@@ -105,7 +114,7 @@ def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
     if search.buckets.write() or look.next_at() is not None:
         look = straight.look(t, request)
     next_at: Instant | None = t.now
-    if not search.is_cut:
+    if not (search.is_cut or is_full(claims)):
         next_at = earliest(_next_due(t, lanes), look.next_at())
     stopped = frozenset(pause for pause in paused if pause[0] != KEY)
     claimed = Claimed(claims, t.now, requests, next_at, unparked, stopped)
@@ -122,6 +131,7 @@ class _Search:
         self.paused_keys: set[str] = set()
         self._most_lapses = ANY_LAPSES if request.suspects else NO_SUSPECTS
         self._parked = 0
+        self._size = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
         self.is_ordinary = True
@@ -137,6 +147,8 @@ class _Search:
             return self._take_in_turn(want)
         leased = straight.go_anyway(self._t, self._request, want, lapses=self._most_lapses)
         if leased is not None:
+            self._size += size_of(leased)
+            self.is_cut = self._size >= LARGEST_CLAIM_BYTES
             return claims_of(self._request, leased)
         self.is_ordinary = False
         return self._take_singly(want)
@@ -185,7 +197,7 @@ class _Search:
                 chosen.append(candidate.id)
                 if line.family is not None:
                     line.family.take_turn(line.tenant)
-            if len(chosen) == want.places or shelf.parked_many():
+            if len(chosen) == want.places or shelf.parked_many() or self.is_cut:
                 break
         self._park(shelf)
         fairness.write(self._t.db, families)
@@ -196,11 +208,15 @@ class _Search:
         return [by_id[job_id] for job_id in chosen]
 
     def _may_run(self, candidate: Candidate, shelf: Supplies) -> bool:
+        if self._size >= LARGEST_CLAIM_BYTES:
+            self.is_cut = True
+            return False
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if (is_suspect and self._most_lapses < candidate.lapses) or not shelf.supply(candidate):
             return False
         if is_suspect:
             self._most_lapses = NO_SUSPECTS
+        self._size += candidate.size
         return True
 
     def _park(self, shelf: Supplies) -> None:
@@ -210,7 +226,7 @@ class _Search:
             ids, reasons = zip(*sorted(shelf.parked), strict=True)
             self._t.db.execute(PARK, (Ids(ids), Texts(reasons)))
             self._parked += len(shelf.parked)
-            self.is_cut = self._parked >= MOST_PARKED
+            self.is_cut = self.is_cut or self._parked >= MOST_PARKED
 
     def _lease(self, ids: Sequence[bytes]) -> list[Claim]:
         # Whoever has waited for buckets meanwhile is dated after the wait.

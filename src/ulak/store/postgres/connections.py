@@ -220,7 +220,8 @@ class Connections:
         self._free = most
         self._closed = False
         self._not_before = 0.0
-        self._wary_until = 0.0
+        self._wary_until: dict[str, float] = {}
+        """For each kind of write that has waited in vain, until when it is wary."""
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
@@ -250,8 +251,9 @@ class Connections:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         A transaction that others got in the way of is tried again, so `work` may be called
-        several times. It waits no longer than its patience for what somebody else holds. With
-        `in_order` batches are joined to their rows as they come, by index.
+        several times. It waits no longer than its patience for what somebody else holds, by
+        default as long as a commit. With `in_order` batches are joined to their rows as they come,
+        by index.
 
         Raises:
             AlreadyThere: a row of this key is stored.
@@ -265,7 +267,7 @@ class Connections:
         if not self._prepare:
             chosen |= {IDLE: MOST_IDLE_MS, LOCK: timeouts.LOCK_TIMEOUT_MS}
         if patience_ms is not None:
-            if time.monotonic() < self._wary_until:
+            if time.monotonic() < self._wary_until.get(kind, 0.0):
                 patience_ms = WARY_PATIENCE_MS
             chosen[LOCK] = patience_ms
         for tries in range(1, MOST_TRIES + 1):
@@ -280,7 +282,7 @@ class Connections:
                 time.sleep(self._draw.random() * 0.002 * tries)
             except FOREIGN as error:
                 if isinstance(error, errors.LockNotAvailable):
-                    self._wary_until = time.monotonic() + WARY_FOR_S
+                    self._wary_until[kind] = time.monotonic() + WARY_FOR_S
                 raise translated(error) from error
         faults.point(points.after)
         self.tell(transaction)
@@ -490,27 +492,37 @@ _IN_THE_WAY = (
 FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 
 
+# What the server says of itself and not of what it was sent, by the class of its code: it loses
+# connections, takes no writes now, lacks room or memory, is being stopped, or must plan anew.
+_FOR_NOW = ("08", "0A", "25", "26", "40", "53", "55", "57", "58")
+
+
 def translated(error: Exception) -> StoreError:
-    """Say whose fault it was: the data's, for ever, or the database's, for now."""
+    """Say whose fault it was: the database's, for now, or that of what it was sent.
+
+    Whatever is not for now may be the fault of one row alone, as with a trigger of somebody else
+    that raises: so it is `Refused`, and batches are parted until that row stands alone.
+    """
     if isinstance(error, errors.LockNotAvailable):
         return Contended(f"a transaction of somebody else holds what is needed: {_said(error)}")
+    if isinstance(error, errors.QueryCanceled):
+        return Contended(f"PostgreSQL has ended a statement that took too long: {_said(error)}")
     if not isinstance(error, psycopg.Error):
         return Refused(f"PostgreSQL will not store this: {error}")
     if isinstance(error, errors.UniqueViolation):
         return AlreadyThere(f"PostgreSQL: {_said(error)}")
-    is_of_the_data = isinstance(error, (psycopg.DataError, psycopg.IntegrityError)) or (
-        error.sqlstate is not None and error.sqlstate.startswith("54")  # a limit of the program
-    )
-    if is_of_the_data:
-        return Refused(f"PostgreSQL will not store this: {_said(error)}")
+    if _is_loss(error):
+        return StoreAway(f"PostgreSQL could not do it: {_said(error)}")
+    if error.sqlstate is None and not isinstance(error, psycopg.DataError):
+        return StoreError(f"PostgreSQL could not do it: {_said(error)}")
+    if error.sqlstate is not None and error.sqlstate.startswith(_FOR_NOW):
+        return StoreError(f"PostgreSQL could not do it: {_said(error)}")
     if isinstance(error, errors.InsufficientPrivilege):
-        return StoreError(
+        return Refused(
             f"PostgreSQL does not let this role do it: {_said(error)}; grant it the right, or "
             "connect as the role that the schema ulak belongs to"
         )
-    if _is_loss(error):
-        return StoreAway(f"PostgreSQL could not do it: {_said(error)}")
-    return StoreError(f"PostgreSQL could not do it: {_said(error)}")
+    return Refused(f"PostgreSQL will not store this: {_said(error)}")
 
 
 def _is_loss(error: psycopg.Error) -> bool:

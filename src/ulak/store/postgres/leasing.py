@@ -67,23 +67,25 @@ def lease(chosen: str, now: str = NOW) -> str:
         version = version + (e.busy IS NOT NULL)::integer,
         seq = seq + (e.busy IS NOT NULL)::integer,
         changed_at = CASE WHEN e.busy IS NULL THEN j.changed_at ELSE {now} END
-    FROM chosen JOIN ulak.payloads AS p ON p.job_id = chosen.id AND p.month = chosen.month
-    LEFT JOIN unnest(
+    FROM chosen LEFT JOIN unnest(
         %(flows)s::text[], %(versions)s::bigint[], %(states)s::text[], %(busy)s::text[]
     ) AS e (flow, flow_version, state, busy)
       ON e.flow = chosen.flow AND e.flow_version = chosen.flow_version
      AND e.state = chosen.state AND chosen.role = '{READY}'
     WHERE j.id = chosen.id
     RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}, j.month,
-              CASE WHEN e.busy IS NOT NULL THEN chosen.state END, p.data, p.schema, p.trace
+              CASE WHEN e.busy IS NOT NULL THEN chosen.state END,
+              chosen.data, chosen.schema, chosen.trace
     """
 
 
 CHOSEN = "id, month, flow, flow_version, state, role"
-"""What must be known of a job to lease it."""
+"""What must be known of a job to lease it, besides its payload."""
 
+OWN_PAYLOAD = "JOIN ulak.payloads AS p ON p.job_id = n.id AND p.month = n.month"
 LEASE = lease(f"""
-    chosen AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[]))
+    near AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[])),
+    chosen AS MATERIALIZED (SELECT n.*, p.data, p.schema, p.trace FROM near AS n {OWN_PAYLOAD})
 """)
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM ulak.results
@@ -92,6 +94,12 @@ RESULTS = f"""
 """
 
 _WIDTH = len(JobRow._fields)
+_DATA = _WIDTH + 2
+
+
+def size_of(leased: Sequence[Row]) -> int:
+    """Return how many bytes the payloads of leased jobs have."""
+    return sum(len(found[_DATA]) for found in leased)
 
 
 def facts_of(request: ClaimRequest) -> dict[str, Any]:
@@ -114,7 +122,7 @@ def _entries(entries: tuple[tuple[tuple[str, int, str], str], ...]) -> dict[str,
 
 def claims_of(request: ClaimRequest, leased: Sequence[Row]) -> list[Claim]:
     """Read what was leased, in the order of its urgency, without results."""
-    claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_WIDTH + 2 :]), ()) for found in leased]
+    claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_DATA:]), ()) for found in leased]
     ageing = request.ageing_us
 
     def urgency(claim: Claim) -> tuple[int, int, bytes]:

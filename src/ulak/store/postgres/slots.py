@@ -16,7 +16,7 @@ from ulak.store.postgres.values import Ids, Numbers, Texts
 HOLD_LIMITS = """
     SELECT name, n, keyed FROM ulak.limits WHERE name = ANY (%s::text[]) ORDER BY name FOR SHARE
 """
-PLACES = "SELECT n FROM ulak.limits WHERE name = %s::text"
+PLACES = "SELECT name, n FROM ulak.limits WHERE name = ANY (%s::text[])"
 # How many are open, how many are held, and how many of those are closed: one in a closed slot
 # counts until it has drained, so that never more run than the limit says.
 STANDING = """
@@ -48,8 +48,12 @@ FREE = """
 """
 UNPARK = """
     UPDATE ulak.jobs SET parked_on = NULL WHERE id = ANY (ARRAY(
-        SELECT id FROM ulak.jobs WHERE parked_on = %s::text
-        ORDER BY priority, not_before, id LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+        SELECT j.id FROM unnest(%s::text[], %s::bigint[]) AS k (parked_on, places)
+        CROSS JOIN LATERAL (
+            SELECT id FROM ulak.jobs WHERE parked_on = k.parked_on
+            ORDER BY priority, not_before, id LIMIT k.places FOR UPDATE SKIP LOCKED
+        ) AS j
+        LIMIT %s::bigint
     ))
 """
 OPEN = """
@@ -117,13 +121,18 @@ def find_one(db: Session, limit: str) -> list[int]:
     return find_free(db, {limit: min(1, free_of(db, [limit])[limit])})[limit]
 
 
-def free_places(db: Session, limit: str) -> int:
-    """Answer how many more jobs may run under this limit."""
-    free, held, _ = _standing(db, [limit])[limit]
-    if not free and is_keyed(limit):
-        declared = db.row(PLACES, (stage_of(limit),))
-        free = 0 if declared is None else declared[0]
-    return free - held
+def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
+    """Answer how many more jobs may run under each of these limits."""
+    standing = _standing(db, limits)
+    # A key of which no slot was opened yet has as many as its limit says.
+    closed = {stage_of(name) for name in limits if not standing[name][0] and is_keyed(name)}
+    declared: dict[str, int] = {}
+    if closed:
+        declared = {row[0]: row[1] for row in db.rows(PLACES, (Texts(sorted(closed)),))}
+    return {
+        name: (free or (declared.get(stage_of(name), 0) if is_keyed(name) else 0)) - held
+        for name, (free, held, _) in standing.items()
+    }
 
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]]) -> None:
@@ -143,16 +152,25 @@ def leave(db: Session, held: Sequence[tuple[str, bytes]]) -> Counter[str]:
 
 def let_in(t: Transaction, freed: Counter[str]) -> int:
     """Unpark as many as have left, if there is room for them; answer how many."""
-    return sum(
-        pass_on(t, limit, min(freed[limit], free_places(t.db, limit))) for limit in sorted(freed)
-    )
+    if not freed:
+        return 0
+    free = free_places(t.db, sorted(freed))
+    return pass_on_all(t, {limit: min(freed[limit], free[limit]) for limit in free})
 
 
 def pass_on(t: Transaction, parked_on: str, places: int) -> int:
     """Unpark so many jobs, the most urgent and then the oldest; what they need they claim."""
-    if places <= 0:
+    return pass_on_all(t, {parked_on: places})
+
+
+def pass_on_all(t: Transaction, places: Mapping[str, int], most: int | None = None) -> int:
+    """Unpark so many jobs of each name, and at most so many of all, in one statement."""
+    names = [name for name in sorted(places) if places[name] > 0]
+    if not names:
         return 0
-    unparked = t.db.touch(UNPARK, (parked_on, places))
+    numbers = [places[name] for name in names]
+    facts = (Texts(names), Numbers(numbers), sum(numbers) if most is None else most)
+    unparked = t.db.touch(UNPARK, facts)
     t.made_due = t.made_due or unparked > 0
     return unparked
 

@@ -16,6 +16,7 @@ from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
+from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Steps
 from ulak.store.postgres import (
     audit,
@@ -126,6 +127,8 @@ class PostgresStore:
         self._months: set[int] = set()
         self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
+        self._parked_after = ""
+        """Where the next look at what jobs are parked on begins."""
         self._here: Row | None = None
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
@@ -288,7 +291,7 @@ class PostgresStore:
         requests: list[Request] = []
         if look.any_requests:
             requests = self._read(lambda db: leases.requests_of(db, request.worker))
-        next_at = straight.earliest(next_due, look.next_at())
+        next_at = straight.earliest(next_due, look.next_at()) if not is_full(taken) else t.now
         return Claimed(taken, t.now, requests, next_at, 0)
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
@@ -451,7 +454,10 @@ class PostgresStore:
         return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
-        return self._db.run("unpark", lambda t: upkeep.unpark(t, limit))
+        unparked, self._parked_after = self._db.run(
+            "unpark", lambda t: upkeep.unpark(t, limit, self._parked_after)
+        )
+        return unparked
 
     def fold_counts(self) -> None:
         self._db.run("fold", upkeep.fold_counts)
@@ -495,7 +501,9 @@ class PostgresStore:
         return self._read(lambda db: schedules.due(db, by, limit, after))
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
-        return self._db.run("tick", lambda t: schedules.tick(t, ticks))
+        return self._db.run(
+            "tick", lambda t: schedules.tick(t, ticks), patience_ms=SUBMIT_PATIENCE_MS
+        )
 
     def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
         return self._db.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))

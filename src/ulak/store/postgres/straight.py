@@ -20,6 +20,7 @@ from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.leasing import (
     CHOSEN,
     NOW,
+    OWN_PAYLOAD,
     claimable,
     facts_of,
     lease,
@@ -29,7 +30,7 @@ from ulak.store.postgres.leasing import (
 )
 from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.values import Numbers, Row, Texts
-from ulak.store.protocol import ClaimRequest, Want
+from ulak.store.protocol import LARGEST_CLAIM_BYTES, ClaimRequest, Want
 
 ANY_LAPSES = 2**31
 
@@ -91,14 +92,24 @@ def _lease_next(now: str, *, if_: str = "true") -> str:
     return lease(
         f"""
         shares AS MATERIALIZED ({_shares(now, if_=if_)}),
-        chosen AS MATERIALIZED (
+        near AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
-                SELECT {CHOSEN} FROM ulak.jobs
+                SELECT {CHOSEN}, priority, not_before FROM ulak.jobs
                 WHERE {claimable("s", "s", now=now)}
                   AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
                 ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
             ) AS c
             WHERE NOT EXISTS (SELECT FROM shares WHERE is_particular)
+        ),
+        measured AS (
+            SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
+                ORDER BY {urgency("n")} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS size_before
+            FROM near AS n {OWN_PAYLOAD}
+        ),
+        chosen AS MATERIALIZED (
+            SELECT * FROM measured
+            WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
         )
         """,
         now,

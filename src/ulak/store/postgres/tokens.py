@@ -7,7 +7,7 @@ in which all of them could be held: claims that have to do with buckets follow o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ulak.core.policy import RateTerms
 from ulak.store import flow_control as control
@@ -33,6 +33,10 @@ HOLD = "SELECT level, filled_at, ready_at FROM ulak.buckets WHERE name = %s::tex
 READY = """
     SELECT name FROM ulak.buckets WHERE ready_at <= %s::bigint
     ORDER BY ready_at, name LIMIT %s::bigint
+"""
+FORGOTTEN = """
+    SELECT p.name FROM unnest(%s::text[]) AS p (name) LEFT JOIN ulak.buckets AS b ON b.name = p.name
+    WHERE b.ready_at IS NULL LIMIT %s::bigint
 """
 PARKED = """
     SELECT priority, not_before, id, cost FROM ulak.jobs WHERE parked_on = %s::text
@@ -87,12 +91,14 @@ class Buckets:
         if bucket is not None:
             bucket.park(cost, order)
 
-    def look_after(self, name: str) -> None:
-        """Say when the first of those who are parked can be paid, if nobody has said so."""
-        self.hold([name])
-        bucket = self._open[name]
-        if bucket is not None and bucket.ready_at is None:
-            bucket.look_after()
+    def look_after_all(self, names: Sequence[str]) -> None:
+        """Say when the first of those who are parked can be paid, where nobody has said so."""
+        forgotten = [row[0] for row in self._t.db.rows(FORGOTTEN, (Texts(names), MOST_BUCKETS))]
+        self.hold(forgotten)
+        for name in forgotten:
+            bucket = self._open[name]
+            if bucket is not None and bucket.ready_at is None:
+                bucket.look_after()
 
     def unpark_paid(self) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""

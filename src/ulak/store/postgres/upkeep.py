@@ -18,6 +18,7 @@ from ulak.store.postgres.values import (
     Id,
     Ids,
     Numbers,
+    Texts,
     as_job,
     as_request,
 )
@@ -52,11 +53,12 @@ REPORT = """
     SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
 """
 
-# Everything on which jobs are parked, each found by one step along the index.
-PARKED_NAMES = """
+# What jobs are parked on, each found by one step along the index; so many at once.
+MOST_NAMES = 2000
+PARKED_NAMES = f"""
     WITH RECURSIVE parked (name) AS (
         SELECT (
-            SELECT parked_on FROM ulak.jobs WHERE parked_on IS NOT NULL ORDER BY parked_on LIMIT 1
+            SELECT parked_on FROM ulak.jobs WHERE parked_on > %s::text ORDER BY parked_on LIMIT 1
         )
         UNION ALL
         SELECT (
@@ -64,9 +66,9 @@ PARKED_NAMES = """
             WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1
         ) FROM parked WHERE parked.name IS NOT NULL
     )
-    SELECT name FROM parked WHERE name IS NOT NULL
+    SELECT name FROM parked WHERE name IS NOT NULL LIMIT {MOST_NAMES}
 """
-IS_KNOWN_PAUSE = "SELECT 1 FROM ulak.pauses WHERE kind = 'key' AND name = %s::text"
+KNOWN_PAUSES = "SELECT name FROM ulak.pauses WHERE kind = 'key' AND name = ANY (%s::text[])"
 
 # What another fold is taking is left to it; the sums are written in the order of their keys.
 MOST_DELTAS = 20_000
@@ -179,21 +181,30 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
         t.db.execute(REPORT, {**facts, "at": latest.at})
 
 
-def unpark(t: Transaction, limit: int) -> int:
-    """Pass on what a commit has missed, and look after what nobody will look at again."""
-    unparked, buckets = 0, Buckets(t)
-    for (name,) in t.db.rows(PARKED_NAMES):
-        if name.startswith(ON_RATE):
-            buckets.look_after(name.removeprefix(ON_RATE))
-            continue
-        if name.startswith(ON_KEY):
-            known = t.db.row(IS_KNOWN_PAUSE, (name.removeprefix(ON_KEY),))
-            places = limit if known is None else 0
-        else:
-            places = slots.free_places(t.db, name)
-        unparked += slots.pass_on(t, name, min(places, limit - unparked))
-    buckets.write()
-    return unparked
+def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
+    """Pass on what a commit has missed, and look after what nobody will look at again.
+
+    Looks at a page of what jobs are parked on, the names after this one, in a few round trips
+    however many there are. Returns how many jobs were unparked, and where the next page begins.
+    """
+    names = [row[0] for row in t.db.rows(PARKED_NAMES, (after,))]
+    rates = [name.removeprefix(ON_RATE) for name in names if name.startswith(ON_RATE)]
+    keys_ = [name.removeprefix(ON_KEY) for name in names if name.startswith(ON_KEY)]
+    limits = [name for name in names if not name.startswith((ON_RATE, ON_KEY))]
+    if rates:
+        buckets = Buckets(t)
+        buckets.look_after_all(rates)
+        buckets.write()
+    places: dict[str, int] = {}
+    if keys_:
+        known = {row[0] for row in t.db.rows(KNOWN_PAUSES, (Texts(keys_),))}
+        places = {ON_KEY + key: limit for key in keys_ if key not in known}
+    if limits:
+        places |= slots.free_places(t.db, limits)
+    unparked = slots.pass_on_all(t, places, limit)
+    if unparked < limit:
+        after = names[-1] if len(names) == MOST_NAMES else ""
+    return unparked, after
 
 
 def fold_counts(t: Transaction) -> None:

@@ -12,10 +12,11 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
+from ulak.store.batches import is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
 from ulak.store.in_turn import PRIORITIES, Candidate, InTurn, is_family
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
-from ulak.store.protocol import Claim, Claimed, ClaimRequest, Renewal, Want
+from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sqlite import control, fairness, keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
 from ulak.store.sqlite.order import Rest
@@ -47,19 +48,24 @@ _CLAIMABLE = """
       AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
 CANDIDATES = f"""
-    SELECT json_group_array(json_array(not_before, hex(id), priority, lapses, slot, rate, cost))
+    SELECT json_group_array(json_array(
+        not_before, hex(id), priority, lapses, slot, rate, cost,
+        (SELECT length(data) FROM payloads WHERE job_id = found.id)
+    ))
     FROM (
         SELECT not_before, id, priority, lapses, slot, rate, cost {_CLAIMABLE.format(when="<=")}
           AND lapses <= ?
         ORDER BY not_before, id LIMIT ?
-    )
+    ) AS found
 """
 # The same without looking at each: enough when there is nothing to choose among them.
 CROWD = f"""
-    SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) + count(rate) FROM (
+    SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) + count(rate),
+        sum((SELECT length(data) FROM payloads WHERE job_id = found.id))
+    FROM (
         SELECT id, lapses, slot, rate {_CLAIMABLE.format(when="<=")} AND lapses <= ?
         ORDER BY not_before, id LIMIT ?
-    )
+    ) AS found
 """
 NEXT_DUE = f"SELECT min(not_before) {_CLAIMABLE.format(when='>')}"
 # When the oldest of each priority is due, all in one step.
@@ -183,7 +189,7 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     next_at: Instant | None = t.now
     if buckets.write() or look.next_at() is not None:
         look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
-    if not search.is_cut:
+    if not (search.is_cut or is_full(claims)):
         lanes = dict.fromkeys(lane for want in wants for lane in want.lanes)
         next_at = _earlier(_next_due(t, lanes), look.next_at())
     return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked, paused)
@@ -202,6 +208,7 @@ class _Search:
         self._lanes: set[str] = set()
         self._free: dict[str, int] = {}
         self._parked = 0
+        self._size = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
 
@@ -265,17 +272,20 @@ class _Search:
 
     def _crowd(self, ranges: Sequence[tuple[str, int]], free: int) -> list[bytes] | None:
         """Take every due job of these ranges, or answer None when they must be looked at singly."""
-        packed = b""
+        packed, taken = b"", 0
         for lane, priority in ranges:
             facts = (lane, priority, self._t.now, self._most_lapses, free)
-            digits, lapses, particular = self._t.db.execute(CROWD, facts).fetchone()
+            digits, lapses, particular, size = self._t.db.execute(CROWD, facts).fetchone()
             if digits is None:
                 continue
             if packed or lapses >= SUSPECT_LAPSES or particular:
                 return None
-            packed = bytes.fromhex(digits)
+            if self._size + size >= LARGEST_CLAIM_BYTES:
+                return None
+            packed, taken = bytes.fromhex(digits), size
         crowd = [packed[at : at + 16] for at in range(0, len(packed), 16)]
         self._crowds += crowd
+        self._size += taken
         return crowd
 
     def _select(self, ranges: Sequence[tuple[str, int]], free: int) -> Iterator[bytes]:
@@ -317,6 +327,9 @@ class _Search:
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if is_suspect and self._most_lapses < candidate.lapses:
             return False
+        if self._size >= LARGEST_CLAIM_BYTES:
+            self.is_cut = True
+            return False
         if candidate.slot is not None or candidate.rate is not None:
             lack = self._supply(candidate, bytes.fromhex(candidate.id))
             if lack is not None:
@@ -327,6 +340,7 @@ class _Search:
         if is_suspect:
             self._most_lapses = NO_SUSPECTS
         self._chosen.add(candidate.id)
+        self._size += candidate.size
         return True
 
     def _supply(self, candidate: Candidate, job_id: bytes) -> str | None:

@@ -114,6 +114,8 @@ class SqliteStore:
         self._checkpoint_bytes = checkpoint_bytes
         self._open_writer: Writer | None = None
         self._open_readers: Readers | None = None
+        self._parked_after = ""
+        """Where the next look at what jobs are parked on begins."""
         self._rings: list[Callable[[], None]] = []
         self._callers = caller.Callers(self.path)
         self._lent = self._new_lent()
@@ -335,7 +337,10 @@ class SqliteStore:
         return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
-        return self._writer.run("unpark", lambda t: upkeep.unpark(t, limit))
+        unparked, self._parked_after = self._writer.run(
+            "unpark", lambda t: upkeep.unpark(t, limit, self._parked_after)
+        )
+        return unparked
 
     def fold_counts(self) -> None:
         self._writer.run("fold", upkeep.fold_counts)

@@ -42,17 +42,19 @@ REPORT = """
     SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
 """
 
-# Everything on which jobs are parked, each found by one step along the index.
-PARKED_NAMES = """
+# What jobs are parked on, each found by one step along the index; so many at once: a few
+# milliseconds of the one writer.
+MOST_NAMES = 500
+PARKED_NAMES = f"""
     WITH RECURSIVE parked (name) AS (
         SELECT (SELECT parked_on FROM jobs INDEXED BY jobs_parked
-                WHERE parked_on IS NOT NULL ORDER BY parked_on LIMIT 1)
+                WHERE parked_on > ? ORDER BY parked_on LIMIT 1)
         UNION ALL
         SELECT (SELECT parked_on FROM jobs INDEXED BY jobs_parked
                 WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1)
         FROM parked WHERE parked.name IS NOT NULL
     )
-    SELECT name FROM parked WHERE name IS NOT NULL
+    SELECT name FROM parked WHERE name IS NOT NULL LIMIT {MOST_NAMES}
 """
 IS_KNOWN_PAUSE = "SELECT 1 FROM pauses WHERE kind = 'key' AND name = ?"
 
@@ -135,11 +137,16 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
     t.db.executemany(REPORT, by_job)
 
 
-def unpark(t: Transaction, limit: int) -> int:
-    """Pass on what a commit has missed, and look after what nobody will look at again."""
+def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
+    """Pass on what a commit has missed, and look after what nobody will look at again.
+
+    Looks at a page of what jobs are parked on, the names after this one. Returns how many jobs
+    were unparked, and where the next page begins.
+    """
     unparked = 0
     buckets = Buckets(t)
-    for (name,) in t.db.execute(PARKED_NAMES).fetchall():
+    names = [row[0] for row in t.db.execute(PARKED_NAMES, (after,)).fetchall()]
+    for name in names:
         if name.startswith(ON_RATE):
             buckets.look_after(name.removeprefix(ON_RATE))
             continue
@@ -150,7 +157,9 @@ def unpark(t: Transaction, limit: int) -> int:
             places = keys.free_places(t, name)
         unparked += keys.pass_on(t, name, min(places, limit - unparked))
     buckets.write()
-    return unparked
+    if unparked < limit:
+        after = names[-1] if len(names) == MOST_NAMES else ""
+    return unparked, after
 
 
 def fold_counts(t: Transaction) -> None:

@@ -411,8 +411,14 @@ class Readers:
 
 
 # SQLite says the same with an OperationalError for a full disk and for a blob that is too big;
-# only the first may be mended by trying again.
-_OF_THE_DATA = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE)
+# only the first may be mended by trying again. SQLITE_ERROR is a statement that cannot be run: of a
+# trigger of somebody else that names what is not there, for one, so it may be one row's alone.
+_OF_THE_DATA = (
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_RANGE,
+    sqlite3.SQLITE_ERROR,
+)
 
 
 def translated(error: Exception) -> StoreError:

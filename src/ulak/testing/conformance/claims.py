@@ -10,11 +10,21 @@ import pytest
 
 from ulak.core.job import Result
 from ulak.core.outcome import Cancel, Finished, Held, Left, Noted, Raised
-from ulak.store.protocol import ClaimRequest, Store, Want
+from ulak.store.protocol import LARGEST_CLAIM_BYTES, ClaimRequest, Store, Want
 from ulak.testing.conformance.desk import Desk, Suite, claim_request
-from ulak.testing.conformance.flows import BUSY, LINE, NEWER, REVIEW, SAGA, WAITS
+from ulak.testing.conformance.flows import (
+    BUSY,
+    LINE,
+    NARROW,
+    NEWER,
+    REVIEW,
+    SAGA,
+    SHARED,
+    WAITS,
+)
 
 FAILED = Raised("boom", "it broke")
+LARGE = b'"' + b"x" * (LARGEST_CLAIM_BYTES // 4 - 2) + b'"'
 
 
 class TestClaims(Suite):
@@ -59,6 +69,37 @@ class TestClaims(Suite):
         wants = (Want(lines, 2), Want(busies, 1), Want((*lines, *busies), 0))
         flows = [c.row.flow for c in desk.store.claim(ClaimRequest("w", wants)).claims]
         assert sorted(flows) == ["busy", "line", "line"]
+
+    @pytest.mark.shows("E-84")
+    @pytest.mark.parametrize("way", ["plain", "aged", "beside a slot", "in turn"])
+    def test_a_claim_is_bounded_in_bytes(self, desk: Desk, way: str) -> None:
+        flow, others = LINE, (NARROW,) if way == "beside a slot" else ()
+        if way == "in turn":
+            if not desk.store.features.flow_control:
+                return
+            flow = SHARED
+        desk.declare(NARROW)
+        small = [desk.submit(other).id for other in others]
+        large = [
+            desk.submit(flow, payload=LARGE, priority=n % 2, tenant=f"t{n % 3}").id
+            for n in range(7)
+        ]
+        desk.hire("w")
+        ageing = timedelta(hours=1 if way == "aged" else 0)
+        looks = [desk.look("w", 20, (flow, *others), ageing=ageing) for _ in range(3)]
+        assert [sum(c.row.id in large for c in look.claims) for look in looks] == [4, 3, 0]
+        assert {c.row.id for look in looks for c in look.claims} == {*small, *large}
+        assert looks[0].next_at == looks[0].now, "there is more to take at once"
+        assert looks[1].next_at is None
+
+    @pytest.mark.shows("E-84")
+    def test_a_claim_takes_a_job_however_large_its_payload_is(self, desk: Desk) -> None:
+        for _ in range(2):
+            job = desk.new(payload=b"null")
+            data = b'"' + b"x" * (LARGEST_CLAIM_BYTES + 1) + b'"'
+            desk.store.add([job._replace(payload=job.payload._replace(data=data))])
+        desk.hire("w")
+        assert [len(desk.claim("w", 5)) for _ in range(3)] == [1, 1, 0]
 
     @pytest.mark.shows("E-50")
     def test_a_worker_is_given_only_the_versions_that_it_serves(self, desk: Desk) -> None:

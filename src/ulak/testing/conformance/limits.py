@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,24 @@ class TestLimits(Suite):
         desk.store.unpark(9)
         assert [c.row.slot for c in desk.claim("w", 9, KEYED)] == [B]
         assert len(desk.store.slots(B)) == 3
+
+    @pytest.mark.shows("E-85", "E-29")
+    def test_unparking_comes_to_every_key_in_bounded_steps(self, desk: Desk) -> None:
+        desk.store.change_limit(KEYED_LIMIT, 1, actor="ada", note="")
+        for _ in range(2):
+            payloads = [json.dumps({"key": f"k{n}", "cost": 1}).encode() for n in range(600)]
+            for start in range(0, 600, 300):
+                part = payloads[start : start + 300]
+                desk.store.add([desk.new(KEYED, payload=payload) for payload in part])
+        while desk.claim("w", 200, KEYED) or any(
+            row.parked_on is None and row.leased_by is None for row in desk.jobs()
+        ):
+            pass
+        desk.store.change_limit(KEYED_LIMIT, 2, actor="ada", note="")
+        unparked = [desk.store.unpark(200) for _ in range(8)]
+        assert max(unparked) <= 200
+        assert sum(unparked) == 600
+        assert unparked[-1] == 0
 
     @pytest.mark.shows("E-60")
     def test_every_change_is_audited_with_what_it_was_before(self, desk: Desk) -> None:

@@ -119,6 +119,7 @@ def test_a_submit_and_a_claim_wait_for_the_server_once_each(
 
 def test_a_payload_larger_than_any_buffer_arrives_whole(store: PostgresStore) -> None:
     work = flow()
+    work.max_payload = 32_000_000
     new = ulak.Engine(store, flows=[work]).prepare(work, "x" * 20_000_000)
     store.add([new])
     assert store.find_payload(new.row.id) == new.payload

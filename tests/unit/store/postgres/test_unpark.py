@@ -1,0 +1,77 @@
+"""What upkeep costs however many keys have jobs parked on them."""
+
+import json
+
+import psycopg
+import pytest
+
+from ulak.store.postgres import PostgresStore
+from ulak.store.postgres.pipeline import Pipeline
+from ulak.store.postgres.upkeep import MOST_NAMES
+from ulak.testing.conformance.desk import Desk
+from ulak.testing.conformance.flows import KEYED, METERED
+
+PARK = "UPDATE ulak.jobs SET parked_on = CASE WHEN slot IS NULL THEN '/rate/' || rate ELSE slot END"
+
+
+@pytest.mark.shows("E-85")
+@pytest.mark.parametrize("keys", [10, 3 * MOST_NAMES])
+def test_the_round_trips_of_unparking_do_not_depend_on_the_keys(
+    keys: int, store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by a look at each key."""
+    desk = Desk(store)
+    desk.declare(KEYED)
+    for start in range(0, keys, 500):
+        jobs = range(start, min(start + 500, keys))
+        payloads = [json.dumps({"key": f"k{n}", "cost": 1}).encode() for n in jobs]
+        store.add([desk.new(KEYED, payload=payload) for payload in payloads])
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(PARK)
+        # Every place of every key is taken: nothing is to be unparked.
+        db.execute("UPDATE ulak.limits SET n = 0")
+    waits = 0
+    wait = Pipeline.wait
+
+    def counted(self: Pipeline) -> object:
+        nonlocal waits
+        waits += 1
+        return wait(self)
+
+    monkeypatch.setattr(Pipeline, "wait", counted)
+    for _ in range(4):
+        waits = 0
+        assert store.unpark(200) == 0
+        assert waits <= 6
+    monkeypatch.undo()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE ulak.limits SET n = 2")
+    assert sum(store.unpark(500) for _ in range(3 + keys // 500 + 4)) == keys
+
+
+@pytest.mark.shows("E-85")
+def test_buckets_that_somebody_looks_after_cost_no_look(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(store)
+    desk.declare(METERED)
+    store.add([
+        desk.new(METERED, payload=json.dumps({"key": f"k{n}", "cost": 1}).encode())
+        for n in range(300)
+    ])  # fmt: skip
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(PARK)
+    # The first looks say when each bucket is ready, a hundred at a time; then nobody need ask.
+    for _ in range(3):
+        store.unpark(200)
+    waits = 0
+    wait = Pipeline.wait
+
+    def counted(self: Pipeline) -> object:
+        nonlocal waits
+        waits += 1
+        return wait(self)
+
+    monkeypatch.setattr(Pipeline, "wait", counted)
+    store.unpark(200)
+    assert waits <= 3
