@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from ulak.errors import StoreError
+
 
 class Turns:
     """A lock that is handed over in the order of arrival, except that the urgent go first.
@@ -63,19 +65,27 @@ class LockFile:
 
     def acquire(self) -> None:
         """Wait until no other process, and no other store of this one, writes."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self._flock(fcntl.LOCK_EX)
 
     def try_acquire(self) -> bool:
         """Take it if nobody writes; never waits."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def release(self) -> None:
         """Let the next one write."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._flock(fcntl.LOCK_UN)
+
+    def _flock(self, operation: int) -> None:
+        try:
+            fcntl.flock(self._fd, operation)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise StoreError(f"the lock file cannot be locked: {error}") from error
 
     def close(self) -> None:
         """Give the file back; the file itself stays, since another process may hold it."""
