@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.engine.telemetry import NOBODY, Telemetry
+from ulak.engine.threads import guarded
 from ulak.errors import Contended, Refused, StoreError
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Store
@@ -43,16 +44,28 @@ Settled = list[tuple[Entry, Receipt]]
 Deliver = Callable[[Settled], None]
 
 
+def _nobody(error: BaseException) -> None:
+    """Tell nobody of a failure; the log has it."""
+
+
 class Committer:
     """One thread that commits whatever is waiting, in batches that the last flush has shaped.
 
     A store that cannot be reached is asked again until it answers: finished work is never given
     up because of an outage. Before a batch is repeated its commit ids are looked up, so that
     nothing is written twice. A change that a transaction of somebody else blocks is set aside and
-    offered again later; its neighbours need not wait.
+    offered again later; its neighbours need not wait. `failed` is told when the thread has ended by
+    an error: nothing is committed any more.
     """
 
-    def __init__(self, store: Store, deliver: Deliver, *, telemetry: Telemetry = NOBODY) -> None:
+    def __init__(
+        self,
+        store: Store,
+        deliver: Deliver,
+        *,
+        telemetry: Telemetry = NOBODY,
+        failed: Callable[[BaseException], None] = _nobody,
+    ) -> None:
         self._store = store
         self._telemetry = telemetry
         self._deliver = deliver
@@ -66,7 +79,8 @@ class Committer:
         self._asleep = False
         self._closed = False
         self._given_up = False
-        self._thread = threading.Thread(target=self._serve, name="ulak-committer", daemon=True)
+        serve = guarded(self._serve, failed)
+        self._thread = threading.Thread(target=serve, name="ulak-committer", daemon=True)
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
 
     def start(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,8 @@ from ulak.errors import (
 from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
 from ulak.store import caller, codec
 from ulak.store.protocol import Added, Store
+
+log = logging.getLogger("ulak.worker")
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -564,14 +567,25 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
 
     @contextmanager
     def working(self, settings: WorkerSettings = USUAL) -> Iterator[Any]:
-        """Run a worker on a thread of its own for as long as the block lasts, then drain it."""
+        """Run a worker on a thread of its own for as long as the block lasts, then drain it.
+
+        Raises:
+            BadInput: on the thread of an event loop, which the drain would stop.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise BadInput(
+                "engine.working would stop the event loop of this thread; give the application "
+                "lifespan=engine.lifespan(workers=True), or run engine.worker().run() in a task"
+            )
         worker = self.worker(settings)
         failures: list[BaseException] = []
 
         def work() -> None:
             try:
                 asyncio.run(worker.run())
-            except BaseException as error:  # noqa: BLE001 - the worker loop: raised where the block ends
+            except BaseException as error:
+                # Heard of now, and raised where the block ends, which may be much later.
+                log.critical("the worker has ended", exc_info=True)
                 failures.append(error)
 
         thread = threading.Thread(target=work, name="ulak-worker")

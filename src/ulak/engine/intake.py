@@ -222,7 +222,7 @@ class Intake:
             )
 
     def _need_thread(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._serve, name="ulak-intake", daemon=True)
             self._thread.start()
 
@@ -237,6 +237,8 @@ class Intake:
                 self._busy = True
             try:
                 self._set_aside(self._store_offers(offers))
+            except Exception:  # a worker loop: who waits here is told in time that nothing is known
+                log.exception("offers could not be stored")
             finally:
                 with self._lock:
                     self._busy = False

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ulak.core.job import Request
 from ulak.engine.telemetry import NOBODY, Telemetry
+from ulak.engine.threads import guarded
 from ulak.errors import StoreError
 from ulak.store.protocol import Store
 
@@ -32,6 +33,9 @@ class Listener(Protocol):
 
     def lease_lost(self) -> None:
         """The lease was taken away, or is left to lapse because the loop is stuck."""
+
+    def failed(self, error: BaseException) -> None:
+        """The thread has ended by an error that no repetition mends: nobody renews any more."""
 
 
 class Lease:
@@ -65,7 +69,8 @@ class Lease:
         self._calm_at = 0.0
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._ticked_at = self._renewed_at = monotonic()
-        self._thread = threading.Thread(target=self._serve, name="ulak-lease", daemon=True)
+        serve = guarded(self._serve, listener.failed)
+        self._thread = threading.Thread(target=serve, name="ulak-lease", daemon=True)
 
     def start(self) -> None:
         """Begin to renew."""

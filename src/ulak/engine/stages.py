@@ -76,7 +76,12 @@ class Stages:
 
         def commit() -> None:
             assert transaction is not None  # noqa: S101 - who calls this has looked
-            answer = together.commit(run, transaction, change)
+            try:
+                answer = together.commit(run, transaction, change)
+            except BaseException as error:
+                # Nobody knows what was written: the run cannot end here, so the worker does.
+                run.worker.failed(error)
+                raise
             call_on(self._loop, settled, run, change, answer)
 
         self._threads.run(commit)
@@ -132,9 +137,11 @@ class Stages:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
             outcome = _why_failed(run, read_error(run.flow, error))
-        if not has_returned or run.worker.committer.has_stopped:
-            together.roll_back(run)
-        self._ended_elsewhere(run, outcome)
+        try:
+            if not has_returned or run.worker.committer.has_stopped:
+                together.roll_back(run)
+        finally:
+            self._ended_elsewhere(run, outcome)
 
     def _run_in_process(self, run: ActiveRun, function: Function) -> None:
         try:

@@ -168,6 +168,9 @@ class _Nobody:
     def lease_lost(self) -> None:
         """Leave it: the end of the attempt will be refused."""
 
+    def failed(self, error: BaseException) -> None:
+        """Leave it: the lease lapses, and the end of the attempt will be refused."""
+
 
 def claim_one(
     store: Store,

@@ -17,6 +17,21 @@ log = logging.getLogger("ulak.worker")
 T = TypeVar("T")
 
 
+def guarded(
+    serve: Callable[[], None], failed: Callable[[BaseException], None]
+) -> Callable[[], None]:
+    """Return the body of a thread whose end by an error is told: nobody else would notice."""
+
+    def run() -> None:
+        try:
+            serve()
+        except BaseException as error:
+            log.critical("a thread of the worker has failed", exc_info=True)
+            failed(error)
+
+    return run
+
+
 class Threads:
     """Runs work on at most `size` threads, made when they are first needed.
 
@@ -64,7 +79,10 @@ class Threads:
             work = self._queue.get()
             if work is None:
                 return
-            work()
+            try:
+                work()
+            except BaseException:  # the thread must go on: its place would be lost
+                log.exception("work on a thread failed")
             with self._lock:
                 self._idle += 1
 

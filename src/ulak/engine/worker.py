@@ -83,7 +83,9 @@ class Worker:
         self.id = ""
         self.progress: dict[bytes, Progress] = {}
         self.time = StoreTime(engine.store.clock)
-        self.committer = Committer(engine.store, self._deliver, telemetry=engine.telemetry)
+        self.committer = Committer(
+            engine.store, self._deliver, telemetry=engine.telemetry, failed=self.failed
+        )
         self.upkeep = Upkeep(engine, micros(settings.poll))
         self._relay = Relay(engine, hold_us=micros(settings.lease))
         self._flows = engine.flows_by_version()
@@ -114,6 +116,9 @@ class Worker:
         self._stopping = False
         self._hurried_at: float | None = None
         self._has_begun = threading.Event()
+        self._has_ended = False
+        self._failure: BaseException | None = None
+        """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
         self._lost = False
         self._mute_stages: set[tuple[str, int, str]] = set()
         """The stages of which the log says that they return when they are told to stop."""
@@ -151,6 +156,11 @@ class Worker:
         return self._lease is not None and not (self._lost or self._stopping)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether `run` has returned or raised."""
+        return self._has_ended
+
+    @property
     def lease(self) -> Lease | None:
         """The lease it has now, if any."""
         return self._lease
@@ -176,6 +186,16 @@ class Worker:
         if self._has_begun.is_set():
             call_on(self._loop, self._hurry)
 
+    def failed(self, error: BaseException) -> None:
+        """End, since a part of the worker has: half a worker keeps jobs and does nothing for them.
+
+        May be called from any thread. `run` raises the error.
+        """
+        if self._failure is None:
+            self._failure = error
+            log.critical("the worker ends", extra={"error": repr(error), "worker": self.id})
+        self.hurry()
+
     def _hurry(self) -> None:
         if self._hurried_at is None:
             self._hurried_at = self._loop.time()
@@ -184,10 +204,20 @@ class Worker:
     async def run(self, *, until_idle: bool = False, only: str | None = None) -> None:
         """Work until stopped, or until nothing is left that could be done now, or on one job
         only, for as long as its lease is kept from stage to stage.
+
+        Whatever a thread or a task of the worker raises ends it, and is raised here.
         """
+        try:
+            await self._run(until_idle=until_idle, only=only)
+        finally:
+            self._has_ended = True
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self, *, until_idle: bool, only: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
-        self._stages = Stages(self.settings, self._ended, tracing=self.engine.tracing)
+        self._stages = Stages(self.settings, self._ended_or_failed, tracing=self.engine.tracing)
         self._heart = Heart(self, self._stages, self._keeper)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
@@ -205,9 +235,15 @@ class Worker:
                 asyncio.create_task(self._compare_leases(), name="ulak-leases"),
                 asyncio.create_task(self._relay.run(self._loop), name="ulak-relay"),
             ]
+            for task in background:
+                task.add_done_callback(self._ended_early)
             try:
                 if only is None:
-                    await self._claim_until_stopped(until_idle)
+                    try:
+                        await self._claim_until_stopped(until_idle)
+                    except Exception as error:
+                        log.critical("claims have failed", exc_info=True)
+                        self.failed(error)  # what runs is still committed, or given back
                 else:
                     await self._work_on(from_text(only))
                 await self._drain()
@@ -219,6 +255,11 @@ class Worker:
                 # A pass that is under way still uses the store.
                 await asyncio.wait([self._keeper.run(_nothing)], timeout=LONGEST_PASS_S)
                 await self._aside.run(self._leave)
+
+    def _ended_early(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("a task of the worker has failed", exc_info=error)
+            self.failed(error)
 
     # --- claiming ---------------------------------------------------------------
 
@@ -279,7 +320,10 @@ class Worker:
         )
         if claim is None:
             return
-        self._take([claim], [])
+        asked: list[Request] = []
+        if claim.row.requests:
+            asked = await self._aside.run(self.store.pending_requests, job_id)
+        self._take([claim], asked)
         while self._running and not self._stopping:
             self._settled_one.clear()
             await self._settled_one.wait()
@@ -376,13 +420,14 @@ class Worker:
         # After a long standstill others may hold these by now: the commit will tell.
         may_run = not (self._stopping or self._lost or (self._lease and self._lease.is_late()))
         for claim in claims:
-            self._begin(claim, may_run=may_run)
+            asked = [r for r in requests if r.job_id == claim.row.id] if requests else []
+            self._begin(claim, asked, may_run=may_run)
         for request in requests:
             run = self._running.get(request.job_id)
             if run is not None:
                 self.ask(run, request)
 
-    def _begin(self, claim: Claim, *, may_run: bool) -> None:
+    def _begin(self, claim: Claim, asked: list[Request], *, may_run: bool) -> None:
         row = claim.row
         flow = self._flows[(row.flow, row.flow_version)]
         run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
@@ -393,20 +438,21 @@ class Worker:
             if answer is not None:
                 self._ended(run, answer)
                 return
-        if not may_run or (row.requests and self._has_been_asked(run)):
+        if not may_run or any(run.ask(request) for request in asked):
+            # A cancel or an expiry that waits for a job which was just claimed is answered so.
             self._ended(run, GivenBack())
             return
         self._stages.start(run)
 
-    def _has_been_asked(self, run: ActiveRun) -> bool:
-        """Whether a cancel or an expiry waits for a job that was just claimed."""
-        try:
-            pending = self.store.pending_requests(run.row.id)
-        except StoreError:
-            return False
-        return any(run.ask(request) for request in pending)
-
     # --- ending ----------------------------------------------------------------
+
+    def _ended_or_failed(self, run: ActiveRun, outcome: Outcome) -> None:
+        """Called by stages. A run whose end cannot be decided would never end."""
+        try:
+            self._ended(run, outcome)
+        except Exception as error:
+            log.exception("a run could not be ended", extra={"job_id": to_text(run.row.id)})
+            self.failed(error)
 
     def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
         """A run is over: decide what that means and have it committed."""
@@ -509,7 +555,11 @@ class Worker:
 
     def _settle_all(self, settled: Settled) -> None:
         for entry, receipt in settled:
-            entry.settle(entry.change, receipt)
+            try:
+                entry.settle(entry.change, receipt)
+            except Exception as error:
+                log.exception("a commit could not be settled")
+                self.failed(error)
         self.engine.moved()
 
     def _settled(self, run: ActiveRun, change: Change, receipt: Receipt) -> None:

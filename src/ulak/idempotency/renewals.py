@@ -60,6 +60,9 @@ class Renewals:
             except StoreError as error:
                 log.warning("leases could not be renewed", extra={"error": str(error)})
                 continue
+            except Exception:  # a worker loop: nobody else would renew them
+                log.exception("leases could not be renewed")
+                continue
             with self._changed:
                 for execution, is_alive in zip(due, alive, strict=True):
                     if not is_alive and self._due.pop(execution, None) is not None:

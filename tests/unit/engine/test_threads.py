@@ -34,6 +34,29 @@ def test_work_runs_on_as_many_threads_as_are_needed_and_no_more() -> None:
     threads.close()
 
 
+@pytest.mark.shows("E-83")
+def test_work_that_raises_does_not_cost_its_thread() -> None:
+    threads, done = Threads(1, "test"), threading.Event()
+
+    def fail() -> None:
+        raise ValueError
+
+    threads.run(fail)
+    threads.run(done.set)
+    assert done.wait(60)
+    threads.close()
+
+
+def test_threads_that_hang_may_be_replaced() -> None:
+    threads, go_on, done = Threads(1, "test"), threading.Event(), threading.Event()
+    threads.run(lambda: go_on.wait(60) and None)
+    threads.run(done.set)
+    threads.resize(2)
+    assert done.wait(60)
+    go_on.set()
+    threads.close()
+
+
 def test_a_thread_that_hangs_is_not_waited_for() -> None:
     threads = Threads(1, "test")
     go_on = threading.Event()

@@ -139,16 +139,19 @@ class Listener:
                         self._listen(connection)
                     else:
                         self._look(connection)
-            except (psycopg.Error, StoreError, OSError) as error:
+            except Exception as error:
                 if self._stopping:
                     return
                 self.is_well = False if self._listens else None
                 self._tested.set()
-                log.info("the listener has lost its connection", extra={"error": str(error)})
+                if isinstance(error, psycopg.Error | StoreError | OSError):
+                    log.info("the listener has lost its connection", extra={"error": str(error)})
+                else:  # without a listener this process would hear of nothing any more
+                    log.exception("the listener failed; it begins anew")
                 # What happened meanwhile was not heard.
                 self._notice()
                 pause = RECONNECT_S * (1 + self._draw.random()) / 2
-                select.select([self._read_end], [], [], pause)
+                _wait_for(pause, self._read_end)
                 self._drain_pipe()
 
     def _listen(self, connection: TimedConnection) -> None:
@@ -171,7 +174,7 @@ class Listener:
                     _say(connection, self._ring)
                     continue
                 wait = max(0.0, self._last_rung + QUIET_S - now)
-            readable, _, _ = select.select([line.socket, self._read_end], [], [], wait)
+            readable = _wait_for(wait, line.socket, self._read_end)
             if self._read_end in readable:
                 self._drain_pipe()
             if line.socket in readable:
@@ -207,7 +210,7 @@ class Listener:
                 self._notice()
             self._seen = last
             self._has_begun.set()
-            select.select([self._read_end], [], [], GLANCE_S)
+            _wait_for(GLANCE_S, self._read_end)
             self._drain_pipe()
 
     def _notice(self) -> None:
@@ -219,6 +222,14 @@ class Listener:
         with suppress(BlockingIOError):
             while os.read(self._read_end, 4096):
                 pass
+
+
+def _wait_for(seconds: float, *descriptors: int) -> set[int]:
+    """Return which of these can be read, after a while at most; `select` ends at 1,023."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in waiting.poll(seconds * 1000)}
 
 
 def _say(connection: TimedConnection, statement: str) -> None:

@@ -197,17 +197,24 @@ class Writer:
         """
         self._turns.acquire()
         self._refuse_if_closed()
-        self._lock_file.acquire()
+        try:
+            self._lock_file.acquire()
+        except BaseException:
+            self._turns.release()
+            raise
 
     def try_hold(self) -> bool:
         """Take the turn as `hold` does, if nobody has it; never waits."""
         if not self._turns.try_acquire():
             return False
         self._refuse_if_closed()
-        if self._lock_file.try_acquire():
-            return True
-        self._turns.release()
-        return False
+        is_held = False
+        try:
+            is_held = self._lock_file.try_acquire()
+        finally:
+            if not is_held:
+                self._turns.release()
+        return is_held
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -219,8 +226,10 @@ class Writer:
         try:
             self._look_at_wal()
         finally:
-            self._lock_file.release()
-            self._turns.release()
+            try:
+                self._lock_file.release()
+            finally:
+                self._turns.release()
 
     def _look_at_wal(self) -> None:
         self._writes += 1

@@ -1,14 +1,18 @@
 """Who writes next, in one process and between processes."""
 
+import errno
+import fcntl
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ulak.errors import Contended
+from ulak.errors import Contended, StoreError
 from ulak.store.sqlite import SqliteStore
 from ulak.store.sqlite.turns import Turns
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite.writer import Transaction, Writer
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -94,3 +98,33 @@ def test_who_has_the_turn_is_named_by_its_whole_purpose_and_no_more(
     finally:
         transaction.roll_back()
     assert refusal.value.holder == purpose
+
+
+@pytest.mark.shows("E-83")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda writer: writer.run("add", lambda t: None),
+        lambda writer: writer.hold(),
+        lambda writer: writer.try_hold(),
+        lambda writer: writer.with_file_locked(lambda db: None),
+    ],
+    ids=["run", "hold", "try_hold", "with_file_locked"],
+)
+def test_a_lock_that_is_not_to_be_had_is_an_error_of_the_store_and_keeps_no_turn(
+    tmp_path: Path, write: Callable[[Writer], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    store.open()
+    writer = store._writer
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        with pytest.raises(StoreError, match="no locks available"):
+            write(writer)
+    assert writer.try_hold()
+    writer.let_go()
+    store.close()

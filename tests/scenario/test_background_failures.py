@@ -1,0 +1,131 @@
+"""A part of a worker that fails ends the worker loudly, or is repaired; none is half alive."""
+
+import errno
+import fcntl
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ulak
+from tests.scenario.doubles import Double, engine_on, eventually, settings, store_of
+from ulak.errors import StoreError
+
+LONG = timedelta(seconds=120)
+
+
+class Bug(Exception):
+    """What no store raises on purpose."""
+
+
+def break_down(*_: object, **__: object) -> None:
+    raise Bug("a thread has hit a bug")
+
+
+def lose_the_answer(receipts: Any) -> None:
+    raise StoreError("the connection broke")
+
+
+def one_step() -> ulak.Flow[Any]:
+    async def work(run: ulak.Run[Any]) -> None:
+        run.emit("done", 1)
+
+    return ulak.Flow.steps("works", work)
+
+
+def renewals(store: Double) -> None:
+    store.before["renew"] = break_down
+
+
+def look_ups(store: Double) -> None:
+    store.after["commit"] = lose_the_answer
+    store.before["find_commits"] = break_down
+
+
+def relays(store: Double) -> None:
+    store.before["take_messages"] = break_down
+
+
+def comparisons(store: Double) -> None:
+    store.before["leased"] = break_down
+
+
+def claims(store: Double) -> None:
+    store.before["claim"] = break_down
+
+
+@pytest.mark.shows("E-83")
+@pytest.mark.parametrize("part", [renewals, look_ups, relays, comparisons, claims])
+def test_a_worker_of_which_a_part_fails_ends_loudly_and_another_goes_on(
+    jobs_url: str,
+    part: Callable[[Double], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
+    flow, store = one_step(), Double(store_of(jobs_url))
+    with engine_on(store, flow) as engine:
+        engine.publish(lambda message: None)
+        job = engine.submit(flow)
+        part(store)
+        with pytest.raises(Bug), engine.working(settings(lease=1.5)) as worker:
+            eventually(lambda: worker.has_ended)
+        loud = [r for r in caplog.records if r.levelno >= logging.CRITICAL]
+        assert loud, "the log says that the worker has ended, and why"
+        store.before.clear()
+        store.after.clear()
+        with engine.working(settings()):
+            assert engine.wait(job.id, timeout=LONG).state == "done"
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-83")
+def test_upkeep_that_fails_is_tried_again(jobs_url: str) -> None:
+    flow, store = one_step(), Double(store_of(jobs_url))
+    store.before["due"] = break_down
+    with engine_on(store, flow) as engine, engine.working(settings()):
+        eventually(lambda: store.calls["due"] > 2)
+        assert engine.wait(engine.submit(flow).id, timeout=LONG).state == "done"
+
+
+@pytest.mark.shows("E-83")
+def test_a_lock_file_that_cannot_be_locked_for_a_while_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without locks (ENOLCK) nothing can be written; every part of the worker waits it out."""
+    lock, refused = fcntl.flock, 0
+
+    def refuse(*_: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    flow = one_step()
+    with engine_on(store_of(f"sqlite:///{tmp_path}/jobs.db"), flow) as engine:
+        engine.publish(lambda message: None)
+        jobs = engine.submit_many(flow, range(3))
+        with engine.working(settings(lease=1.5)) as worker:
+            monkeypatch.setattr(fcntl, "flock", refuse)
+            eventually(lambda: refused > 20)
+            monkeypatch.setattr(fcntl, "flock", lock)
+            for job in jobs:
+                assert engine.wait(job.id, timeout=LONG).state == "done"
+            assert not worker.has_ended
+
+
+@pytest.mark.shows("E-83")
+def test_a_run_whose_end_cannot_be_decided_ends_the_worker(
+    jobs_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = one_step()
+    with engine_on(store_of(jobs_url), flow) as engine:
+        job = engine.submit(flow)
+        with monkeypatch.context() as patch:
+            patch.setattr("ulak.engine.worker.decide", break_down)
+            with pytest.raises(Bug), engine.working(settings(lease=1.5)) as worker:
+                eventually(lambda: worker.has_ended)
+        with engine.working(settings()):
+            assert engine.wait(job.id, timeout=LONG).state == "done"
