@@ -29,6 +29,7 @@ from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
 from ulak.engine.committer import Committer, Entry, Settled
 from ulak.engine.crossing import call_on
+from ulak.engine.failure_log import log_lapse
 from ulak.engine.heart import Heart
 from ulak.engine.lease import Lease
 from ulak.engine.pools import Pools
@@ -373,6 +374,7 @@ class Worker:
             if answer is not None:
                 self._ended(run, answer)
                 return
+            log_lapse(row)
         if not may_run or (row.requests and self._has_been_asked(run)):
             self._ended(run, GivenBack())
             return
