@@ -113,7 +113,9 @@ def put_back(run: ulak.Run[Order]) -> None:
 async def charge(run: ulak.Run[Order]) -> str:
     """Take the money, under a key that the bank sees again if this runs twice."""
     if run.payload.card.startswith("0000"):
-        raise CardDeclined("the bank declined the card")
+        raise CardDeclined(
+            "the bank declined the card, as it is meant to: this order shows its undo"
+        )
     return f"charged under {run.key('charge')}"
 
 
@@ -132,7 +134,7 @@ engine.add(order)
 
 
 async def submit_some(prefix: str) -> list[ulak.Job]:
-    """Submit one job of each kind, and an order that will be undone.
+    """Submit one job of each kind, and an order that is meant to fail, so that it is undone.
 
     The keys make a repetition harmless: two workers that start at once submit one set.
     """

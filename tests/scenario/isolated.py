@@ -1,6 +1,7 @@
 """Stages that run in children; a child imports this module by its name."""
 
 import ctypes
+import logging
 import os
 import time
 from datetime import timedelta
@@ -131,3 +132,17 @@ def returns_when_told(run: ulak.Run[str]) -> str:
     while not run.cancelled:
         time.sleep(0.01)
     return "25 of 100"
+
+
+chatty: ulak.Flow[Any] = ulak.Flow("chatty", LIFE, retry=0)
+
+
+@chatty.stage("go", isolate="process")
+def says_something(run: ulak.Run[Any]) -> None:
+    log = logging.getLogger("app")
+    log.info("said in %s", "a stage", extra={"thing": object()})
+    run.log.warning("said in a stage", extra={"state": "mine"})
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        log.exception("said in a stage")

@@ -66,20 +66,13 @@ def raises(run: ulak.Run[Any]) -> None:
         raise ulak.Stopped
 
 
-def returns(run: ulak.Run[Any]) -> str | None:
-    """Stop without a word."""
-    return "25 of 100" if run.cancelled else None
-
-
-LOOKS = pytest.mark.parametrize("look", [checks, raises])
-
-
 # --- it says so -----------------------------------------------------------------
 
 
 @pytest.mark.shows("E-77")
-@POOLS
-@LOOKS
+@pytest.mark.parametrize(
+    ("pool", "look"), [("loop", checks), ("thread", checks), ("thread", raises)]
+)
 def test_a_run_stopped_by_a_drain_is_given_back(jobs_url: str, pool: str, look: Body) -> None:
     flow, began = looping(pool, look)
     with engine_on(store_of(jobs_url), flow) as engine:

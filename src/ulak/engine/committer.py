@@ -245,7 +245,6 @@ class Committer:
             # Even the hold was refused: its lease ends with this worker, and others are not harmed.
             log.error("a job can be neither moved nor held", extra=job)
             return [(entry, LeaseLost())]
-        log.error("a change was refused", extra=job)
         return self._commit([Entry(entry.fallback(why), entry.settle, _no_fallback)])
 
     def _wait(self, seconds: float) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ulak.core import run_log
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
@@ -43,9 +46,10 @@ def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome
     ours, theirs = context.Pipe()
     stop = context.Event()
     where = (function.__module__, function.__qualname__)
+    level = logging.getLogger().getEffectiveLevel()
     child = context.Process(
         target=_child,
-        args=(theirs, stop, where, run.row, run.payload_bytes, run.results),
+        args=(theirs, stop, level, where, run.row, run.payload_bytes, run.results),
         daemon=True,
     )
     child.start()
@@ -100,6 +104,11 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
             run.progress(*arguments)
         elif call == "saw-stop":
             run.saw_stop = True
+        elif call == "log":
+            record = logging.makeLogRecord(arguments)
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
 
 
 def _with_what_it_left(run: ActiveRun, outcome: Outcome) -> Outcome:
@@ -115,7 +124,7 @@ class _ChildHost:
 
     def __init__(
         self,
-        pipe: Connection,
+        pipe: _Pipe,
         flow: Flow[Any],
         row: JobRow,
         payload: Payload,
@@ -175,9 +184,51 @@ class _ChildHost:
         )
 
 
+class _Pipe:
+    """The child's end of the pipe: its threads may log while its stage asks for something."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, call: tuple[str, Any]) -> None:
+        with self._lock:
+            self._pipe.send(call)
+
+    def recv(self) -> Any:
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+class _ToTheWorker(logging.Handler):
+    """Hands the lines of a child to its worker, which writes them like its own."""
+
+    def __init__(self, pipe: _Pipe) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._process = os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() != self._process:
+            return  # a child of the child, which has no pipe of its own
+        plain = {
+            name: value if isinstance(value, str | int | float | None) else str(value)
+            for name, value in vars(record).items()
+        }
+        plain |= {"msg": record.getMessage(), "args": None, "exc_info": None}
+        if record.exc_info and not record.exc_text:
+            plain["exc_text"] = logging.Formatter().formatException(record.exc_info)
+        # When its stage has ended nobody listens any more.
+        with suppress(OSError):
+            self._pipe.send(("log", plain))
+
+
 def _child(
-    pipe: Connection,
+    connection: Connection,
     stop: Event,
+    level: int,
     where: tuple[str, str],
     row: JobRow,
     payload: Payload,
@@ -185,6 +236,11 @@ def _child(
 ) -> None:
     """The child's whole life: find the stage, run it, send what became of it."""
     _live_and_die_with_the_worker()
+    pipe = _Pipe(connection)
+    root = logging.getLogger()
+    root.addHandler(_ToTheWorker(pipe))
+    root.setLevel(level)
+    run_log.begin(row)
     outcome: Outcome
     try:
         stage = _find(where)
@@ -214,7 +270,7 @@ class _Stop:
 
 
 def _run(
-    pipe: Connection,
+    pipe: _Pipe,
     stop: _Stop,
     stage: Stage[Any, Any],
     row: JobRow,

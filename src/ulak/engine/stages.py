@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ulak.core import event as kinds
+from ulak.core import run_log
 from ulak.core.change import Change, Receipt
 from ulak.core.outcome import Deferred, GivenBack, Held, Outcome, Raised
 from ulak.core.run import Run
@@ -105,6 +106,7 @@ class Stages:
 
     async def _run_on_loop(self, run: ActiveRun, function: Function) -> None:
         outcome: Outcome
+        run_log.begin(run.row)  # in the context of this task, which ends with it
         try:
             returned = await function(Run(run.row, run, run.is_stopping))
             if run.unsure_spawns:
@@ -127,6 +129,7 @@ class Stages:
     def _run_in_thread(self, run: ActiveRun, function: Function) -> None:
         outcome: Outcome
         has_returned = False
+        logged = run_log.begin(run.row)
         try:
             returned = function(Run(run.row, run, run.is_stopping))
             outcome = read_return(returned, run.messages, run.spawns)
@@ -141,9 +144,11 @@ class Stages:
             if not has_returned or run.worker.committer.has_stopped:
                 together.roll_back(run)
         finally:
+            run_log.end(logged)
             self._ended_elsewhere(run, outcome)
 
     def _run_in_process(self, run: ActiveRun, function: Function) -> None:
+        logged = run_log.begin(run.row)
         try:
             work = partial(run_in_child, run, function)
             outcome = work() if self._tracing is None else traced_child(self._tracing, run, work)
@@ -151,6 +156,7 @@ class Stages:
             outcome = read_error(run.flow, error)
         if isinstance(outcome, Raised):
             outcome = _why_failed(run, outcome)
+        run_log.end(logged)
         self._ended_elsewhere(run, outcome)
 
     def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ from ulak.core.job import Request
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.core.taking import can_be_taken, taken
 from ulak.engine.acts import Acts
+from ulak.engine.failure_log import log_lapse
 from ulak.engine.lease import Lease
 from ulak.engine.results import read_payload
 from ulak.engine.runner import read_error, read_return
@@ -72,6 +73,8 @@ class Taking(Acts):
             # Its last worker has died, and that was an attempt: this one ends with it.
             attempt.end(lost)
             return None
+        if claim.row.lapsed:
+            log_lapse(claim.row)
         return attempt
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from ulak.core import event as kinds
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
+from ulak.engine.failure_log import log_failures
 from ulak.store.protocol import Added, Claimed, Store, Tick
 
 log = logging.getLogger("ulak.telemetry")
@@ -90,6 +91,10 @@ class Listeners:
     def committed(
         self, changes: Sequence[Change], receipts: Sequence[Receipt], seconds: float | None
     ) -> None:
+        try:
+            log_failures(changes, receipts)
+        except Exception:  # a worker loop: the changes are written, whatever the log makes of them
+            log.exception("failures could not be logged")
         if self._all:
             self._tell("committed", changes, receipts, seconds)
 

@@ -29,6 +29,7 @@ from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
 from ulak.engine.committer import Committer, Entry, Settled
 from ulak.engine.crossing import call_on
+from ulak.engine.failure_log import log_lapse
 from ulak.engine.heart import Heart
 from ulak.engine.lease import Lease
 from ulak.engine.pools import Pools
@@ -438,6 +439,7 @@ class Worker:
             if answer is not None:
                 self._ended(run, answer)
                 return
+            log_lapse(row)
         if not may_run or any(run.ask(request) for request in asked):
             # A cancel or an expiry that waits for a job which was just claimed is answered so.
             self._ended(run, GivenBack())
