@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -351,14 +351,18 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 try:
                     added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
                 except TimeoutError:
-                    raise self.unknown_outcome(new) from None
+                    raise self.unknown_outcome([new]) from None
             describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
     def submit_many(
         self, flow: Flow[P], payloads: Iterable[P], **options: Unpack[SubmitOptions]
     ) -> list[Job]:
-        """Accept many jobs of one flow, in few transactions; `options` as for `submit`."""
+        """Accept many jobs of one flow, in few transactions; `options` as for `submit`.
+
+        Raises:
+            UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
+        """
         self._refuse_on_a_loop("submit_many")
         with submitting(self.tracing) as span:
             span.note(FLOW, flow.name)
@@ -369,7 +373,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 try:
                     added += self.intake.offer_and_wait(part, self.submit_timeout_s)
                 except TimeoutError:
-                    raise self.unknown_outcome(part[0]) from None
+                    raise self.unknown_outcome(jobs, stored=start) from None
         return [Job(a.row, created=a.created) for a in added]
 
     def prepare(
@@ -441,13 +445,18 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
             return payload
         return codec.convert(payload, kind)
 
-    def unknown_outcome(self, job: NewJob) -> UnknownOutcome:
-        """Say that nobody knows whether this job was stored."""
-        job_id = to_text(job.row.id)
+    def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:
+        """Say that nobody knows whether these jobs, but for the first ones, were stored."""
+        job_ids = [to_text(job.row.id) for job in jobs]
+        job_id = job_ids[stored]
+        said = f"job {job_id} was"
+        if len(jobs) > 1:
+            said = f"{stored} of {len(jobs)} jobs are stored, those from {job_id} on were"
         return UnknownOutcome(
-            f"job {job_id} was not acknowledged within {self.submit_timeout_s:g} s; "
+            f"{said} not acknowledged within {self.submit_timeout_s:g} s; "
             "read it, or submit again with the same dedup key, to learn what became of it",
             job_id=job_id,
+            job_ids=job_ids,
         )
 
     def _refuse_on_a_loop(self, verb: str) -> None:
