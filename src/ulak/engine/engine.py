@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Literal,
@@ -51,6 +52,9 @@ from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
 from ulak.store import caller, codec
 from ulak.store.protocol import Added, Store
 
+if TYPE_CHECKING:
+    from ulak.engine.worker import Worker
+
 P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
@@ -90,6 +94,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         self._lock = threading.RLock()
         self._is_open = False
         self._is_listening = False
+        self.working_here: list[Worker] = []
+        """The workers of this process that run now until they are stopped."""
         self._rings: list[Callable[[], None]] = []
         self._watchers: list[Callable[[], None]] = []
         self.aio = AsyncEngine(self)
