@@ -36,6 +36,7 @@ Each class has a stable `code` that every surface shows, and fields besides its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 __all__ = [
@@ -177,9 +178,12 @@ class UnknownOutcome(UlakError):
 
     code = "unknown-outcome"
 
-    def __init__(self, message: str, *, job_id: str) -> None:
+    def __init__(self, message: str, *, job_id: str, job_ids: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.job_id = job_id
+        """The first job that was not acknowledged."""
+        self.job_ids = tuple(job_ids) or (job_id,)
+        """Every job of the call, in the order of its payloads; those before `job_id` are stored."""
 
 
 class Unauthenticated(UlakError):

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,7 @@ from tests.cli.conftest import SHOP, Shop
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.store.postgres import migrations
+from ulak.testing.servers import Postgres
 
 PASSWORD = "s3cret/pa@ss:word"  # noqa: S105 - the one that nobody may ever read
 ENCODED = "s3cret%2Fpa%40ss%3Aword"
@@ -213,6 +215,55 @@ def test_no_error_says_a_password(
         assert answer.code == 1
         assert said in answer.err
         assert is_silent(answer.out, answer.err)
+
+
+@pytest.fixture
+def absent() -> Iterator[Postgres]:
+    """A server that has not been started again."""
+    with Postgres() as server:
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            admin.execute("CREATE DATABASE shop")
+        server.stop()
+        yield server
+
+
+@pytest.mark.shows("E-83", "E-58")
+@pytest.mark.parametrize("command", [("worker",), ("up", "--port", "0")])
+def test_what_starts_before_the_server_waits_for_it_and_says_so_once(
+    command: tuple[str, ...], absent: Postgres, tmp_path: Path, run, monkeypatch
+) -> None:
+    shop = shop_at(absent.url("shop"), tmp_path, run, monkeypatch)
+    process = shop.start(*command, "shop:engine")
+    try:
+        said = process.stderr.readline()
+        assert "the store is away; waiting for it" in said
+        assert "cannot be reached" in said
+        absent.start()
+        job = shop.submit("greet", "ada")
+        import shop as program
+
+        with program.engine as engine:
+            assert engine.wait(job, timeout=timedelta(seconds=120)).state == "done"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, err
+    assert "drained" in out
+    assert "the store is away" not in err
+
+
+@pytest.mark.shows("E-83")
+def test_a_worker_whom_the_server_refuses_ends_with_the_reason(
+    url: str, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = shop_at(f"{url.rpartition('/')[0]}/nowhere", tmp_path, run, monkeypatch)
+    process = shop.start("worker", "shop:engine")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert 'database "nowhere" does not exist' in err
+    assert is_silent(out, err)
 
 
 def test_up_and_worker_serve_and_drain(pg_shop: Shop, url: str) -> None:

@@ -12,6 +12,7 @@ import ulak
 from tests.scenario.doubles import SOON, engine_on, eventually, kinds, settings
 from ulak.errors import StoreError
 from ulak.store.sqlite import SqliteStore, writer
+from ulak.store.waiting import WouldWait
 
 
 @pytest.mark.shows("E-21")
@@ -62,6 +63,8 @@ class Refusals(SqliteStore):
     def _remember(self, verb: str, write: Any, what: Any) -> Any:
         try:
             return write(what)
+        except WouldWait:
+            raise  # not asked yet: a thread that may wait does so next
         except StoreError as error:
             self.refused.add(verb if "locked" in str(error) else str(error))
             raise

@@ -4,9 +4,13 @@ import threading
 
 import pytest
 
+import ulak
 import ulak.web
+from tests.scenario.doubles import Double, engine_on, eventually, settings, store_of
 from ulak.errors import StoreError
 from ulak.web import health
+
+LONG_S = 120.0
 
 
 def test_a_process_that_answers_is_live(engine, ask):
@@ -93,3 +97,36 @@ def test_ready_waits_for_what_the_process_still_lacks(engine, ask):
     assert is_unready(ask(app, "/health/ready"), "not registered")
     lacking.clear()
     assert ask(app, "/health/ready").status_code == 200
+
+
+@pytest.mark.shows("E-83", "E-58")
+def test_ready_looks_at_the_age_of_the_lease_of_this_process(ask):
+    """Renewals may wait for an answer while the store answers everybody else, the probe too."""
+    flow = ulak.Flow("any", ulak.Lifecycle("go", {"go": ["done"]}))
+
+    @flow.stage("go")
+    def go(run):
+        pass
+
+    store, may_renew = Double(store_of("memory://")), threading.Event()
+    engine = engine_on(store, flow)
+    app = ulak.web.app(engine, identity=None)
+    with engine, engine.working(settings(lease=1.5)):
+        eventually(lambda: ask(app, "/health/ready").status_code == 200)
+        store.before["renew"] = lambda *_, **__: may_renew.wait(LONG_S)
+        eventually(lambda: is_unready(ask(app, "/health/ready"), "the worker's lease of 1.5 s was"))
+        assert is_unready(ask(app, "/health/ready"), "others may take its jobs")
+        may_renew.set()
+        eventually(lambda: ask(app, "/health/ready").status_code == 200)
+    assert ask(app, "/health/ready").status_code == 200, "nobody works here any more"
+
+
+def test_a_worker_that_has_not_registered_is_not_ready(ask):
+    store, may_register = Double(store_of("memory://")), threading.Event()
+    store.before["register"] = lambda *_, **__: may_register.wait(LONG_S)
+    engine = engine_on(store)
+    app = ulak.web.app(engine, identity=None)
+    with engine, engine.working(settings()):
+        eventually(lambda: is_unready(ask(app, "/health/ready"), "the worker is not registered"))
+        may_register.set()
+        eventually(lambda: ask(app, "/health/ready").status_code == 200)

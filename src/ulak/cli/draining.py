@@ -1,18 +1,27 @@
-"""What stops when it is told to: once to drain, twice to hurry, three times to die."""
+"""What begins when its store is there, and stops when it is told to: once to drain, twice to hurry,
+three times to die."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from ulak.cli.output import complain, some
 from ulak.clock import Duration, seconds
+from ulak.engine.engine import Engine
 from ulak.engine.worker import Worker
+from ulak.store.waiting import StoreAway
 
+log = logging.getLogger("ulak.cli")
+
+AGAIN_S = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -31,6 +40,29 @@ class Part(Protocol):
     @property
     def running(self) -> int:
         """How many a drain would wait for."""
+
+
+def open_when_reached(engine: Engine) -> None:
+    """Open an engine. While its store is away, wait for it, and say so once.
+
+    A machine that starts has its processes in any order, and a server may come back later than
+    those that need it.
+
+    Raises:
+        StoreError: the store was reached and refuses; waiting would not help.
+    """
+    draw = random.Random()  # noqa: S311 - spreads attempts, decides nothing else
+    has_said = False
+    while True:
+        try:
+            engine.open()
+        except StoreAway as error:
+            if not has_said:
+                log.warning("the store is away; waiting for it", extra={"error": str(error)})
+            has_said = True
+            time.sleep(AGAIN_S * (1 + draw.random()) / 2)
+        else:
+            return
 
 
 async def run_until_told(

@@ -15,7 +15,7 @@ from ulak import wiring
 from ulak.auth.identity import Identity
 from ulak.cli import logs
 from ulak.cli.children import children_of, queues_beside
-from ulak.cli.draining import Part, leave_behind, run_until_told, say
+from ulak.cli.draining import Part, leave_behind, open_when_reached, run_until_told, say
 from ulak.cli.greeting import greeting
 from ulak.cli.output import complain, note
 from ulak.cli.parent import GLANCE_S
@@ -71,6 +71,7 @@ def up(
     logs.start(found.env, logs.secrets_of(found, engine))
     wiring.trace(engine)
     settle_in()
+    open_when_reached(engine)
     with engine:
         working = Working(
             # Without children for the rest we work ourselves: somebody must keep the dates.

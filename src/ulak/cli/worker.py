@@ -12,7 +12,7 @@ import typer
 
 from ulak import wiring
 from ulak.cli import logs, metrics, spans
-from ulak.cli.draining import leave_behind, run_until_told, say
+from ulak.cli.draining import leave_behind, open_when_reached, run_until_told, say
 from ulak.cli.parent import Parent
 from ulak.cli.target import AppArgument, ServiceOption, in_force, load
 from ulak.clock import seconds
@@ -84,6 +84,7 @@ def worker(
     logs.start(found.env, logs.secrets_of(found, engine), child=child)
     wiring.trace(engine)
     settle_in()
+    open_when_reached(engine)
     with engine, metrics.serving(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
         if parent is not None:

@@ -83,7 +83,7 @@ class AsyncEngine:
                 added = await caller.add_async(guest_of(self._engine.store), connection, make)
                 self._engine.telemetry.accepted((added,), None)
             else:
-                added = (await self._offer([make()]))[0]
+                added = (await self._offer([make()], slice(0, 1)))[0]
             describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
@@ -107,8 +107,8 @@ class AsyncEngine:
             new = self._engine.prepare_many(flow, payloads, options)
             for job in new[:1]:
                 span.note(FLOW, job.row.flow)
-            parts = [new[at : at + LARGEST_BATCH] for at in range(0, len(new), LARGEST_BATCH)]
-            added = [a for part in parts for a in await self._offer(part)]
+            parts = [slice(at, at + LARGEST_BATCH) for at in range(0, len(new), LARGEST_BATCH)]
+            added = [a for part in parts for a in await self._offer(new, part)]
         return [Job(a.row, created=a.created) for a in added]
 
     async def work_on(self, job_id: str, settings: WorkerSettings = USUAL) -> Job:
@@ -123,13 +123,14 @@ class AsyncEngine:
         if not self._engine.is_open:
             await asyncio.to_thread(self._engine.open)
 
-    async def _offer(self, jobs: list[NewJob]) -> list[Added]:
+    async def _offer(self, jobs: list[NewJob], part: slice) -> list[Added]:
+        """Offer a part of the jobs of one call; those before it are stored."""
         engine = self._engine
-        answer = asyncio.wrap_future(engine.intake.offer(jobs))
+        answer = asyncio.wrap_future(engine.intake.offer(jobs[part]))
         try:
             return await asyncio.wait_for(answer, engine.submit_timeout_s)
         except TimeoutError:
-            raise engine.unknown_outcome(jobs[0]) from None
+            raise engine.unknown_outcome(jobs, stored=part.start) from None
 
     async def decide(
         self,

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Literal,
@@ -51,6 +52,9 @@ from ulak.errors import (
 from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
 from ulak.store import caller, codec
 from ulak.store.protocol import Added, Store
+
+if TYPE_CHECKING:
+    from ulak.engine.worker import Worker
 
 log = logging.getLogger("ulak.worker")
 
@@ -93,6 +97,8 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         self._lock = threading.RLock()
         self._is_open = False
         self._is_listening = False
+        self.working_here: list[Worker] = []
+        """The workers of this process that run now until they are stopped."""
         self._rings: list[Callable[[], None]] = []
         self._watchers: list[Callable[[], None]] = []
         self.aio = AsyncEngine(self)
@@ -356,7 +362,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 try:
                     added = self.intake.offer_and_wait([new], self.submit_timeout_s)[0]
                 except TimeoutError:
-                    raise self.unknown_outcome(new) from None
+                    raise self.unknown_outcome([new]) from None
             describe_submit(span, added.row)
         return Job(added.row, created=added.created)
 
@@ -377,6 +383,9 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         """Accept many jobs of one flow or function, in few transactions; `options` as for `submit`.
 
         Each payload of a job function is its one argument, or several as `function.bind(...)`.
+
+        Raises:
+            UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
         """
         self._refuse_on_a_loop("submit_many")
         with submitting(self.tracing) as span:
@@ -389,7 +398,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 try:
                     added += self.intake.offer_and_wait(part, self.submit_timeout_s)
                 except TimeoutError:
-                    raise self.unknown_outcome(part[0]) from None
+                    raise self.unknown_outcome(jobs, stored=start) from None
         return [Job(a.row, created=a.created) for a in added]
 
     def prepare_many(
@@ -475,13 +484,18 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
             return payload
         return codec.convert(payload, kind)
 
-    def unknown_outcome(self, job: NewJob) -> UnknownOutcome:
-        """Say that nobody knows whether this job was stored."""
-        job_id = to_text(job.row.id)
+    def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:
+        """Say that nobody knows whether these jobs, but for the first ones, were stored."""
+        job_ids = [to_text(job.row.id) for job in jobs]
+        job_id = job_ids[stored]
+        said = f"job {job_id} was"
+        if len(jobs) > 1:
+            said = f"{stored} of {len(jobs)} jobs are stored, those from {job_id} on were"
         return UnknownOutcome(
-            f"job {job_id} was not acknowledged within {self.submit_timeout_s:g} s; "
+            f"{said} not acknowledged within {self.submit_timeout_s:g} s; "
             "read it, or submit again with the same dedup key, to learn what became of it",
             job_id=job_id,
+            job_ids=job_ids,
         )
 
     def _refuse_on_a_loop(self, verb: str) -> None:

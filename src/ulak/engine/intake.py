@@ -18,6 +18,7 @@ from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
 from ulak.store.caller import Guest
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 from ulak.store.transaction import refuse_while_holding
+from ulak.store.waiting import WouldWait, answer_by
 
 log = logging.getLogger("ulak.intake")
 
@@ -149,7 +150,12 @@ class Intake:
         if not alone:
             return reply.wait(timeout_s)
         try:
-            return self._add(jobs, give_up_at)
+            with answer_by(give_up_at):
+                return self._add(jobs, give_up_at)
+        except WouldWait:
+            # The intake's thread may wait for as long as it takes; whoever submits may not.
+            with self._lock:
+                self._enqueue(_offer(jobs, reply, give_up_at))
         except Contended:
             self._set_aside([_offer(jobs, reply, give_up_at)])
         finally:

@@ -84,6 +84,15 @@ class Lease:
         """Whether no renewal has succeeded for a whole lease: others may take the jobs by now."""
         return self._monotonic() - self._renewed_at > self._lease_s
 
+    def complaint(self) -> str | None:
+        """Say that the lease is too old, and what that means; None while it is not."""
+        if not self.is_late():
+            return None
+        return (
+            f"the worker's lease of {self._lease_s:g} s was renewed "
+            f"{self._monotonic() - self._renewed_at:.0f} s ago; others may take its jobs"
+        )
+
     def trouble(self) -> None:
         """The store did not answer the worker: see soon whether the lease can be renewed."""
         self._troubled = True

@@ -166,6 +166,15 @@ class Worker:
         """The lease it has now, if any."""
         return self._lease
 
+    def unready(self) -> str | None:
+        """Say why jobs are not safe with this worker: no lease, or an old one; None when they are.
+
+        A store that answers others may still have left this worker's renewals without an answer.
+        """
+        if self._lease is None:
+            return "the worker is not registered"
+        return self._lease.complaint()
+
     def runs(self) -> list[ActiveRun]:
         """Every run that has not been settled."""
         return list(self._running.values())
@@ -228,6 +237,9 @@ class Worker:
                     opened = await stack.enter_async_context(resource.factory())
                     self._resources[kind] = opened
             self.committer.start()
+            if only is None and not until_idle:
+                self.engine.working_here.append(self)
+                stack.callback(self.engine.working_here.remove, self)
             self._lost = not await self._has_registered()
             stop_ringing = self.engine.on_ring(self._bell.ring)
             background = [

@@ -339,7 +339,8 @@ class Postgres(Server):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) > 7 and lines[0] == str(self._pid) and lines[7].strip() == "ready"
+        is_of_it = len(lines) > 7 and lines[0] == str(self._pid)
+        return is_of_it and lines[7].strip() in ("ready", "standby")
 
     @property
     def _data(self) -> Path:

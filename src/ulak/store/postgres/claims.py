@@ -90,7 +90,7 @@ def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
     unparked = 0
     is_ordinary = not (look.any_lapsed or look.any_pauses)
     if look.any_lapsed:
-        unparked += leases.give_back_lapsed(t)
+        unparked += leases.give_back_lapsed(t, request.worker)
         look = straight.look(t, request)
     # Families first, then buckets, then limits: two claims never wait for each other in a circle.
     fairness.hold(t.db, {lane for want in request.wants for lane in want.lanes if is_family(lane)})

@@ -18,9 +18,16 @@ from ulak.store.protocol import Renewal
 # A server that was down has let nobody renew: from its start on every lease has its whole length,
 # so that a worker which begins just then does not take the jobs of those that live.
 _STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+# A standby that was promoted had been started long before, and nothing says when it took over. It
+# has replayed transactions since its start, and no other server has. There a worker leaves every
+# lease its whole length from its own beginning on.
+_BEGAN = "(SELECT started_at FROM ulak.workers WHERE id = %(worker)s::text)"
 HAS_LAPSED = f"""
     expires_at <= %(now)s::bigint AND (
-        NOT %(by_server)s::boolean OR {_STARTED} + expires_at - renewed_at <= %(now)s::bigint
+        NOT %(by_server)s::boolean OR {_STARTED} + expires_at - renewed_at <= %(now)s::bigint AND (
+            pg_last_xact_replay_timestamp() IS NULL
+            OR {_BEGAN} + expires_at - renewed_at <= %(now)s::bigint
+        )
     )
 """
 LAPSED_WORKERS = f"""
@@ -51,8 +58,12 @@ REGISTER = f"""
         lanes = excluded.lanes, about = excluded.about
     RETURNING {SERVER_TIME}
 """
+# After a silence that may have been the store's, and everybody's, a worker begins anew.
 RENEW = f"""
-    UPDATE ulak.workers SET renewed_at = %s::bigint, expires_at = %s::bigint WHERE id = %s::text
+    UPDATE ulak.workers SET renewed_at = %(now)s::bigint, expires_at = %(until)s::bigint,
+        started_at = CASE WHEN 2 * (%(now)s::bigint - renewed_at) > expires_at - renewed_at
+                     THEN %(now)s::bigint ELSE started_at END
+    WHERE id = %(worker)s::text
     RETURNING {SERVER_TIME}, EXISTS (SELECT FROM ulak.requests)
 """
 END_LEASE = "UPDATE ulak.workers SET expires_at = %s::bigint WHERE id = %s::text"
@@ -63,12 +74,13 @@ REQUESTS_OF_WORKER = f"""
 """
 
 
-def give_back_lapsed(t: Transaction) -> int:
-    """Take every lapsed lease away, whoever held it; answer how many jobs were unparked.
+def give_back_lapsed(t: Transaction, worker: str) -> int:
+    """Take every lapsed lease away for a worker, whoever held it; answer how many jobs were
+    unparked.
 
     What another transaction is writing to is left; its worker then stays for the next claimer.
     """
-    facts = {"now": t.now, "by_server": t.by_server}
+    facts = {"now": t.now, "by_server": t.by_server, "worker": worker}
     workers = [row[0] for row in t.db.rows(LAPSED_WORKERS, facts)]
     if not workers:
         return 0
@@ -102,7 +114,7 @@ def register(
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
     """Extend a worker's lease if it is still there."""
-    found = t.db.rows(RENEW, (t.now, t.now + lease_us, worker))
+    found = t.db.rows(RENEW, {"now": t.now, "until": t.now + lease_us, "worker": worker})
     if not found:
         return Renewal(False, t.now, [])
     t.hear(found[0][0])

@@ -18,6 +18,7 @@ from ulak.store import faults
 from ulak.store.sqlite import proofs
 from ulak.store.sqlite.turns import LockFile, Turns
 from ulak.store.sqlite.wal import Wal
+from ulak.store.waiting import WouldWait, get_deadline
 
 T = TypeVar("T")
 
@@ -158,14 +159,22 @@ class Writer:
             StoreError: the database could not write.
         """
         points = faults.POINTS[kind]
-        self._turns.acquire(urgent=urgent)
+        deadline = get_deadline()
+        if deadline is None:
+            self._turns.acquire(urgent=urgent)
+        elif not self._turns.try_acquire():
+            raise WouldWait("another thread of this process is writing")
         try:
             if self._closed:
                 raise StoreError("this store is closed")
-            self._lock_file.acquire()
+            if deadline is None:
+                self._lock_file.acquire()
+            elif not self._lock_file.try_acquire():
+                raise WouldWait("another process is writing")
             try:
                 faults.point(points.before)
-                transaction, answer = self._transact(work, points.inside)
+                with self._busy_until(deadline):
+                    transaction, answer = self._transact(work, points.inside)
                 self.check_files()
                 faults.point(points.after)
                 self._look_at_wal()
@@ -254,6 +263,19 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         return transaction, answer
+
+    @contextmanager
+    def _busy_until(self, deadline: float | None) -> Iterator[None]:
+        """Wait no longer than until then for somebody who writes without the lock file."""
+        left_s = BUSY_TIMEOUT_S if deadline is None else deadline - time.monotonic()
+        if left_s >= BUSY_TIMEOUT_S:
+            yield
+            return
+        self.db.execute(f"PRAGMA busy_timeout = {max(0, int(left_s * 1000))}")
+        try:
+            yield
+        finally:
+            self.db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
 
     def with_file_locked(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on the writing connection while nobody else writes, outside a transaction."""
