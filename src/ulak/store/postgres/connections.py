@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import struct
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
@@ -220,6 +222,7 @@ class Connections:
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
+        self._every: WeakSet[psycopg.Connection[Row]] = WeakSet()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit that may have made a job due."""
@@ -405,7 +408,21 @@ class Connections:
         except psycopg.Error as error:
             self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
             raise StoreError(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        self._every.add(connection)
         return connection
+
+    def forget(self) -> None:
+        """Close every connection in a forked child, without a word to the server.
+
+        A goodbye would end the session of the parent; a socket that stayed open would keep that
+        session alive when the parent has died.
+        """
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for connection in tuple(self._every):
+            if not connection.closed:
+                os.dup2(nowhere, connection.fileno(), inheritable=False)
+                connection.close()
+        os.close(nowhere)
 
     def close(self) -> None:
         """Close what is idle now and what is in use when it comes back."""
