@@ -51,6 +51,7 @@ from ulak.errors import (
 )
 from ulak.ids import CommitIds, time_ordered_id, to_text, unguessable_id
 from ulak.store import caller, codec
+from ulak.store.forks import tell_of_forks
 from ulak.store.protocol import Added, Store
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         self._rings: list[Callable[[], None]] = []
         self._watchers: list[Callable[[], None]] = []
         self.aio = AsyncEngine(self)
+        tell_of_forks(self)
         for flow in flows:
             self.add(flow)
 
@@ -264,6 +266,24 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 self.intake.close()
                 self.store.close()
                 self._is_open = False
+
+    def before_fork(self) -> None:
+        """Nothing to do: the store lets what is under way end."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to do."""
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: threads, and locks that they may hold, are the parent's.
+
+        What was offered there is stored there; the next verb opens the store again.
+        """
+        self._lock = threading.RLock()
+        self._is_open = False
+        self._rings.clear()
+        self._watchers.clear()
+        self.intake = Intake(self.store, self.submit_timeout_s, telemetry=self.telemetry)
+        self.new_commit_id = CommitIds()
 
     def __enter__(self) -> Self:
         return self.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -26,9 +27,14 @@ class Renewals:
         self._due: dict[Leased, float] = {}
         self._lost: set[Leased] = set()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def watch(self, execution: Leased) -> None:
         """Renew its lease from now on."""
+        if self._process != os.getpid():
+            # A forked child: the lock, the thread and what it renews are the parent's.
+            self._process, self._changed = os.getpid(), threading.Condition()
+            self._due, self._lost, self._thread = {}, set(), None
         with self._changed:
             self._due[execution] = time.monotonic() + _third(execution)
             if self._thread is None:

@@ -14,6 +14,7 @@ from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
 from ulak.store.chain import FIRST_HASH
+from ulak.store.forks import QUIET_WITHIN_S, tell_of_forks
 from ulak.store.protocol import (
     AuditRow,
     BucketRow,
@@ -42,6 +43,8 @@ class MemoryTables:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._lock = threading.RLock()
+        self._is_paused = False
+        tell_of_forks(self)
         self._rings: list[Callable[[], None]] = []
         self._made_due = False
         self._jobs: dict[bytes, JobRow] = {}
@@ -79,6 +82,17 @@ class MemoryTables:
         self._audit: list[AuditRow] = []
         self._credentials: dict[tuple[str, str], CredentialRow] = {}
         self._records: dict[RecordId, RecordRow] = {}
+
+    def before_fork(self) -> None:
+        """A child gets a copy of everything, which must be whole."""
+        self._is_paused = self._lock.acquire(timeout=QUIET_WITHIN_S)
+
+    def after_fork_in_parent(self) -> None:
+        if self._is_paused:
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import struct
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
@@ -228,6 +230,7 @@ class Connections:
         self._probing = threading.Lock()
         self._probed = (0.0, True)
         """Until when the last probe speaks for all, and whether the server has answered it."""
+        self._every: WeakSet[psycopg.Connection[Row]] = WeakSet()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit that may have made a job due."""
@@ -425,12 +428,14 @@ class Connections:
         return connection
 
     def _open(self) -> TimedConnection:
-        return TimedConnection.connect(
+        connection = TimedConnection.connect(
             make_conninfo("", **timeouts.CLIENT | conninfo_to_dict(self._conninfo)),
             autocommit=True,
             prepare_threshold=PREPARE_AFTER if self._prepare else None,
             application_name="ulak",
         )
+        self._every.add(connection)
+        return connection
 
     def _is_there(self) -> bool:
         """Ask on a connection of its own whether the server answers; for all who wait, once."""
@@ -451,6 +456,19 @@ class Connections:
         except psycopg.Error:
             return True  # a refusal is an answer; a host that is gone is found out by the kernel
         return True
+
+    def forget(self) -> None:
+        """Close every connection in a forked child, without a word to the server.
+
+        A goodbye would end the session of the parent; a socket that stayed open would keep that
+        session alive when the parent has died.
+        """
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for connection in tuple(self._every):
+            if not connection.closed:
+                os.dup2(nowhere, connection.fileno(), inheritable=False)
+                connection.close()
+        os.close(nowhere)
 
     def close(self) -> None:
         """Close what is idle now and what is in use when it comes back."""

@@ -125,6 +125,11 @@ class Listener:
         os.close(self._read_end)
         os.close(self._write_end)
 
+    def forget(self) -> None:
+        """Close its pipe in a forked child, which has no such thread."""
+        os.close(self._read_end)
+        os.close(self._write_end)
+
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is full of wakes already
             os.write(self._write_end, b"!")

@@ -18,6 +18,7 @@ from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Steps
+from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
     audit,
     caller,
@@ -133,6 +134,7 @@ class PostgresStore:
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
         self._lent: LentConnections | None = None
+        tell_of_forks(self)
 
     # --- life -------------------------------------------------------------------
 
@@ -169,6 +171,21 @@ class PostgresStore:
             connections.close()
         if listener is not None:
             listener.close()
+
+    def before_fork(self) -> None:
+        """Nothing to do: a child uses none of its parent's connections."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to do."""
+
+    def after_fork_in_child(self) -> None:
+        connections, self._open = self._open, None
+        listener, self._listener = self._listener, None
+        self._lent = None
+        if connections is not None:
+            connections.forget()
+        if listener is not None:
+            listener.forget()
 
     def migrate(self) -> tuple[int, int]:
         if self._open is not None:

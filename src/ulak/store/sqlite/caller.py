@@ -136,6 +136,19 @@ class Callers:
         if db is not None:
             db.close()
 
+    def pause(self, timeout_s: float) -> bool:
+        """Let the check end that is under way, and let none begin until `go_on`."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        """Let others check again."""
+        self._lock.release()
+
+    def forget(self) -> None:
+        """Let go of the connection in a forked child, where nobody else uses this."""
+        if self._db is not None:
+            self._db.close()
+
     def must_be_theirs(self, name: bytes | None) -> None:
         """Refuse a transaction on another file, and one that has not begun as a write."""
         there = os.fsdecode(name or b"")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,6 +16,7 @@ from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
+from ulak.store import forks
 from ulak.store.caller import Driver, Steps
 from ulak.store.protocol import (
     NO_RATES,
@@ -119,10 +122,19 @@ class SqliteStore:
         self._rings: list[Callable[[], None]] = []
         self._callers = caller.Callers(self.path)
         self._lent = self._new_lent()
+        self._paused: list[Callable[[], None]] | None = None
+        """How each part goes on after a fork; None when one was in use for too long."""
+        self._is_cut = False
+        forks.tell_of_forks(self)
 
     # --- life -------------------------------------------------------------------
 
     def open(self) -> None:
+        if self._is_cut:
+            raise StoreError(
+                f"this process was forked in the middle of a transaction on {self.path}, and "
+                "cannot use SQLite there any more: fork before or after it, or spawn the process"
+            )
         if self._open_writer is not None:
             return
         writer = self._new_writer()
@@ -148,6 +160,44 @@ class SqliteStore:
             readers.close()
         if writer is not None:
             writer.close()
+
+    # SQLite keeps one record of a file's locks for all connections of a process. A child inherits
+    # it with locks that only its parent has, and new connections would believe in them: so the
+    # inherited ones must be closed there, which is harmless if nobody is in the middle of a write.
+
+    def before_fork(self) -> None:
+        self._paused = []
+        deadline = time.monotonic() + forks.QUIET_WITHIN_S
+        for part in (self._lent, self._open_writer, self._open_readers, self._callers):
+            if part is None:
+                continue
+            if not part.pause(max(0.0, deadline - time.monotonic())):
+                self.after_fork_in_parent()
+                self._paused = None
+                return
+            self._paused.append(part.go_on)
+
+    def after_fork_in_parent(self) -> None:
+        paused, self._paused = self._paused, []
+        for go_on in reversed(paused or []):
+            go_on()
+
+    def after_fork_in_child(self) -> None:
+        writer, self._open_writer = self._open_writer, None
+        readers, self._open_readers = self._open_readers, None
+        callers, self._callers = self._callers, caller.Callers(self.path)
+        lent, self._lent = self._lent, self._new_lent()
+        if self._paused is not None:
+            for part in (readers, callers, lent, writer):
+                if part is not None:
+                    part.forget()
+            return
+        # To close a connection in the middle of a write would take back its parent's write.
+        self._is_cut = True
+        for turn in (lent, writer):
+            if turn is not None:
+                turn.forget_turn()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object((writer, readers, callers, lent)))
 
     def migrate(self) -> tuple[int, int]:
         if self._open_writer is not None:

@@ -118,6 +118,24 @@ class LentTurns:
         if db is not None:
             db.close()
 
+    def pause(self, timeout_s: float) -> bool:
+        """Let the transaction end that is open, and let none begin until `go_on`."""
+        return self._one.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        """Let others begin again."""
+        self._one.release()
+
+    def forget(self) -> None:
+        """Let go of the connection in a forked child, where nobody else uses this."""
+        if self._db is not None:
+            self._db.close()
+
+    def forget_turn(self) -> None:
+        """Let go of the file in a child that was forked during a transaction."""
+        if self._file is not None:
+            self._file.forget()
+
     def _end(self, writer: Writer, is_good: bool) -> None:
         if not is_good:
             self._db = None

@@ -24,16 +24,23 @@ class Turns:
         self._urgent: deque[threading.Lock] = deque()
         self._waiting: deque[threading.Lock] = deque()
 
-    def acquire(self, *, urgent: bool = False) -> None:
-        """Wait for the turn."""
+    def acquire(self, *, urgent: bool = False, timeout_s: float = -1) -> bool:
+        """Wait for the turn, with a timeout no longer than that; tell whether it has come."""
+        queue = self._urgent if urgent else self._waiting
         with self._mutex:
             if not self._held:
                 self._held = True
-                return
+                return True
             turn = threading.Lock()
             turn.acquire()
-            (self._urgent if urgent else self._waiting).append(turn)
-        turn.acquire()
+            queue.append(turn)
+        if turn.acquire(timeout=timeout_s):
+            return True
+        with self._mutex:
+            if turn in queue:
+                queue.remove(turn)
+                return False
+        return True  # it came in the last moment
 
     def try_acquire(self) -> bool:
         """Take the turn if nobody has it; never waits."""

@@ -322,6 +322,26 @@ class Writer:
         version: int = self.db.execute("PRAGMA data_version").fetchone()[0]
         return version
 
+    def pause(self, timeout_s: float) -> bool:
+        """Let the write end that is under way, and let none begin until `go_on`.
+
+        Return whether it ended in time. If it did not, others write as before.
+        """
+        return self._turns.acquire(urgent=True, timeout_s=timeout_s)
+
+    def go_on(self) -> None:
+        """Let others write again."""
+        self._turns.release()
+
+    def forget(self) -> None:
+        """Let go of everything in a forked child, where nobody else uses this."""
+        self.wal.close()
+        self.db.close()
+
+    def forget_turn(self) -> None:
+        """Let go of the lock file in a child that was forked during a turn."""
+        self._lock_file.forget()
+
     def close(self) -> None:
         """Bring the WAL home and give everything back; closing twice is nothing."""
         self._turns.acquire()
@@ -384,7 +404,10 @@ class Readers:
         self._path = path
         self._files = files
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._idle: list[sqlite3.Connection] = []
+        self._lent = 0
+        self._paused = False
         self._closed = False
 
     def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
@@ -406,31 +429,78 @@ class Readers:
         try:
             self._files.check()
             db = self._take()
-            db.execute("BEGIN")
+            try:
+                db.execute("BEGIN")
+            except BaseException:
+                self._drop(db)
+                raise
         except sqlite3.Error as error:
             raise translated(error) from error
         try:
             yield db
         finally:
             # What was set here would surprise the next: this one is not used again.
+            self._drop(db)
+
+    def pause(self, timeout_s: float) -> bool:
+        """Let the reads end that are under way, and let none begin until `go_on`.
+
+        Return whether they ended in time. If they did not, others read as before.
+        """
+        with self._changed:
+            self._paused = True
+            self._paused = self._changed.wait_for(lambda: self._lent == 0, timeout_s)
+            self._changed.notify_all()
+            return self._paused
+
+    def go_on(self) -> None:
+        """Let others read again."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Let go of everything in a forked child, where nobody else uses this."""
+        for db in self._idle:
             db.close()
 
     def _take(self) -> sqlite3.Connection:
-        with self._lock:
+        with self._changed:
+            while self._paused:
+                self._changed.wait()
             if self._closed:
                 raise StoreError("this store is closed")
+            self._lent += 1
             db = self._idle.pop() if self._idle else None
         if db is None:
-            db = connect(self._path)
-            db.execute("PRAGMA query_only = 1")
+            try:
+                db = connect(self._path)
+                db.execute("PRAGMA query_only = 1")
+            except BaseException:
+                self._drop(db)
+                raise
         return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
-        with self._lock:
+        with self._changed:
             if not self._closed:
                 self._idle.append(db)
+                self._returned()
                 return
-        db.close()
+        self._drop(db)
+
+    def _drop(self, db: sqlite3.Connection | None) -> None:
+        try:
+            if db is not None:
+                db.close()
+        finally:
+            with self._changed:
+                self._returned()
+
+    def _returned(self) -> None:
+        self._lent -= 1
+        if self._paused:
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Close what is idle now and what is in use when it comes back."""
