@@ -182,8 +182,14 @@ class PostgresStore:
     def _migrate(self, connections: Connections) -> tuple[int, int]:
         versions = connections.use(migrations.upgrade)
         # Whoever migrates may make tables; those who work need not.
+        connections.use(self._move_strays)
         connections.use(self._make_months)
         return versions
+
+    def _move_strays(self, db: Session) -> None:
+        """Give the rows of the last partitions partitions of their own, however many there are."""
+        for month in sorted(months.stray(db) - months.existing(db)):
+            months.make(db, month, most=None)
 
     @property
     def newest_schema(self) -> int:
