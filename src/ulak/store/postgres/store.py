@@ -284,12 +284,8 @@ class PostgresStore:
     def _claim_straight(self, request: ClaimRequest) -> Claimed | None:
         """Claim with one statement, or answer None when something is in the way."""
         t, journey = self._db.run("claim", lambda t: (t, straight.go(t, request)), in_order=True)
-        look, is_clear, next_due, leased = journey.seen(t)
-        if not is_clear:
-            return None
-        if not leased and self._db.run(
-            "claim", lambda t: straight.is_odd(t, request), in_order=True
-        ):
+        look, is_clear, next_due, leased, is_odd = journey.seen(t)
+        if not is_clear or is_odd:
             return None
         taken = leasing.claims_of(request, leased)
         if leasing.has_results(taken):

@@ -88,10 +88,13 @@ def _shares(now: str, *, if_: str = "true") -> str:
 
 
 def _lease_next(now: str, *, if_: str = "true") -> str:
-    """Write the statement that leases the next jobs, or none when one of them is particular."""
-    return lease(
-        f"""
-        shares AS MATERIALIZED ({_shares(now, if_=if_)}),
+    """Write the statement that leases the next jobs, or none when one of them is particular.
+
+    It answers a row for each of them, or an empty one; the last column says whether one of the
+    next jobs is particular. So nobody has to look at them again to know why there are none.
+    """
+    return f"""
+        WITH shares AS MATERIALIZED ({_shares(now, if_=if_)}),
         near AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
                 SELECT {CHOSEN}, priority, not_before FROM ulak.jobs
@@ -110,15 +113,16 @@ def _lease_next(now: str, *, if_: str = "true") -> str:
         chosen AS MATERIALIZED (
             SELECT * FROM measured
             WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
-        )
-        """,
-        now,
-    )
+        ),
+        leased AS ({lease(now)})
+        SELECT leased.*, odd.is_odd
+        FROM (SELECT coalesce(bool_or(is_particular), false) AS is_odd FROM shares) AS odd
+        LEFT JOIN leased ON true
+    """
 
 
 STRAIGHT = _lease_next(_THEN, if_=_IS_CLEAR)
 ANYWAY = _lease_next(NOW)
-IS_ODD = f"SELECT EXISTS (SELECT FROM ({_shares(NOW)}) AS s WHERE is_particular)"
 
 
 class Look(NamedTuple):
@@ -145,6 +149,8 @@ class Seen(NamedTuple):
     is_clear: bool
     next_due: Instant | None
     leased: list[Row]
+    is_odd: bool
+    """Whether nothing was leased because one of the next jobs is particular."""
 
 
 _LOOKED = len(Look._fields) - 1
@@ -161,7 +167,7 @@ class Journey(NamedTuple):
         row = self.ahead.rows[0]
         look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
-        return Seen(look, row[_LOOKED + 1], row[_LOOKED], self.leased.rows)
+        return Seen(look, row[_LOOKED + 1], row[_LOOKED], *_read(self.leased.rows))
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
@@ -192,21 +198,16 @@ def go_anyway(
 ) -> Sequence[Row] | None:
     """Lease what is due whatever there is besides jobs; None when a job is particular."""
     facts = _facts(t.now, request, [want], lapses=lapses)
-    leased = t.db.rows(ANYWAY, facts)
-    if not leased and _is_odd(t, facts):
+    leased, is_odd = _read(t.db.rows(ANYWAY, facts))
+    if is_odd:
         return None
     write_entries(t, request.worker, leased)
     return leased
 
 
-def is_odd(t: Transaction, request: ClaimRequest) -> bool:
-    """Tell whether nothing was leased because one of the next jobs is particular."""
-    return _is_odd(t, _facts(t.now, request, request.wants))
-
-
-def _is_odd(t: Transaction, facts: dict[str, object]) -> bool:
-    found = t.db.row(IS_ODD, facts)
-    return found is not None and bool(found[0])
+def _read(rows: Sequence[Row]) -> tuple[list[Row], bool]:
+    """Return the rows of leased jobs, and whether one of the next is particular."""
+    return [row for row in rows if row[0] is not None], any(row[-1] for row in rows)
 
 
 def _facts(
