@@ -91,27 +91,28 @@ def _lease_next(now: str, *, if_: str = "true") -> str:
     """Write the statement that leases the next jobs, or none when one of them is particular.
 
     It answers a row for each of them, or an empty one; the last column says whether one of the
-    next jobs is particular. So nobody has to look at them again to know why there are none.
+    next jobs is particular. So nobody has to look at them again to know why there are none. All of
+    them have a place: where the bytes suffice for some only, it does not matter for which, and the
+    next claim takes the rest.
     """
     return f"""
         WITH shares AS MATERIALIZED ({_shares(now, if_=if_)}),
         near AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
-                SELECT {CHOSEN}, priority, not_before FROM ulak.jobs
+                SELECT {CHOSEN} FROM ulak.jobs
                 WHERE {claimable("s", "s", now=now)}
                   AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
                 ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
             ) AS c
             WHERE NOT EXISTS (SELECT FROM shares WHERE is_particular)
         ),
-        measured AS (
-            SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
-                ORDER BY {urgency("n")} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS size_before
-            FROM near AS n {OWN_PAYLOAD}
-        ),
-        chosen AS MATERIALIZED (
-            SELECT * FROM measured
+        chosen AS (
+            SELECT * FROM (
+                SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ) AS size_before
+                FROM near AS n {OWN_PAYLOAD}
+            ) AS measured
             WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
         ),
         leased AS ({lease(now)})
