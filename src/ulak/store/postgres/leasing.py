@@ -56,10 +56,9 @@ def next_due(now: str = NOW) -> str:
     """
 
 
-def lease(chosen: str, now: str = NOW) -> str:
-    """Write the statement that leases the jobs which `chosen` selects, and answers them."""
+def lease(now: str = NOW) -> str:
+    """Write the statement that leases the jobs which a query `chosen` has selected."""
     return f"""
-    WITH {chosen}
     UPDATE ulak.jobs AS j SET
         leased_by = %(worker)s::text, leased_at = {now}, token = token + 1, stood = 1,
         state = coalesce(e.busy, j.state),
@@ -83,10 +82,11 @@ CHOSEN = "id, month, flow, flow_version, state, role"
 """What must be known of a job to lease it, besides its payload."""
 
 OWN_PAYLOAD = "JOIN ulak.payloads AS p ON p.job_id = n.id AND p.month = n.month"
-LEASE = lease(f"""
-    near AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[])),
+LEASE = f"""
+    WITH near AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[])),
     chosen AS MATERIALIZED (SELECT n.*, p.data, p.schema, p.trace FROM near AS n {OWN_PAYLOAD})
-""")
+    {lease()}
+"""
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM ulak.results
     WHERE job_id = ANY (%s::uuid[]) AND month = ANY (%s::bigint[])
@@ -95,6 +95,7 @@ RESULTS = f"""
 
 _WIDTH = len(JobRow._fields)
 _DATA = _WIDTH + 2
+_END = _DATA + len(Payload._fields)
 
 
 def size_of(leased: Sequence[Row]) -> int:
@@ -122,7 +123,7 @@ def _entries(entries: tuple[tuple[tuple[str, int, str], str], ...]) -> dict[str,
 
 def claims_of(request: ClaimRequest, leased: Sequence[Row]) -> list[Claim]:
     """Read what was leased, in the order of its urgency, without results."""
-    claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_DATA:]), ()) for found in leased]
+    claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_DATA:_END]), ()) for found in leased]
     ageing = request.ageing_us
 
     def urgency(claim: Claim) -> tuple[int, int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.resources import files
 from time import sleep
 
@@ -10,6 +11,8 @@ from psycopg import errors
 from ulak.errors import StoreError
 from ulak.store.oldest import find_oldest, too_old
 from ulak.store.postgres.connections import Session
+
+log = logging.getLogger("ulak.postgres")
 
 OLDEST_SERVER = 14
 """The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
@@ -20,12 +23,12 @@ NEWEST = 5
 NAMES_OLDEST = 5
 """The first schema that stores which is the oldest that may run on it."""
 
-# A migration that waits for a table holds up everybody who comes after it. So it waits no longer
-# than a worker's commit does, gives way, and tries again: below the second after which the server
-# would end a deadlock, so that the migration is what ends.
-PATIENCE_MS = 500
-PAUSE_S = 0.2
-MOST_TRIES = 60
+# A migration that waits for a table holds up everybody who comes after it. So it waits a moment,
+# gives way for longer than that, and tries again: below the second after which the server would
+# end a deadlock, so that the migration is what ends.
+PATIENCE_MS = 100
+PAUSE_S = 0.4
+MOST_TRIES = 80
 
 # Whoever creates or upgrades the schema does it alone; the number is "ulak" in letters.
 ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ulak', 'big')})"
@@ -98,12 +101,18 @@ def upgrade(db: Session) -> tuple[int, int]:
             table free, or this release must not run on the database; it says what would help.
     """
     check_server(db)
-    for _ in range(MOST_TRIES):
+    for tries in range(MOST_TRIES):
         try:
             return _upgrade(db)
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             in_the_way = error
             db.plainly("ROLLBACK")
+            if not tries:
+                log.warning(
+                    "a transaction holds a table that must change; the migration tries again until "
+                    "it is free",
+                    extra={"error": error.diag.message_primary},
+                )
             sleep(PAUSE_S)
     raise StoreError(
         "the schema was not changed: for "

@@ -199,8 +199,14 @@ class PostgresStore:
     def _migrate(self, connections: Connections) -> tuple[int, int]:
         versions = connections.use(migrations.upgrade)
         # Whoever migrates may make tables; those who work need not.
+        connections.use(self._move_strays)
         connections.use(self._make_months)
         return versions
+
+    def _move_strays(self, db: Session) -> None:
+        """Give the rows of the last partitions partitions of their own, however many there are."""
+        for month in sorted(months.stray(db) - months.existing(db)):
+            months.make(db, month, most=None)
 
     @property
     def newest_schema(self) -> int:
@@ -295,12 +301,8 @@ class PostgresStore:
     def _claim_straight(self, request: ClaimRequest) -> Claimed | None:
         """Claim with one statement, or answer None when something is in the way."""
         t, journey = self._db.run("claim", lambda t: (t, straight.go(t, request)), in_order=True)
-        look, is_clear, next_due, leased = journey.seen(t)
-        if not is_clear:
-            return None
-        if not leased and self._db.run(
-            "claim", lambda t: straight.is_odd(t, request), in_order=True
-        ):
+        look, is_clear, next_due, leased, is_odd = journey.seen(t)
+        if not is_clear or is_odd:
             return None
         taken = leasing.claims_of(request, leased)
         if leasing.has_results(taken):

@@ -88,37 +88,42 @@ def _shares(now: str, *, if_: str = "true") -> str:
 
 
 def _lease_next(now: str, *, if_: str = "true") -> str:
-    """Write the statement that leases the next jobs, or none when one of them is particular."""
-    return lease(
-        f"""
-        shares AS MATERIALIZED ({_shares(now, if_=if_)}),
+    """Write the statement that leases the next jobs, or none when one of them is particular.
+
+    It answers a row for each of them, or an empty one; the last column says whether one of the
+    next jobs is particular. So nobody has to look at them again to know why there are none. All of
+    them have a place: where the bytes suffice for some only, it does not matter for which, and the
+    next claim takes the rest.
+    """
+    return f"""
+        WITH shares AS MATERIALIZED ({_shares(now, if_=if_)}),
         near AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
-                SELECT {CHOSEN}, priority, not_before FROM ulak.jobs
+                SELECT {CHOSEN} FROM ulak.jobs
                 WHERE {claimable("s", "s", now=now)}
                   AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
                 ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
             ) AS c
             WHERE NOT EXISTS (SELECT FROM shares WHERE is_particular)
         ),
-        measured AS (
-            SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
-                ORDER BY {urgency("n")} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS size_before
-            FROM near AS n {OWN_PAYLOAD}
-        ),
-        chosen AS MATERIALIZED (
-            SELECT * FROM measured
+        chosen AS (
+            SELECT * FROM (
+                SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ) AS size_before
+                FROM near AS n {OWN_PAYLOAD}
+            ) AS measured
             WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
-        )
-        """,
-        now,
-    )
+        ),
+        leased AS ({lease(now)})
+        SELECT leased.*, odd.is_odd
+        FROM (SELECT coalesce(bool_or(is_particular), false) AS is_odd FROM shares) AS odd
+        LEFT JOIN leased ON true
+    """
 
 
 STRAIGHT = _lease_next(_THEN, if_=_IS_CLEAR)
 ANYWAY = _lease_next(NOW)
-IS_ODD = f"SELECT EXISTS (SELECT FROM ({_shares(NOW)}) AS s WHERE is_particular)"
 
 
 class Look(NamedTuple):
@@ -145,6 +150,8 @@ class Seen(NamedTuple):
     is_clear: bool
     next_due: Instant | None
     leased: list[Row]
+    is_odd: bool
+    """Whether nothing was leased because one of the next jobs is particular."""
 
 
 _LOOKED = len(Look._fields) - 1
@@ -161,7 +168,7 @@ class Journey(NamedTuple):
         row = self.ahead.rows[0]
         look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
-        return Seen(look, row[_LOOKED + 1], row[_LOOKED], self.leased.rows)
+        return Seen(look, row[_LOOKED + 1], row[_LOOKED], *_read(self.leased.rows))
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
@@ -192,21 +199,16 @@ def go_anyway(
 ) -> Sequence[Row] | None:
     """Lease what is due whatever there is besides jobs; None when a job is particular."""
     facts = _facts(t.now, request, [want], lapses=lapses)
-    leased = t.db.rows(ANYWAY, facts)
-    if not leased and _is_odd(t, facts):
+    leased, is_odd = _read(t.db.rows(ANYWAY, facts))
+    if is_odd:
         return None
     write_entries(t, request.worker, leased)
     return leased
 
 
-def is_odd(t: Transaction, request: ClaimRequest) -> bool:
-    """Tell whether nothing was leased because one of the next jobs is particular."""
-    return _is_odd(t, _facts(t.now, request, request.wants))
-
-
-def _is_odd(t: Transaction, facts: dict[str, object]) -> bool:
-    found = t.db.row(IS_ODD, facts)
-    return found is not None and bool(found[0])
+def _read(rows: Sequence[Row]) -> tuple[list[Row], bool]:
+    """Return the rows of leased jobs, and whether one of the next is particular."""
+    return [row for row in rows if row[0] is not None], any(row[-1] for row in rows)
 
 
 def _facts(

@@ -1,5 +1,6 @@
 """Months: partitions that are made ahead, and go whole (E-52)."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ulak.clock import ManualClock, to_instant
 from ulak.core.outcome import Cancel
 from ulak.store.postgres import PostgresStore, months
+from ulak.store.postgres.connections import Session
 from ulak.testing.conformance.desk import Desk
 
 JANUARY = datetime(2026, 1, 15, tzinfo=UTC)
@@ -122,9 +124,12 @@ def test_a_job_whose_month_nobody_foresaw_is_in_the_last_partition_and_well(
     assert db.execute(PLACES).fetchall() == [("ulak.events_other", 2)]
     assert [event.seq for event in store.trail(job_id)] == [1, 2]
     assert store.find_payload(job_id) is not None
-    # Its month is made too late for it; it stays, and goes like any other.
+    before = everything_of(job_id, store)
+    # Its month is made late; it moves there, and goes like any other.
     store.fold_counts()
-    assert db.execute(PLACES).fetchall() == [("ulak.events_other", 2)]
+    assert db.execute(PLACES).fetchall() == [("ulak.events_202608", 2)]
+    assert everything_of(job_id, store) == before
+    assert 202608 in store.about()["months"]
     clock.advance(timedelta(days=1))
     assert store.prune(before=clock.now(), limit=500) == 1
     assert db.execute(PLACES).fetchall() == []
@@ -159,3 +164,54 @@ def test_whoever_is_in_the_way_of_a_drop_keeps_the_month_for_the_next_time(
         assert store.scan_orphans() == []
     assert store.prune(before=clock.now(), limit=500) == 0
     assert 202601 not in store.about()["months"]
+
+
+@pytest.mark.shows("E-85", "E-52")
+def test_more_rows_than_can_be_moved_beside_workers_wait_for_a_migration(
+    store: PostgresStore,
+    clock: ManualClock,
+    db: psycopg.Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(store)
+    clock.advance(timedelta(days=200))
+    first = ended(desk, 3)
+    clock.advance(timedelta(days=200))
+    second = ended(desk, 3)
+    monkeypatch.setattr(months.make, "__kwdefaults__", {"most": 6})
+    store.fold_counts()
+    assert db.execute(PLACES).fetchall() == [("ulak.events_other", 12)]
+    assert "too many rows in the last partition" in caplog.text
+    before = [everything_of(job_id, store) for job_id in first + second]
+    store.migrate()
+    places = [("ulak.events_202608", 6), ("ulak.events_202702", 6)]
+    assert db.execute(PLACES).fetchall() == places
+    assert [everything_of(job_id, store) for job_id in first + second] == before
+    assert store.scan_orphans() == []
+
+
+@pytest.mark.shows("E-84")
+def test_whoever_wants_a_month_for_itself_waits_only_for_a_moment(
+    store: PostgresStore, url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by a wait, behind which every worker would wait too."""
+    desk = Desk(store)
+    ended(desk, 1)
+    clock.advance(timedelta(days=62))
+    waits: list[int] = []
+    plainly = Session.plainly
+
+    def heard(self: Session, statement: str) -> None:
+        waits.extend(int(n) for n in re.findall(r"lock_timeout = (\d+);", statement))
+        plainly(self, statement)
+
+    monkeypatch.setattr(Session, "plainly", heard)
+    with psycopg.connect(url) as reader:
+        reader.execute("SELECT count(*) FROM ulak.events")
+        store.prune(before=clock.now(), limit=500)
+        store.fold_counts()
+        # Its open transaction is in nobody's way.
+        desk.submit_many(3)
+    assert len(waits) > months.MOST_TRIES
+    assert max(waits) <= 100

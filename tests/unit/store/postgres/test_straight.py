@@ -3,13 +3,16 @@
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.clock import ManualClock
+from ulak.core.flow import Flow
 from ulak.store.postgres import PostgresStore, straight
+from ulak.store.postgres.pipeline import Pipeline
 from ulak.store.protocol import Claimed, ClaimRequest, Want
 from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.flows import BUSY, LINE, NARROW, PROVEN_BUSY, SAGA
@@ -71,3 +74,33 @@ def claims_of(store: PostgresStore, dice: random.Random) -> list[Claimed]:
         # Those of one want are in the order of their urgency; of two, nobody says which is first.
         answers.append(claimed._replace(claims=sorted(claimed.claims, key=lambda c: c.row.id)))
     return answers
+
+
+@pytest.mark.shows("E-85", "E-23")
+@pytest.mark.parametrize("flow", [LINE, NARROW])
+@pytest.mark.parametrize("goes_straight", [True, False])
+def test_an_empty_claim_looks_at_the_lanes_once(
+    goes_straight: bool,
+    flow: Flow[Any],
+    stores: tuple[PostgresStore, PostgresStore],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken by a second look, which beside an old snapshot costs as much as the first."""
+    store, sent = stores[0], list[str]()
+    desk = Desk(store)
+    desk.declare(NARROW)
+    desk.hire("w")
+    if not goes_straight:
+        monkeypatch.setattr(straight, "is_open_to", lambda request: False)
+    send = Pipeline.send
+
+    def heard(self: Pipeline, statement: str, *facts: Any) -> None:
+        sent.append(statement)
+        send(self, statement, *facts)
+
+    monkeypatch.setattr(Pipeline, "send", heard)
+    assert desk.claim("w", 5, flow) == []
+    assert sum("AS share" in statement for statement in sent) == 1
+    assert sent.count("COMMIT") == 1
+    desk.submit(flow)
+    assert len(desk.claim("w", 5, flow)) == 1
