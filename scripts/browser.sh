@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make sure that this machine has a Chromium to print with, and fonts that cover Latin, Turkish
-# and Cyrillic. Says nothing and takes no time when they are there.
+# Make sure that this machine has a Chromium to print with, what drives it, and fonts that cover
+# Latin, Turkish and Cyrillic. Says nothing and takes no time when they are there.
 #
 # Debian's chromium-headless-shell is preferred: it is small, it is kept up to date with the
 # machine, and it is there for every architecture. Where no such package is (Ubuntu), Playwright
@@ -21,17 +21,25 @@ has_fonts() {
     compgen -G "/usr/share/fonts/truetype/liberation*/LiberationSans-Regular.ttf" >/dev/null
 }
 
+# Playwright brings a Node.js of its own, which on some machines needs a library of the compiler.
+has_driver() {
+    local node
+    node=$(compgen -G ".venv/lib/python*/site-packages/playwright/driver/node") || return 0
+    "$node" --version >/dev/null 2>&1
+}
+
 has_package() {
     apt-cache show "$1" >/dev/null 2>&1
 }
 
-if has_browser && has_fonts; then
+if has_browser && has_fonts && has_driver; then
     exit 0
 fi
 
 echo "browser: PDFs are printed by Chromium; installing it and its fonts"
 as_root apt-get update -q || true
 has_fonts || apt_install fonts-liberation || true
+has_driver || apt_install libatomic1 || true
 if ! has_browser; then
     if has_package "$SHELL_PACKAGE"; then
         # With the helper the browser keeps its sandbox where user namespaces are not allowed.
@@ -40,9 +48,9 @@ if ! has_browser; then
         .venv/bin/playwright install --with-deps chromium-headless-shell || true
     fi
 fi
-if ! has_browser || ! has_fonts; then
+if ! has_browser || ! has_fonts || ! has_driver; then
     echo "browser: could not install it; as root, then run this again:" >&2
-    echo "    apt-get install $SHELL_PACKAGE fonts-liberation" >&2
+    echo "    apt-get install $SHELL_PACKAGE fonts-liberation libatomic1" >&2
     echo "or: .venv/bin/playwright install --with-deps chromium-headless-shell" >&2
     exit 1
 fi
