@@ -165,8 +165,8 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_given_back() -> None:
         worker = engine.worker(settings(drain=0.2))
         begun = worker._begin
 
-        def begin_and_stop(claim: Any, *, may_run: bool) -> None:
-            begun(claim, may_run=may_run)
+        def begin_and_stop(claim: Any, *arguments: Any, **options: Any) -> None:
+            begun(claim, *arguments, **options)
             worker._stages.interrupt(worker._running[claim.row.id])
             worker._running[claim.row.id].stopping = True
             worker.stop()
