@@ -61,6 +61,7 @@ from ulak.store.sqlite import (
     upkeep,
 )
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
+from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Writer
 from ulak.store.transaction import refuse_while_holding
 
@@ -120,6 +121,7 @@ class SqliteStore:
         self._parked_after = ""
         """Where the next look at what jobs are parked on begins."""
         self._rings: list[Callable[[], None]] = []
+        self._wakeup: Wakeup | None = None
         self._callers = caller.Callers(self.path)
         self._lent = self._new_lent()
         self._paused: list[Callable[[], None]] | None = None
@@ -148,9 +150,13 @@ class SqliteStore:
             writer.on_commit(ring)
         self._open_readers = Readers(self.path, writer.files)
         self._open_writer = writer
+        self._listen()
 
     def close(self) -> None:
         refuse_while_holding(self)
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            wakeup.close()
         readers, self._open_readers = self._open_readers, None
         writer, self._open_writer = self._open_writer, None
         self._callers.close()
@@ -187,6 +193,9 @@ class SqliteStore:
         readers, self._open_readers = self._open_readers, None
         callers, self._callers = self._callers, caller.Callers(self.path)
         lent, self._lent = self._lent, self._new_lent()
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            wakeup.forget()
         if self._paused is not None:
             for part in (readers, callers, lent, writer):
                 if part is not None:
@@ -507,6 +516,8 @@ class SqliteStore:
     def _ring(self) -> None:
         for ring in self._rings:
             ring()
+        if self._wakeup is not None:
+            self._wakeup.ring()
 
     # --- outbox -----------------------------------------------------------------
 
@@ -603,6 +614,23 @@ class SqliteStore:
         self._rings.append(ring)
         if self._open_writer is not None:
             self._open_writer.on_commit(ring)
+            self._listen()
+
+    def _listen(self) -> None:
+        """Hear the rings of other processes, if anybody is to be told of them."""
+        if self._wakeup is None and self._rings and self._open_writer is not None and IS_KNOWN:
+            self._wakeup = Wakeup(self.path, self._heard)
+            self._open_writer.on_commit(self._wakeup.ring)
+
+    def _heard(self) -> bool:
+        try:
+            has_changed = self._opened.changed_elsewhere(PATIENCE_MS / 1000)
+        except StoreError:
+            return False  # closed, or its file is lost: whoever uses it is told
+        if has_changed:
+            for ring in self._rings:
+                ring()
+        return has_changed
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:

@@ -297,14 +297,14 @@ class Writer:
         finally:
             self._turns.release()
 
-    def changed_elsewhere(self) -> bool:
+    def changed_elsewhere(self, patience_s: float = 0.0) -> bool:
         """Tell whether another connection has committed since the last call.
 
         The writing connection is asked, because its own commits do not count there. While it is
-        writing the answer is no, and the next call will still know.
+        writing for longer than the patience the answer is no, and the next call will still know.
         """
         self.check_files()
-        if not self._turns.try_acquire():
+        if not self._turns.acquire(timeout_s=patience_s):
             return False
         try:
             if self._closed:
