@@ -105,7 +105,12 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The run was interrupted by a drain; no attempt is spent."""
+    """The run was interrupted by a drain, or this program lacks its state; no attempt is spent."""
+
+    after: timedelta = timedelta()
+    """How long nobody is to claim it."""
+    code: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

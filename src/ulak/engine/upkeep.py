@@ -15,6 +15,7 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
+from ulak.core.table import find_missing
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.errors import Contended, TransitionNotAllowed
@@ -64,7 +65,7 @@ class Upkeep:
     def _see_to_dates(self) -> int:
         """Act on a page of dates; the next pass takes the next page.
 
-        Jobs that this program cannot act on, of a flow it does not declare, hide nobody so.
+        Jobs that this program cannot act on, of a flow or a state that it lacks, hide nobody so.
         """
         rows = self._store.due(A_PASS, after=self._dates_after)
         is_last = len(rows) < A_PASS
@@ -109,7 +110,7 @@ class Upkeep:
 
     def _act(self, row: JobRow, asked: Asked) -> int:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
-        if flow is None:
+        if flow is None or find_missing(flow.table, row) is not None:
             return 0
         now, commit_id = self._store.clock.now(), self._engine.new_commit_id()
         change = answer(flow, row, asked, now, commit_id=commit_id)
