@@ -29,6 +29,7 @@ from ulak.store.postgres.leasing import (
     facts_of,
     has_results,
     next_due,
+    priorities,
     urgency,
     with_results,
     write_entries,
@@ -48,7 +49,7 @@ PAUSED = """
 CANDIDATES = f"""
     SELECT {", ".join(Candidate._fields)} FROM (
         SELECT c.* FROM unnest(%(lanes)s::text[]) AS l (lane)
-        CROSS JOIN generate_series(0, 3) AS p (priority)
+        CROSS JOIN LATERAL {priorities()} AS p (priority)
         CROSS JOIN LATERAL (
             SELECT id, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
             WHERE {claimable("l", "p")}
