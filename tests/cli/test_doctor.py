@@ -74,7 +74,15 @@ def test_before_a_deploy_doctor_lists_states_that_a_version_has_lost(shop, tmp_p
     assert [(t["code"], t["state"]) for t in answer.document["troubles"]] == [
         ("state-missing", "requested")
     ]
-    assert shop.run("jobs", "list", "-a", "renamed:engine").code == 1
+    assert shop.run("jobs", "list", "-a", "renamed:engine").code == 0
+    (told,) = [
+        trouble
+        for trouble in shop.run("doctor", "--json", "-a", "renamed:engine").document["troubles"]
+        if trouble["code"] == "state-missing"
+    ]
+    assert [told[name] for name in ("flow", "version", "state", "jobs")] == [
+        "claim", 1, "requested", 1,
+    ]  # fmt: skip
 
 
 def test_ended_jobs_need_nobody(shop, tmp_path):

@@ -75,7 +75,7 @@ def test_a_list_tells_the_leased_the_parked_the_delayed_and_the_due_apart(shop, 
     (tmp_path / "narrow.py").write_text(NARROW)
     narrow = importlib.import_module("narrow")
     with narrow.engine as engine:
-        lane = "only/thread/only@1"
+        lane = "only/thread/only@1#only"
         engine.store.register("w", lease_us=60_000_000, lanes=[lane], about="")
         running, parked = (engine.submit(narrow.only).id for _ in range(2))
         assert len(engine.store.claim(ClaimRequest("w", (Want((lane,), 2),))).claims) == 1

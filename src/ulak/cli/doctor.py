@@ -13,8 +13,10 @@ from ulak import settings, wiring
 from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.cli.target import AppOption, in_force, load
 from ulak.clock import rfc3339, to_datetime
+from ulak.core.job import lane_before
 from ulak.core.lifecycle import CLAIMABLE, FINAL
 from ulak.core.schedule import LATE
+from ulak.core.table import knows
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
@@ -199,9 +201,13 @@ def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
             troubles.append(
                 _trouble("version-missing", count, f"this program declares {has}")
             )  # fmt: skip
-        elif flow is not None and count.state not in flow.table.places:
+        elif (
+            flow is not None
+            and count.role not in FINAL
+            and not knows(flow.table, count.state, count.role)
+        ):
             troubles.append(
-                _trouble("state-missing", count, "this version lacks the state; it will not start")
+                _trouble("state-missing", count, "this program's version lacks the state")
             )  # fmt: skip
     return troubles
 
@@ -211,7 +217,7 @@ def _unserved(
 ) -> list[Trouble]:  # fmt: skip
     """Answer the jobs that no living worker would take."""
     lanes = {lane for worker in alive for lane in worker.lanes.split()}
-    kinds = {lane.rpartition("/")[2] for lane in lanes}
+    kinds = {lane_before(lane).split("/")[2] for lane in lanes if lane.count("/") > 1}
     troubles = []
     for count in counts:
         if count.role not in CLAIMABLE:

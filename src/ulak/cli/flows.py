@@ -81,5 +81,5 @@ def _own_states(flow: Flow[Any]) -> list[str]:
 
 
 def _lanes(flow: Flow[Any]) -> list[str]:
-    """Queue and pool of each lane; flow and version stand in their own columns."""
-    return sorted("/".join(lane.split("/")[:2]) for lane in flow.table.lanes) or ["-"]
+    """Queue and pool of each lane; flow, version and stage are shown beside them."""
+    return sorted({"/".join(lane.split("/")[:2]) for lane in flow.table.lanes}) or ["-"]

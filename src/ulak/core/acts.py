@@ -21,6 +21,7 @@ from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
 from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Expire, Release, Retry, Signal
 from ulak.core.policy import SUBMITTER
+from ulak.core.table import Place, find_missing
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 
@@ -60,6 +61,7 @@ def answer(
     Raises:
         TransitionNotAllowed: the lifecycle or a guard says no, and why.
     """
+    must_know(flow, job)
     draft = Draft(flow, job, now, commit_id=commit_id, actor=asked.actor)
     if isinstance(asked, Elapsed):
         return _elapsed(draft)
@@ -78,6 +80,25 @@ def answer(
     return _cancel(draft, asked)
 
 
+def must_know(flow: Flow[Any], job: JobRow) -> None:
+    """Refuse a job in a state that this version of its flow lacks.
+
+    Raises:
+        TransitionNotAllowed: what is missing, and what would help.
+    """
+    missing = find_missing(flow.table, job)
+    if missing is not None:
+        raise _no(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
+
+
+def lacks(flow: Flow[Any], missing: str) -> str:
+    """Return the sentence for what a program's version of a flow is missing."""
+    return (
+        f'version {flow.version} of {flow.name} in this program lacks "{missing}"; '
+        "use a program that has it"
+    )
+
+
 def approval(flow: Flow[Any], job: JobRow) -> str | None:
     """Answer which choice approves at the gate of a job; None of one that a release lets go on.
 
@@ -86,6 +107,7 @@ def approval(flow: Flow[Any], job: JobRow) -> str | None:
     Raises:
         TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
     """
+    must_know(flow, job)
     place = flow.table.places[job.state]
     if place.gate is None:
         if job.role != HELD:
@@ -106,6 +128,14 @@ def _no(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllow
     return TransitionNotAllowed(
         f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', code=code, state=job.state
     )
+
+
+def _place(draft: Draft, state: str) -> Place:
+    """Return where a job goes back to; it may have been held or failed in another program."""
+    place = draft.table.places.get(state)
+    if place is None:
+        raise _no(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
+    return place
 
 
 def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Change:
@@ -153,7 +183,7 @@ def _release(draft: Draft, asked: Release) -> Change:
         undo.resume(draft, kinds.RELEASED, asked.note)
         return draft.change()
     to = job.resume if isinstance(life.release_to, Same) else life.release_to
-    draft.arrive(draft.table.places[to or life.initial])
+    draft.arrive(_place(draft, to or life.initial))
     draft.note(kinds.RELEASED, from_state=job.state, message=asked.note)
     return draft.change()
 
@@ -184,7 +214,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
         to = flow.lifecycle.initial
     if to != job.resume:
         draft.voids += (EVERY_STAGE,)
-    place = draft.table.places[to]
+    place = _place(draft, to)
     # The delay is for stages: a gate or a wait that it comes back to keeps its own time.
     draft.arrive(place, after_us=after_us if place.stage is not None else 0)
     draft.row = draft.row._replace(round=job.round + 1, started="")

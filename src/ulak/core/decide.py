@@ -175,7 +175,8 @@ def _noted(draft: Draft, outcome: Noted) -> Change:
 def _interrupted(draft: Draft, outcome: Outcome) -> None:
     row = draft.row
     if isinstance(outcome, GivenBack):
-        draft.row = row._replace(not_before=draft.now, parked_on=None, lapsed=0)
+        due = draft.now + micros(outcome.after)
+        draft.row = row._replace(not_before=due, parked_on=None, lapsed=0)
         draft.note(
             kinds.GIVEN_BACK, from_state=row.state, code=outcome.code, message=outcome.message
         )

@@ -179,12 +179,27 @@ EVERY_TENANT = "/*"
 """How a family of lanes ends: a lane of a fair flow for each of its tenants."""
 
 
-def lane_of(queue: str, pool: str, flow: str, version: int, *, fair: bool = False) -> str:
+def lane_of(
+    queue: str, pool: str, flow: str, version: int, stage: str, *, fair: bool = False
+) -> str:
     """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
 
-    The jobs of a fair flow stand in a lane for each tenant; what is named then is their family.
+    It names the stage, so that a program whose version of the flow lacks that stage does not find
+    the job. The jobs of a fair flow stand in a lane for each tenant; what is named then is their
+    family.
     """
-    return f"{queue}/{pool}/{flow}@{version}{EVERY_TENANT if fair else ''}"
+    return f"{queue}/{pool}/{flow}@{version}#{stage}{EVERY_TENANT if fair else ''}"
+
+
+def lane_before(lane: str) -> str:
+    """Return the lane that a job of this one had in the release before, which named no stage.
+
+    It is the same for all stages of a flow that share queue and pool: workers serve it too, and
+    the turns of a fair flow's tenants are counted by it.
+    """
+    # A tenant may have any name, one with the same sign too.
+    queue, pool, flow, *tenant = lane.split("/", 3)
+    return "/".join((queue, pool, flow.partition("#")[0], *tenant))
 
 
 def lane_for(lane: str, tenant: str) -> str:
@@ -206,3 +221,8 @@ def queue_of(lane: str) -> str:
 def flow_of(lane: str) -> str:
     """Name the flow of a lane."""
     return lane.split("/", 3)[2].rpartition("@")[0]
+
+
+def stage_of_lane(lane: str) -> str:
+    """Name the stage of a lane; '' when the lane is of the release before."""
+    return lane.split("/", 3)[2].partition("#")[2]

@@ -111,6 +111,8 @@ class GivenBack:
 
     code: str | None = None
     message: str | None = None
+    after: Duration = 0
+    """How long nobody is to claim it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,19 @@ from typing import Any
 from ulak.clock import micros
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
-from ulak.core.job import lane_of
-from ulak.core.lifecycle import BUSY, DONE, FAILED, FINAL, HELD, READY, WAITING, Role, Same
+from ulak.core.job import JobRow, lane_of
+from ulak.core.lifecycle import (
+    BUSY,
+    DONE,
+    FAILED,
+    FINAL,
+    HELD,
+    READY,
+    UNDOING,
+    WAITING,
+    Role,
+    Same,
+)
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 
 
@@ -71,6 +82,29 @@ class Table:
     """Where a stage that returns nothing leads, if that is all there is to such a move."""
 
 
+def find_missing(table: Table, job: JobRow) -> str | None:
+    """Return the state or the stage of a job that this version of its flow lacks, if there is one.
+
+    Another program has put it there, before or after this one in a rolling deploy. Such a job is
+    left to programs that know its state; this one can neither run it nor act on it.
+    """
+    if not knows(table, job.state, job.role):
+        return job.state
+    if not job.started and job.undo_to is None:
+        return None
+    owed = job.started.split()
+    missing = [stage for stage in owed if stage not in table.undo_lanes]
+    named = [job.undo_to, job.resume] if owed else [job.undo_to]
+    missing += [state for state in named if state is not None and state not in table.places]
+    return missing[0] if missing else None
+
+
+def knows(table: Table, state: str, role: str) -> bool:
+    """Tell whether a state is declared, and does what it did for the program that stored it."""
+    place = table.places.get(state)
+    return place is not None and role in (place.role, UNDOING)
+
+
 def build(flow: Flow[Any]) -> Table:
     """Check a flow and resolve it.
 
@@ -82,7 +116,12 @@ def build(flow: Flow[Any]) -> Table:
     places = {state: _place(flow, state, role) for state, role in roles.items()}
     undo_lanes = {
         stage.state: lane_of(
-            flow.queue, pool_of(stage.undo_function), flow.name, flow.version, fair=flow.fair
+            flow.queue,
+            pool_of(stage.undo_function),
+            flow.name,
+            flow.version,
+            stage.state,
+            fair=flow.fair,
         )
         for stage in flow.declared.stages
         if stage.undo_function is not None
@@ -173,7 +212,12 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         ways=ways,
         during=stage.during if state == stage.state else None,
         lane=lane_of(
-            stage.queue or flow.queue, stage.pool, flow.name, flow.version, fair=flow.fair
+            stage.queue or flow.queue,
+            stage.pool,
+            flow.name,
+            flow.version,
+            stage.state,
+            fair=flow.fair,
         ),
         slot=None if limit is None else slot_name(flow, stage),
         rate=None if rate is None else slot_name(flow, stage),

@@ -28,7 +28,9 @@ from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, LoneSubmitOptions, Submission, SubmitOptions, begin
 from ulak.core.job import NewJob, Payload, queue_of
 from ulak.core.keys import keys_of, short_key
+from ulak.core.lifecycle import FINAL
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
+from ulak.core.table import knows
 from ulak.engine import steering, together
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
@@ -63,6 +65,8 @@ P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
 Ts = TypeVarTuple("Ts")
+
+log = logging.getLogger("ulak.engine")
 
 USUAL = WorkerSettings()
 LONGEST_WAIT_S = 0.2
@@ -231,7 +235,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         """Check every flow and open the store; every verb does this by itself.
 
         Raises:
-            FlowError: a declaration cannot work, or stored jobs stand in a state it lacks.
+            FlowError: a declaration cannot work.
             NotSupported: a declaration asks for what this store cannot do.
             StoreError: the store cannot be opened.
         """
@@ -248,7 +252,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                     steering.refuse_if_unable(self.store.features, flow)
                 self._refuse_unknown_queues()
                 self.store.open()
-                self._refuse_lost_states()
+                self._tell_unknown_states()
                 if limits or rates:
                     self.store.declare(limits, rates)
                 self.keep_schedules()
@@ -305,14 +309,16 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 f"no stage is in the queue {names(unknown)}; queues are {names(sorted(known))}"
             )
 
-    def _refuse_lost_states(self) -> None:
+    def _tell_unknown_states(self) -> None:
+        """Log the jobs that this program leaves to others; the start is not refused for them."""
         for count in self.store.counts():
             flow = self._flows.get((count.flow, count.flow_version))
-            if flow is not None and count.jobs > 0 and count.state not in flow.table.places:
-                raise FlowError(
-                    f"{flow.name}: {count.jobs} stored jobs of version {flow.version} are in "
-                    f'"{count.state}", which this version lacks; put the state back or '
-                    f"declare the change as version {flow.version + 1}"
+            if flow is None or count.jobs <= 0 or count.role in FINAL:
+                continue
+            if not knows(flow.table, count.state, count.role):
+                log.warning(
+                    "jobs are in a state that this program lacks; they are left alone",
+                    extra={"flow": f"{flow!r}", "state": count.state, "jobs": count.jobs},
                 )
 
     # --- submitting -------------------------------------------------------------

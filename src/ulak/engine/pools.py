@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ulak.core.flow import Flow
-from ulak.core.job import family_of
+from ulak.core.job import family_of, lane_before
 from ulak.engine.ports import Resource, WorkerSettings
 from ulak.store.protocol import Want
 
@@ -93,7 +93,8 @@ def _lanes_by_pool(
 ) -> dict[str, tuple[str, ...]]:
     pools: dict[str, list[str]] = {}
     for flow in flows:
-        for lane in sorted(flow.table.lanes):
+        # Jobs that were stored by the release before stand in lanes that name no stage.
+        for lane in sorted(flow.table.lanes | set(map(lane_before, flow.table.lanes))):
             queue, pool, _ = lane.split("/", 2)
             if settings.serves(queue):
                 pools.setdefault(f"{pool}/{queue}" if queue in few else pool, []).append(lane)

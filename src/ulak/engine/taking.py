@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ulak.clock import Duration, read_micros
+from ulak.core.acts import must_know
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
@@ -47,10 +48,12 @@ class Taking(Acts):
         Raises:
             JobNotFound: there is none.
             NotSupported: its stage has a rate, which only workers pay.
+            TransitionNotAllowed: this program lacks its version or its state.
         """
         lease_us = read_micros(lease, "lease=")
         row = self._row(job_id)
         flow = self._flow_of(row)
+        must_know(flow, row)
         host, process = socket.gethostname(), os.getpid()
         taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
         self.store.register(

@@ -19,6 +19,7 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
+from ulak.core.table import find_missing
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.engine.troubles import Troubles
@@ -101,7 +102,7 @@ class Upkeep:
     def _see_to_dates(self) -> None:
         """Act on some pages of dates; the next pass takes the next ones.
 
-        Jobs that this program cannot act on, of a flow it does not declare, hide nobody so.
+        Jobs that this program cannot act on, of a flow or a state that it lacks, hide nobody so.
         """
         before = self.moved
         for _ in range(MOST_PAGES):
@@ -194,7 +195,7 @@ class Upkeep:
 
     def _answer(self, row: JobRow, asked: Asked) -> Change | None:
         flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
-        if flow is None:
+        if flow is None or find_missing(flow.table, row) is not None:
             return None
         now, commit_id = self._store.clock.now(), self._engine.new_commit_id()
         return answer(flow, row, asked, now, commit_id=commit_id)

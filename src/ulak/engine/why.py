@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core.flow import Flow, Gate, names
-from ulak.core.job import EVERY_TENANT, Event, JobRow, family_of, queue_of
+from ulak.core.job import (
+    EVERY_TENANT,
+    Event,
+    JobRow,
+    family_of,
+    lane_before,
+    queue_of,
+    stage_of_lane,
+)
 from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, UNDOING
 from ulak.core.policy import SUBMITTER
+from ulak.core.table import find_missing
 from ulak.errors import JobNotFound
 from ulak.ids import from_text, to_text
 from ulak.store.flow_control import (
@@ -48,6 +57,7 @@ DELAYED: Final = "delayed"
 NO_WORKER: Final = "no-worker"
 QUEUE_NOT_SERVED: Final = "queue-not-served"
 VERSION_NOT_SERVED: Final = "version-not-served"
+STATE_NOT_SERVED: Final = "state-not-served"
 UNDOING_NEXT: Final = "undoing"
 SUSPECT: Final = "suspect"
 DUE: Final = "due"
@@ -59,8 +69,8 @@ STUCK: Final = "stuck"
 
 CODES: Final = (
     ENDED, LEASED, CANCELLING, OVERRAN, LEASE_LAPSED, NOT_RUN, PARKED, RATE_LIMITED, PAUSED,
-    DELAYED, NO_WORKER, QUEUE_NOT_SERVED, VERSION_NOT_SERVED, UNDOING_NEXT, SUSPECT, DUE, GATE,
-    HELD_BY_CODE, AWAITS_SIGNAL, AWAITS_DATE, STUCK,
+    DELAYED, NO_WORKER, QUEUE_NOT_SERVED, VERSION_NOT_SERVED, STATE_NOT_SERVED, UNDOING_NEXT,
+    SUSPECT, DUE, GATE, HELD_BY_CODE, AWAITS_SIGNAL, AWAITS_DATE, STUCK,
 )  # fmt: skip
 """Every answer there is. Shown on every surface, so they are for ever."""
 
@@ -112,6 +122,7 @@ class _Look:
         flow = engine.flows_by_version().get((row.flow, row.flow_version))
         self._flow = flow
         self._place = None if flow is None else flow.table.places.get(row.state)
+        self._missing = None if flow is None else find_missing(flow.table, row)
 
     def answer(self) -> Why:
         row = self._row
@@ -123,6 +134,13 @@ class _Look:
             return self._parked(row.parked_on)
         if row.role in CLAIMABLE:
             return self._claimable()
+        if self._missing is not None:
+            return self._why(
+                STATE_NOT_SERVED,
+                f"it is left to other programs: version {row.flow_version} of {row.flow} lacks "
+                f'"{self._missing}" here',
+                {"state": row.state, "missing": self._missing, "since": _date(row.changed_at)},
+            )
         if row.role == HELD:
             return self._held()
         return self._waiting()
@@ -282,7 +300,8 @@ class _Look:
         if pause is not None and _end_of_pause(pause) > max(row.not_before, self._now):
             # What is paused for longer than it is delayed is stopped by its pause.
             return self._paused(pause, "" if unserved is None else f"; {unserved.sentence}, too")
-        if row.not_before > self._now and not owed:
+        is_known = unserved is None or unserved.code != STATE_NOT_SERVED
+        if row.not_before > self._now and not owed and is_known:
             facts["message"] = reason = self._reason_to_retry()
             after = f" after attempt {row.attempt} failed" if row.attempt else ""
             after += f": {reason}" if reason else ""
@@ -322,17 +341,27 @@ class _Look:
         if not row.lane:
             return self._why(STUCK, f'nothing leads out of "{row.state}"; run verify', facts)
         if family_of(row.lane) in lanes:
-            return None
+            return self._given_back_as_unknown(facts)
         facts["workers"] = len(live)
         if not live:
             return self._why(NO_WORKER, "no worker is running", facts)
         queue, pool, flow, *_ = row.lane.split("/", 3)
         served = {lane.split("/", 2)[0] for lane in lanes}
         versions = sorted(
-            int(lane.removesuffix(EVERY_TENANT).rsplit("@", 1)[1])
-            for lane in lanes
-            if lane.startswith(f"{queue}/{pool}/{row.flow}@")
+            {
+                int(lane_before(lane).removesuffix(EVERY_TENANT).rsplit("@", 1)[1])
+                for lane in lanes
+                if lane.startswith(f"{queue}/{pool}/{row.flow}@")
+            }
         )
+        if row.flow_version in versions:
+            stage = stage_of_lane(row.lane)
+            return self._why(
+                STATE_NOT_SERVED,
+                f"workers run version {row.flow_version} of {row.flow}, and none of those that "
+                f'live has its stage "{stage}"; start a program that has it',
+                facts | {"missing": stage},
+            )
         if versions:
             facts["versions"] = versions
             numbers = ", ".join(map(str, versions))
@@ -352,6 +381,17 @@ class _Look:
             QUEUE_NOT_SERVED,
             f'no worker serves the queue "{queue}"; those that live serve {_list(served)}',
             facts | {"served": sorted(served)},
+        )
+
+    def _given_back_as_unknown(self, facts: dict[str, Any]) -> Why | None:
+        """Answer for a job of the release before, whose lane does not tell its stage."""
+        last = None if stage_of_lane(self._row.lane) else self._last_event()
+        if last is None or last.code != kinds.STATE_UNKNOWN:
+            return None
+        return self._why(
+            STATE_NOT_SERVED,
+            f"{last.worker} gave it back at {_text(last.at)}: {last.message}",
+            facts | {"missing": self._row.state},
         )
 
     def _held(self) -> Why:

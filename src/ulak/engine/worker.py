@@ -15,16 +15,19 @@ import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
+from ulak.core.acts import lacks
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
-from ulak.core.job import Request, flow_of, queue_of
+from ulak.core.flow import Flow
+from ulak.core.job import JobRow, Request, flow_of, queue_of
 from ulak.core.outcome import Finished, GivenBack, Held, Outcome
-from ulak.core.table import Place
+from ulak.core.table import Place, find_missing
 from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
 from ulak.engine.committer import Committer, Entry, Settled
@@ -62,6 +65,8 @@ CALM_LOOK_S = 0.05
 AGAIN_S = 0.2
 # How often a worker compares its leases with its runs: one read by an index. A guess.
 COMPARE_EVERY_S = 5.0
+# How long a job that this program cannot run is left to others; guesses.
+SHORTEST_LEAVE, LONGEST_LEAVE = timedelta(minutes=1), timedelta(hours=1)
 # Between two passes of upkeep others may use its thread, however much is due.
 SHORTEST_REST_S = 0.02
 # How long the end of a worker waits for a pass of upkeep: as long as a step waits for a lock.
@@ -326,7 +331,7 @@ class Worker:
         if row is None:
             raise JobNotFound(to_text(job_id))
         flow = self._flows.get((row.flow, row.flow_version))
-        if flow is None or self._pools.find(row.lane) is None:
+        if flow is None or find_missing(flow.table, row) or self._pools.find(row.lane) is None:
             return
         claim = await self._aside.run(
             claim_one, self.store, flow, job_id, self.id, self.new_commit_id, self.engine.telemetry
@@ -443,6 +448,9 @@ class Worker:
     def _begin(self, claim: Claim, asked: list[Request], *, may_run: bool) -> None:
         row = claim.row
         flow = self._flows[(row.flow, row.flow_version)]
+        if (missing := find_missing(flow.table, row)) is not None:
+            self._leave_to_others(flow, row, missing)
+            return
         run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
         run.pool = self._pools.take(row.lane)
         self._running[row.id] = run
@@ -457,6 +465,28 @@ class Worker:
             self._ended(run, GivenBack())
             return
         self._stages.start(run)
+
+    def _leave_to_others(self, flow: Flow[Any], row: JobRow, missing: str) -> None:
+        """Give back a job that was found in a lane which does not name its stage.
+
+        It is left the longer, the longer it has stood there, so that this is not done for ever.
+        """
+        now = self.now()
+        stood = timedelta(microseconds=now - row.changed_at)
+        after = max(SHORTEST_LEAVE, min(stood, LONGEST_LEAVE))
+        outcome = GivenBack(kinds.STATE_UNKNOWN, lacks(flow, missing), after)
+        log.warning(
+            "a job is in a state that this program lacks",
+            extra={"job_id": to_text(row.id), "flow": row.flow, "state": row.state},
+        )
+
+        def give_back(_why: str = "") -> Change:
+            return decide(
+                flow, row, outcome, now, facts=RunFacts(row.leased_by or self.id, now),
+                commit_id=self.new_commit_id(),
+            )  # fmt: skip
+
+        self.committer.offer([Entry(give_back(), lambda *_: None, give_back)])
 
     # --- ending ----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ulak.clock import Instant
-from ulak.core.job import EVERY_TENANT
+from ulak.core.job import EVERY_TENANT, lane_before
 from ulak.store import flow_control as control
 
 PRIORITIES = range(4)
@@ -47,6 +47,8 @@ Find = Callable[[str, int, int], list[Candidate]]
 """Answer the first so many due jobs of a lane and a priority, in order."""
 Key = tuple[Any, ...]
 """The order of urgency; one without an id comes before those with one."""
+Turn = tuple[int, str, Instant, int]
+"""Who is next in a family: how much the tenant has had, the tenant, and which of its lines."""
 
 
 def is_family(lane: str) -> bool:
@@ -59,12 +61,28 @@ def bounds(family: str) -> tuple[str, str]:
     return family[:-1], family[:-2] + "0"
 
 
+def families_by_turns(lanes: Iterable[str]) -> dict[str, list[str]]:
+    """Return the families among these lanes by the name under which their turns are counted.
+
+    The stages of a flow share their turns: a tenant that has had one in the first stage has had
+    it in the second.
+    """
+    found: dict[str, list[str]] = {}
+    for lane in filter(is_family, lanes):
+        found.setdefault(lane_before(lane), []).append(lane)
+    return found
+
+
+def _tenant(lane: str) -> str:
+    return lane.split("/", 3)[3]
+
+
 class Family:
-    """The tenants of a family while a claim is made, and how much each has had.
+    """The tenants who share turns while a claim is made, and how much each has had.
 
     Args:
-        name: The family.
-        lanes: Its lanes in which jobs stand.
+        name: The name under which the turns are counted.
+        lanes: The lanes in which jobs stand, one for each stage and tenant.
         begins: What whoever had the last turn had had before it.
     """
 
@@ -72,9 +90,8 @@ class Family:
         self.name = name
         self.lanes = lanes
         self._begins = begins
-        skip = len(name) - 1
-        self._passed = {at.lane[skip:]: at.passed or 0 for at in lanes}
-        self._weights = {at.lane[skip:]: at.weight or 1 for at in lanes}
+        self._passed = {_tenant(at.lane): at.passed or 0 for at in lanes}
+        self._weights = {_tenant(at.lane): at.weight or 1 for at in lanes}
         self._began: dict[str, int] = {}
 
     def had(self, tenant: str) -> int:
@@ -111,7 +128,7 @@ class Line:
         """No job of the line is older; its id is looked up when it matters, so that a thousand
         tenants do not cost a thousand looks."""
         self.family = family
-        self.tenant = "" if family is None else lane[len(family.name) - 1 :]
+        self.tenant = "" if family is None else _tenant(lane)
         self._found: list[Candidate] = []
         self._seen: set[Any] = set()
         self._look = FIRST_LOOK
@@ -156,12 +173,12 @@ class InTurn:
         self._ageing_us = ageing_us
         self._find = find
         self._urgent: list[tuple[Key, int, Line]] = []
-        self._turns: dict[tuple[str, int], list[tuple[int, str, Line]]] = {}
+        self._turns: dict[tuple[str, int], list[tuple[Turn, Line]]] = {}
         for number, line in enumerate(_lines(lanes, families, now)):
             self._urgent.append((self._key(line, line.not_before), number, line))
             if line.family is not None:
                 waiting = self._turns.setdefault((line.family.name, line.priority), [])
-                waiting.append((line.family.had(line.tenant), line.tenant, line))
+                waiting.append((_turn(line, number, line.not_before), line))
         heapq.heapify(self._urgent)
         for waiting in self._turns.values():
             heapq.heapify(waiting)
@@ -200,20 +217,27 @@ class InTurn:
         assert first.family is not None  # noqa: S101 - lines of a family only
         waiting = self._turns[first.family.name, first.priority]
         while True:
-            had, tenant, line = waiting[0]
-            now = first.family.had(tenant)
-            if now != had:
-                heapq.heapreplace(waiting, (now, tenant, line))
-            elif line.first(self._find) is None:
+            turn, line = waiting[0]
+            candidate = line.first(self._find)
+            if candidate is None:
                 heapq.heappop(waiting)
-            else:
+                continue
+            now = _turn(line, turn[-1], candidate.not_before)
+            if now == turn:
                 return line
+            heapq.heapreplace(waiting, (now, line))
 
     def _wait_again(self, line: Line) -> None:
         """Put a line behind those whose turn comes before it now."""
         assert line.family is not None  # noqa: S101 - lines of a family only
         waiting = self._turns[line.family.name, line.priority]
-        heapq.heapreplace(waiting, (line.family.had(line.tenant), line.tenant, line))
+        turn, _ = waiting[0]
+        heapq.heapreplace(waiting, (_turn(line, turn[-1], turn[-2]), line))
+
+
+def _turn(line: Line, number: int, not_before: Instant) -> Turn:
+    assert line.family is not None  # noqa: S101 - lines of a family only
+    return line.family.had(line.tenant), line.tenant, not_before, number
 
 
 def _lines(lanes: Iterable[str], families: Sequence[Family], now: Instant) -> Iterable[Line]:

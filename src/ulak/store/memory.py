@@ -25,6 +25,7 @@ from ulak.core.job import (
     JobRow,
     NewJob,
     Request,
+    lane_before,
 )
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
@@ -53,7 +54,7 @@ from ulak.store.protocol import (
 Paused = frozenset[tuple[str, str]]
 """Kind and name of everything that is paused."""
 Due = tuple[str, JobRow]
-"""A job and the lane or the family by which it was found."""
+"""A job and what its lane or its family was without a stage: the stages share their turns."""
 
 
 class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
@@ -225,7 +226,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         for want in request.wants:
             free = want.places
             due = [
-                (lane, row)
+                (lane_before(lane), row)
                 for lane in open_lanes(want.lanes, paused)
                 for row in self._standing(lane)
                 if row.not_before <= now

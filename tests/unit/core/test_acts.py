@@ -21,7 +21,7 @@ from ulak.core.acts import answer
 from ulak.core.change import EVERY_STAGE
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
-from ulak.core.outcome import Cancel, Decide, Elapsed
+from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Release, Retry
 from ulak.core.policy import SUBMITTER, Backoff, Dedup
 from ulak.errors import BadInput, TransitionNotAllowed
 
@@ -46,6 +46,32 @@ def reviewed(undo: bool = True, life: dict | None = None, **gate: object) -> Flo
 
 def in_review(**options: object) -> Machine:
     return Machine(reviewed(**options), key=None).run(DONE)
+
+
+# --- a state that this program lacks ---------------------------------------------
+
+
+@pytest.mark.shows("E-50")
+@pytest.mark.parametrize("asked", [Cancel("op"), Elapsed(), Decide("op", "", "approve", None)])
+def test_nobody_acts_on_a_job_in_a_state_that_this_program_lacks(asked: Asked) -> None:
+    row = in_review().row
+    with pytest.raises(TransitionNotAllowed, match='orders in this program lacks "review"') as no:
+        answer(two_steps(), row, asked, row.changed_at, commit_id=b"c")
+    assert no.value.code == "state-unknown"
+
+
+@pytest.mark.shows("E-50")
+@pytest.mark.parametrize("state", ["held", "failed"])
+def test_a_job_cannot_go_back_to_a_state_that_this_program_lacks(state: str) -> None:
+    job = Machine(two_steps(retry=0)).run(DONE)
+    job.run(stopped() if state == "held" else raised())
+    other: Flow = Flow("orders", Lifecycle("a", {"a": ["done"]}), retry=0)
+    other.stage("a")(work)
+    row = job.row
+    assert (row.state, row.resume) == (state, "b")
+    asked = Release("op") if state == "held" else Retry("op")
+    with pytest.raises(TransitionNotAllowed, match='lacks "b"'):
+        answer(other, row, asked, row.changed_at, commit_id=b"c")
 
 
 # --- gates ----------------------------------------------------------------------

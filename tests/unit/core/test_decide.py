@@ -83,6 +83,7 @@ def test_a_move_writes_the_columns_that_it_decides_and_no_other() -> None:
         "state": "packing", "role": "ready", "version": before.version + 1, "seq": before.seq + 1,
         "attempt": 0, "changed_at": job.now, "not_before": job.now, "slot": "pdf/packing",
         "leased_by": None, "token": before.token + 1, "stood": 0,
+        "lane": "pdf/thread/pdf@1#packing",
     }  # fmt: skip
 
 

@@ -429,10 +429,10 @@ def test_a_stage_takes_what_it_is_given_and_the_flow_fills_the_rest() -> None:
     busy = table.places["OPTI_RUNNING"]
     assert (busy.to, busy.slot) == ("OPTI_DONE", "cutting/OPTI_IMPORTED")
     assert busy.timeout_us == 20 * 60 * 1_000_000
-    assert busy.lane == "cutting/loop/cutting@1"
+    assert busy.lane == "cutting/loop/cutting@1#OPTI_IMPORTED"
     assert table.places["NEW"].to == "PREPARED"
     assert table.places["NEW"].timeout_us == 15 * 60 * 1_000_000
-    assert table.places["NEW"].lane == "cutting/thread/cutting@1"
+    assert table.places["NEW"].lane == "cutting/thread/cutting@1#NEW"
     assert table.limits == {"cutting/OPTI_IMPORTED": (1, False)}
     assert table.entries == {"OPTI_IMPORTED": "OPTI_RUNNING"}
 

@@ -13,6 +13,7 @@ from tests.unit.engine import museum
 from tests.unit.engine.museum import KEEPER, Museum
 from ulak import Backoff, Engine, Flow, Hold, Lifecycle
 from ulak.clock import SECOND
+from ulak.core.job import lane_before
 from ulak.engine.why import CODES
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.testing import Harness
@@ -40,6 +41,9 @@ def one_stage(name: str = "one", version: int = 1, **options: Any) -> Flow[Any]:
     def work(run: Any) -> None: ...
 
     return flow
+
+
+def _work(run: Any) -> None: ...
 
 
 def serve(harness: Harness, *flows: Flow[Any], seconds: int = 60) -> None:
@@ -140,6 +144,27 @@ def test_a_job_of_a_fair_flow_is_served_by_whoever_serves_its_family() -> None:
         serve(harness, newer)
         why = harness.why(job.id)
         assert (why.code, why.facts["versions"]) == ("version-not-served", [2])
+
+
+@pytest.mark.shows("E-64", "E-50")
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_stage_that_no_worker_of_its_version_has_is_named(fair: bool) -> None:
+    flow = one_stage(fair=fair)
+    other: Flow[Any] = Flow("one", Lifecycle("sorted", {"sorted": ["done"]}), fair=fair)
+    other.stage("sorted")(_work)
+    with Harness(flow) as harness:
+        job, later = harness.submit(flow), harness.submit(flow, after=timedelta(hours=1))
+        serve(harness, other)
+        for one in (job, later):
+            why = harness.why(one.id)
+            assert (why.code, why.facts["missing"]) == ("state-not-served", "queued")
+            assert "workers run version 1 of one" in why.sentence
+        # Workers of the release before ask for lanes without a stage, and never find it either.
+        before = sorted(map(lane_before, flow.table.lanes))
+        harness.engine.store.register("server", lease_us=60 * SECOND, lanes=before, about="")
+        assert harness.why(job.id).code == "state-not-served"
+        serve(harness, flow)
+        assert harness.why(job.id).code == "due"
 
 
 @pytest.mark.shows("E-64", "E-50")

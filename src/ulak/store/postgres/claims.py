@@ -11,7 +11,15 @@ from collections.abc import Iterator, Sequence
 from ulak.clock import Instant
 from ulak.store.batches import is_full
 from ulak.store.flow_control import KEY, open_lanes
-from ulak.store.in_turn import FIRST_LOOK, PRIORITIES, Candidate, Family, InTurn, is_family
+from ulak.store.in_turn import (
+    FIRST_LOOK,
+    PRIORITIES,
+    Candidate,
+    Family,
+    InTurn,
+    families_by_turns,
+    is_family,
+)
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.postgres import control, fairness, leases, slots, straight
 from ulak.store.postgres.connections import Transaction
@@ -22,6 +30,7 @@ from ulak.store.postgres.leasing import (
     facts_of,
     has_results,
     next_due,
+    priorities,
     size_of,
     urgency,
     with_results,
@@ -49,7 +58,7 @@ _CANDIDATE = (
 CANDIDATES = f"""
     SELECT {_CANDIDATE.format(job="s")} FROM (
         SELECT c.* FROM unnest(%(lanes)s::text[]) AS l (lane)
-        CROSS JOIN generate_series(0, 3) AS p (priority)
+        CROSS JOIN LATERAL {priorities()} AS p (priority)
         CROSS JOIN LATERAL (
             SELECT id, month, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
             WHERE {claimable("l", "p")}
@@ -93,7 +102,7 @@ def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
         unparked += leases.give_back_lapsed(t, request.worker)
         look = straight.look(t, request)
     # Families first, then buckets, then limits: two claims never wait for each other in a circle.
-    fairness.hold(t.db, {lane for want in request.wants for lane in want.lanes if is_family(lane)})
+    fairness.hold(t.db, families_by_turns(lane for want in request.wants for lane in want.lanes))
     if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
         unparked += control.end_pauses(t)
     if look.bucket_ready_at is not None and look.bucket_ready_at <= t.now:
@@ -181,7 +190,8 @@ class _Search:
 
     def _take_in_turn(self, want: Want) -> list[Claim]:
         """Let the tenants of fair flows take turns."""
-        families = [fairness.read(self._t.db, lane) for lane in want.lanes if is_family(lane)]
+        shared = families_by_turns(want.lanes)
+        families = [fairness.read(self._t.db, name, lanes) for name, lanes in shared.items()]
         lanes = [lane for lane in want.lanes if not is_family(lane)]
         lines = _Lines(self._t, {**self._facts, "lapses": self._most_lapses})
         lines.look_ahead(lanes, families, want.places)

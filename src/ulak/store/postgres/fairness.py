@@ -61,19 +61,21 @@ _LATER = ", ".join(
 NEXT_DUE = f"{_PRESENT} SELECT min(least({_LATER})) FROM present WHERE present.lane IS NOT NULL"
 
 
-def hold(db: Session, families: Iterable[str]) -> None:
-    """Take hold of families, in their order."""
-    for family in sorted(families):
-        db.execute(HOLD, (family,))
+def hold(db: Session, names: Iterable[str]) -> None:
+    """Take hold of the turns of these names, in their order."""
+    for name in sorted(names):
+        db.execute(HOLD, (name,))
 
 
-def read(db: Session, name: str) -> Family:
-    """Answer a family as it stands."""
-    low, high = bounds(name)
-    rows = db.rows(PRESENT, {"low": low, "high": high, "name": name})
-    lanes = [Standing(row[0], row[1:5], row[5], row[6]) for row in rows]
+def read(db: Session, name: str, lanes: Iterable[str]) -> Family:
+    """Return the families that share turns as they stand."""
+    standing: list[Standing] = []
+    for lane in lanes:
+        low, high = bounds(lane)
+        rows = db.rows(PRESENT, {"low": low, "high": high, "name": name})
+        standing += [Standing(row[0], row[1:5], row[5], row[6]) for row in rows]
     begins = db.row(BEGINS, (name,))
-    return Family(name, lanes, 0 if begins is None else begins[0])
+    return Family(name, standing, 0 if begins is None else begins[0])
 
 
 def write(db: Session, families: Sequence[Family]) -> None:

@@ -36,6 +36,21 @@ def claimable(line: str, priority: str, when: str = "<=", now: str = NOW) -> str
     """
 
 
+def priorities(line: str = "l") -> str:
+    """Write the priorities of a lane in which jobs may stand, from the most urgent that is there.
+
+    An empty lane has none and costs one look at the index. The order keeps to that index, whatever
+    the statistics say.
+    """
+    return f"""
+        generate_series(coalesce((
+            SELECT priority FROM ulak.jobs
+            WHERE lane = {line}.lane AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+            ORDER BY priority, not_before, id LIMIT 1
+        )::integer, 4), 3)
+    """
+
+
 def urgency(job: str) -> str:
     """Write the order in which jobs are leased: the most urgent, then the longest due."""
     return f"""
@@ -48,7 +63,7 @@ def next_due(now: str = NOW) -> str:
     """Write the query for the moment at which the next job of these lanes may be leased."""
     return f"""
         SELECT min(c.not_before) FROM unnest(%(lanes)s::text[]) AS l (lane)
-        CROSS JOIN generate_series(0, 3) AS p (priority)
+        CROSS JOIN LATERAL {priorities()} AS p (priority)
         CROSS JOIN LATERAL (
             SELECT not_before FROM ulak.jobs
             WHERE {claimable("l", "p", ">", now)} ORDER BY not_before LIMIT 1

@@ -25,6 +25,7 @@ from ulak.store.postgres.leasing import (
     facts_of,
     lease,
     next_due,
+    priorities,
     urgency,
     write_entries,
 )
@@ -75,7 +76,7 @@ def _shares(now: str, *, if_: str = "true") -> str:
             ) AS number
             FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
                 AS l (lane, want, places)
-            CROSS JOIN generate_series(0, 3) AS p (priority)
+            CROSS JOIN LATERAL {priorities()} AS p (priority)
             CROSS JOIN LATERAL (
                 SELECT id, lane, priority, not_before, lapses, slot, rate FROM ulak.jobs
                 WHERE {claimable("l", "p", now=now)} AND lapses <= %(lapses)s::bigint

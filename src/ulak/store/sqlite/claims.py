@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +16,14 @@ from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.batches import is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
-from ulak.store.in_turn import PRIORITIES, Candidate, InTurn, is_family
+from ulak.store.in_turn import (
+    PRIORITIES,
+    Candidate,
+    InTurn,
+    bounds,
+    families_by_turns,
+    is_family,
+)
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sqlite import control, fairness, keys, trail
@@ -68,15 +77,57 @@ CROWD = f"""
     ) AS found
 """
 NEXT_DUE = f"SELECT min(not_before) {_CLAIMABLE.format(when='>')}"
-# When the oldest of each priority is due, all in one step.
-_OLDEST = "(SELECT min(not_before) " + _CLAIMABLE.format(when="<=") + ")"
-HEADS = "SELECT " + ", ".join(
-    _OLDEST.replace(
-        "lane = ? AND priority = ? AND not_before <= ?",
-        f"lane = ?1 AND priority = {priority} AND not_before <= ?2",
-    )
-    for priority in PRIORITIES
+# The lanes in which jobs stand, and when the oldest of each priority is due. Most lanes are empty
+# at any time, and each of those costs one look at the index.
+_STANDING = """
+    FROM jobs INDEXED BY jobs_claimable
+    WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+"""
+_HEADS = ", ".join(
+    f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = asked.value AND priority = {p}')})"
+    for p in PRIORITIES
 )
+STANDING = f"""
+    SELECT asked.value, {_HEADS} FROM json_each(?) AS asked
+    WHERE EXISTS (SELECT 1 {_STANDING.format(lane="lane = asked.value")})
+"""
+# The families in which jobs stand, each asked for by the first lane and the end of its range.
+STANDING_FAMILIES = f"""
+    SELECT asked.key FROM json_each(?) AS asked
+    WHERE EXISTS (
+        SELECT 1 {
+    _STANDING.format(
+        lane="lane >= json_extract(asked.value, '$[0]') AND "
+        "lane < json_extract(asked.value, '$[1]')"
+    )
+}
+    )
+"""
+
+
+# More ranges than this are looked at singly. A guess: flows have fewer stages in which jobs wait.
+MOST_MERGED = 16
+
+
+@cache
+def _crowds(ranges: int) -> str:
+    """Write `CROWD` for several lanes and priorities, merged by how urgent their jobs are."""
+    one = f"""
+        SELECT * FROM (
+            SELECT not_before, priority, id, lapses, slot, rate {_CLAIMABLE.format(when="<=")}
+              AND lapses <= ?
+            ORDER BY not_before, id LIMIT ?
+        )
+    """
+    return f"""
+        SELECT group_concat(hex(id), ''), coalesce(max(lapses), 0), count(slot) + count(rate),
+            sum((SELECT length(data) FROM payloads WHERE job_id = found.id))
+        FROM (
+            SELECT * FROM ({" UNION ALL ".join([one] * ranges)})
+            ORDER BY not_before + priority * ?, priority, id LIMIT ?
+        ) AS found
+    """
+
 
 LEASE = f"""
     UPDATE OR FAIL jobs SET leased_by = ?2, leased_at = ?3, token = token + 1, stood = 1
@@ -154,6 +205,10 @@ _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
+Standing = Mapping[str, Sequence[Instant | None]]
+"""For each lane in which jobs stand, when the oldest of each priority is due; a family has none."""
+
+
 class _Look(NamedTuple):
     """What a claim sees besides jobs."""
 
@@ -183,24 +238,30 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     if look.any_paused:
         paused = frozenset(t.db.execute(PAUSED, (t.now,)).fetchall())
         wants = tuple(Want(open_lanes(want.lanes, paused), want.places) for want in wants)
-    search = _Search(t, buckets, request)
+    standing = _standing(t, dict.fromkeys(lane for want in wants for lane in want.lanes))
+    wants = tuple(
+        Want(tuple(lane for lane in want.lanes if lane in standing), want.places) for want in wants
+    )
+    search = _Search(t, buckets, request, standing)
     chosen = [job_id for want in wants for job_id in search.choose(want)]
     claims = _lease(t, chosen, request) if chosen else []
     next_at: Instant | None = t.now
     if buckets.write() or look.next_at() is not None:
         look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
     if not (search.is_cut or is_full(claims)):
-        lanes = dict.fromkeys(lane for want in wants for lane in want.lanes)
-        next_at = _earlier(_next_due(t, lanes), look.next_at())
+        next_at = _earlier(_next_due(t, standing), look.next_at())
     return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked, paused)
 
 
 class _Search:
     """One claim's walk along the lanes: most urgent first, then longest due."""
 
-    def __init__(self, t: Transaction, buckets: Buckets, request: ClaimRequest) -> None:
+    def __init__(
+        self, t: Transaction, buckets: Buckets, request: ClaimRequest, standing: Standing
+    ) -> None:
         self._t = t
         self._buckets = buckets
+        self._standing = standing
         self._ageing_us = request.ageing_us
         self._most_lapses = ANY_LAPSES if request.suspects else NO_SUSPECTS
         self._chosen: set[str] = set()
@@ -231,7 +292,7 @@ class _Search:
         for priority in PRIORITIES:
             if free <= 0 or self.is_cut:
                 return
-            ranges = [(lane, priority) for lane in lanes]
+            ranges = [(lane, level) for lane, level in self._ranges(lanes) if level == priority]
             crowd = self._crowd(ranges, free) if fresh else None
             for job_id in self._select(ranges, free) if crowd is None else crowd:
                 free -= 1
@@ -241,23 +302,25 @@ class _Search:
         """Merge the priorities: a level of them is worth so much waiting."""
         if free <= 0 or self.is_cut:
             return
-        ranges = [
+        ranges = self._ranges(lanes)
+        crowd = self._crowd(ranges, free) if fresh else None
+        yield from self._select(ranges, free) if crowd is None else crowd
+
+    def _ranges(self, lanes: Sequence[str]) -> list[tuple[str, int]]:
+        """Return each lane and priority in which a job is due."""
+        return [
             (lane, priority)
             for lane in lanes
-            for priority, oldest in enumerate(
-                self._t.db.execute(HEADS, (lane, self._t.now)).fetchone()
-            )
-            if oldest is not None
+            for priority, oldest in enumerate(self._standing[lane])
+            if oldest is not None and oldest <= self._t.now
         ]
-        crowd = self._crowd(ranges, free) if fresh and len(ranges) <= 1 else None
-        yield from self._select(ranges, free) if crowd is None else crowd
 
     def _in_turn(self, lanes: Sequence[str], free: int) -> Iterator[bytes]:
         """Let the tenants of fair flows take turns."""
         if free <= 0 or self.is_cut:
             return
         t = self._t
-        families = [fairness.read(t, lane) for lane in lanes if is_family(lane)]
+        families = [fairness.read(t, *shared) for shared in families_by_turns(lanes).items()]
         alone = [lane for lane in lanes if not is_family(lane)]
         order = InTurn(alone, families, t.now, ageing_us=self._ageing_us, find=self._find)
         for line, candidate in order:
@@ -272,20 +335,24 @@ class _Search:
 
     def _crowd(self, ranges: Sequence[tuple[str, int]], free: int) -> list[bytes] | None:
         """Take every due job of these ranges, or answer None when they must be looked at singly."""
-        packed, taken = b"", 0
+        if not 0 < len(ranges) <= MOST_MERGED:
+            return None if ranges else []
+        facts: list[object] = []
         for lane, priority in ranges:
-            facts = (lane, priority, self._t.now, self._most_lapses, free)
-            digits, lapses, particular, size = self._t.db.execute(CROWD, facts).fetchone()
-            if digits is None:
-                continue
-            if packed or lapses >= SUSPECT_LAPSES or particular:
-                return None
-            if self._size + size >= LARGEST_CLAIM_BYTES:
-                return None
-            packed, taken = bytes.fromhex(digits), size
+            facts += (lane, priority, self._t.now, self._most_lapses, free)
+        statement = CROWD
+        if len(ranges) > 1:
+            statement = _crowds(len(ranges))
+            facts += (self._ageing_us, free)
+        digits, lapses, particular, size = self._t.db.execute(statement, facts).fetchone()
+        if digits is None:
+            return []
+        if lapses >= SUSPECT_LAPSES or particular or self._size + size >= LARGEST_CLAIM_BYTES:
+            return None
+        packed = bytes.fromhex(digits)
         crowd = [packed[at : at + 16] for at in range(0, len(packed), 16)]
         self._crowds += crowd
-        self._size += taken
+        self._size += size
         return crowd
 
     def _select(self, ranges: Sequence[tuple[str, int]], free: int) -> Iterator[bytes]:
@@ -426,15 +493,29 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
     trail.append_own(t, written)
 
 
-def _next_due(t: Transaction, lanes: Iterable[str]) -> Instant | None:
+def _standing(t: Transaction, lanes: Iterable[str]) -> Standing:
+    """Find the lanes and the families in which jobs stand."""
+    plain = [lane for lane in lanes if not is_family(lane)]
+    families = {lane: bounds(lane) for lane in lanes if is_family(lane)}
+    found: dict[str, Sequence[Instant | None]] = {}
+    if plain:
+        found = {row[0]: row[1:] for row in t.db.execute(STANDING, (json.dumps(plain),))}
+    if families:
+        rows = t.db.execute(STANDING_FAMILIES, (json.dumps(families),)).fetchall()
+        found.update({lane: () for (lane,) in rows})
+    return found
+
+
+def _next_due(t: Transaction, standing: Standing) -> Instant | None:
     next_at = None
-    for lane in lanes:
+    for lane, heads in standing.items():
         if is_family(lane):
             next_at = _earlier(next_at, fairness.next_due(t, lane))
             continue
-        for priority in PRIORITIES:
-            found = t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
-            next_at = _earlier(next_at, found)
+        for priority, head in enumerate(heads):
+            if head is not None and head <= t.now:
+                head = t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
+            next_at = _earlier(next_at, head)
     return next_at
 
 

@@ -63,11 +63,14 @@ def next_due(t: Transaction, family: str) -> Instant | None:
     return None if found == NEVER else found
 
 
-def read(t: Transaction, name: str) -> Family:
-    """Answer a family as it stands."""
-    found = t.db.execute(PRESENT, (*bounds(name), name)).fetchone()[0]
+def read(t: Transaction, name: str, lanes: Iterable[str]) -> Family:
+    """Return the families that share turns as they stand."""
+    standing: list[Standing] = []
+    for lane in lanes:
+        found = t.db.execute(PRESENT, (*bounds(lane), name)).fetchone()[0]
+        standing += _decode_present(found)
     begins: int = t.db.execute(BEGINS, (name,)).fetchone()[0]
-    return Family(name, _decode_present(found), begins)
+    return Family(name, standing, begins)
 
 
 def write(t: Transaction, families: Iterable[Family]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ulak.core.job import Result
 from ulak.core.outcome import Cancel, Finished, Held, Left, Noted, Raised
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, ClaimRequest, Store, Want
-from ulak.testing.conformance.desk import Desk, Suite, claim_request
+from ulak.testing.conformance.desk import Desk, Suite, claim_request, in_lane_before
 from ulak.testing.conformance.flows import (
     BUSY,
     LINE,
@@ -20,6 +20,7 @@ from ulak.testing.conformance.flows import (
     REVIEW,
     SAGA,
     SHARED,
+    SHORTER,
     WAITS,
 )
 
@@ -59,6 +60,38 @@ class TestClaims(Suite):
         desk.hire("w")
         order = [desk.lease().id for _ in range(5)]
         assert order == [urgent.id, first.id, second.id, late.id, calm.id]
+
+    @pytest.mark.shows("E-50")
+    def test_a_job_in_a_stage_that_a_worker_does_not_ask_for_is_left_alone(
+        self, desk: Desk
+    ) -> None:
+        desk.hire("w")
+        row = desk.submit()
+        desk.finish(desk.lease())
+        assert desk.job(row.id).state == "second"
+        seen = desk.look("w", 9, (SHORTER,))
+        assert (seen.claims, seen.next_at) == ([], None)
+        assert desk.job(row.id).token == 2
+        assert desk.lease().id == row.id
+
+    @pytest.mark.shows("E-50")
+    def test_jobs_in_the_lanes_of_the_release_before_are_claimed_in_their_turn(
+        self, desk: Desk
+    ) -> None:
+        desk.hire("w")
+        order = []
+        for n in range(6):
+            new = desk.new()
+            order.append(new.row.id)
+            row = in_lane_before(new.row) if n % 2 else new.row
+            desk.store.add([new._replace(row=row)])
+            desk.turn(seconds=1)
+        later = desk.new(after=timedelta(seconds=9))
+        desk.store.add([later._replace(row=in_lane_before(later.row))])
+        assert [claim.row.id for claim in desk.claim("w", 5)] == order[:5]
+        seen = desk.look("w", 5)
+        assert [claim.row.id for claim in seen.claims] == order[5:]
+        assert seen.next_at == later.row.not_before
 
     @pytest.mark.shows("E-23")
     def test_a_claim_takes_no_more_jobs_than_a_pool_has_places(self, desk: Desk) -> None:

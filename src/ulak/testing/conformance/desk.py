@@ -21,7 +21,7 @@ from ulak.core.change import Change, Committed, Receipt
 from ulak.core.decide import RunFacts, decide
 from ulak.core.flow import Flow
 from ulak.core.intake import Submission, begin
-from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request
+from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, lane_before
 from ulak.core.keys import keys_of
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
 from ulak.errors import Contended
@@ -215,6 +215,11 @@ class Desk:
         return self.store.request(Request(row.id, kind, name, **{**facts, **more}))
 
 
+def in_lane_before(row: JobRow) -> JobRow:
+    """Return a job as the release before stored it, in a lane that names no stage."""
+    return row._replace(lane=lane_before(row.lane))
+
+
 def claim_request(
     worker: str,
     places: int,
@@ -223,9 +228,10 @@ def claim_request(
     suspects: bool = True,
     ageing: timedelta = timedelta(0),
 ) -> ClaimRequest:
-    """Ask for jobs of these flows, all from one pool."""
+    """Ask for jobs of these flows, all from one pool, by the lanes that a worker asks for."""
     flows = tuple(flows)
-    lanes = tuple(sorted({lane for flow in flows for lane in flow.table.lanes}))
+    named = {lane for flow in flows for lane in flow.table.lanes}
+    lanes = tuple(sorted(named | set(map(lane_before, named))))
     entries = {
         (flow.name, flow.version, state): busy
         for flow in flows

@@ -9,7 +9,7 @@ import pytest
 
 from ulak.core.outcome import Raised
 from ulak.store.protocol import Store, WeightRow
-from ulak.testing.conformance.desk import Desk, Suite
+from ulak.testing.conformance.desk import Desk, Suite, in_lane_before
 from ulak.testing.conformance.flows import LINE, SHARED
 
 
@@ -86,6 +86,21 @@ class TestFairness(Suite):
         assert _tenants(desk, 5) == {"a": 5}
         assert _tenants(desk, 5) == {"b": 5}
 
+    @pytest.mark.shows("E-60", "E-50")
+    def test_the_stages_of_a_fair_flow_share_their_turns(self, desk: Desk) -> None:
+        _crowd(desk, "a", 6)
+        begun = desk.claim("w", 3, SHARED)
+        desk.turn(seconds=1)
+        for claim in begun:
+            desk.finish(claim.row, flow=SHARED)
+        # The release before stored jobs in a lane for all stages; their turns are the same.
+        old = [desk.new(SHARED, tenant="b") for _ in range(6)]
+        desk.store.add([job._replace(row=in_lane_before(job.row)) for job in old])
+        claims = desk.claim("w", 8, SHARED)
+        assert Counter(claim.row.tenant for claim in claims) == {"a": 4, "b": 4}
+        stages = [claim.row.state for claim in claims if claim.row.tenant == "a"]
+        assert stages == ["first", "first", "first", "second"], "the longest due come first"
+
     def test_a_fair_flow_shares_a_claim_with_one_that_is_not(self, desk: Desk) -> None:
         _crowd(desk, "a", 2)
         desk.turn(seconds=1)
@@ -104,14 +119,14 @@ class TestFairness(Suite):
         assert len(seen.claims) == 1
         assert seen.next_at == desk.now + 7_000_000
 
-    @pytest.mark.parametrize("tenant", ["", "a/b", "*", "ü", "a%_"])
+    @pytest.mark.parametrize("tenant", ["", "a/b", "*", "ü", "a%_", "#first", "a#b/c"])
     def test_a_tenant_may_have_any_name(self, desk: Desk, tenant: str) -> None:
         row = desk.submit(SHARED, tenant=tenant)
-        assert row.lane == f"shared/thread/shared@1/{tenant}"
+        assert row.lane == f"shared/thread/shared@1#first/{tenant}"
         leased = desk.lease(SHARED)
         assert leased.id == row.id
         moved = desk.finish(leased, flow=SHARED)
-        assert moved.lane == row.lane
+        assert moved.lane == f"shared/thread/shared@1#second/{tenant}"
         assert desk.lease(SHARED).id == row.id
 
     def test_a_retry_waits_for_a_turn_again(self, desk: Desk) -> None:

@@ -37,6 +37,13 @@ def _newer() -> Flow[Any]:
     return flow
 
 
+def _shorter() -> Flow[Any]:
+    """The same version of `line` in a program that lacks its second stage."""
+    flow: Flow[Any] = Flow("line", Lifecycle("first", {"first": ["done"]}))
+    flow.stage("first")(work)
+    return flow
+
+
 def _dated() -> Flow[Any]:
     """A key that may be taken over after an hour, whatever became of its job."""
     flow: Flow[Any] = Flow(
@@ -217,6 +224,7 @@ KEPT = _kept()
 RATED = _rated()
 METERED = _metered()
 SHARED = _shared()
+SHORTER = _shorter()
 
 NARROW_LIMIT = "narrow/tight"
 TIGHT_LIMIT = "tight/only"

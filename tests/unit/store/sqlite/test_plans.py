@@ -32,15 +32,27 @@ def plan(path: Path, statement: str) -> str:
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize(
-    "statement", [claims.CANDIDATES, claims.CROWD, claims.HEADS, claims.NEXT_DUE]
-)
+@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, claims.NEXT_DUE])
 def test_a_claim_reads_one_range_per_lane_and_priority(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
     found = plan(path, statement)
     assert "SEARCH jobs USING COVERING INDEX jobs_claimable" in found
     assert "(lane=? AND priority=? AND not_before" in found
+    assert "SCAN jobs" not in found
+    assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.shows("E-23", "E-50")
+@pytest.mark.parametrize(
+    ("statement", "look"),
+    [(claims.STANDING, "(lane=?)"), (claims.STANDING_FAMILIES, "(lane>? AND lane<?)")],
+)
+def test_a_lane_in_which_nothing_stands_costs_one_look(
+    store: SqliteStore, path: Path, statement: str, look: str
+) -> None:
+    found = plan(path, statement)
+    assert f"SEARCH jobs USING COVERING INDEX jobs_claimable {look}" in found
     assert "SCAN jobs" not in found
     assert "TEMP B-TREE" not in found
 
