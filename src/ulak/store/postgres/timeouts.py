@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5
 
-# Twice the pause of a busy server's worst moments; a probe is one connection of the process.
+# A guess: longer than a busy server's slow moments. A probe is one connection of the process.
 PROBE_AFTER_S = 3.0
 # A probe speaks for every connection of the process that waits just then.
 PROBE_HOLDS_S = 1.0
