@@ -153,7 +153,8 @@ def test_data_that_a_database_cannot_take_holds_its_job_only(shared_url: str) ->
 
     async def tell(run: ulak.Run[str]) -> None:
         await together.wait()
-        run.emit(run.payload.encode().decode("unicode_escape"), 1)
+        # Past the door, where `run.emit` refuses such a topic: commits must survive it too.
+        run._host.emit(run.payload.encode().decode("unicode_escape"), 1, None)
 
     flow: ulak.Flow[str] = ulak.Flow.steps("telling", tell)
     with engine_on(store_of(shared_url), flow) as engine:
