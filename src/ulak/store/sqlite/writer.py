@@ -173,8 +173,7 @@ class Writer:
                 raise WouldWait("another process is writing")
             try:
                 faults.point(points.before)
-                with self._busy_until(deadline):
-                    transaction, answer = self._transact(work, points.inside)
+                transaction, answer = self._transact_by(deadline, work, points.inside)
                 self.check_files()
                 faults.point(points.after)
                 self._look_at_wal()
@@ -264,16 +263,16 @@ class Writer:
             raise
         return transaction, answer
 
-    @contextmanager
-    def _busy_until(self, deadline: float | None) -> Iterator[None]:
+    def _transact_by(
+        self, deadline: float | None, work: Callable[[Transaction], T], inside: str
+    ) -> tuple[Transaction, T]:
         """Wait no longer than until then for somebody who writes without the lock file."""
         left_s = BUSY_TIMEOUT_S if deadline is None else deadline - time.monotonic()
         if left_s >= BUSY_TIMEOUT_S:
-            yield
-            return
+            return self._transact(work, inside)
         self.db.execute(f"PRAGMA busy_timeout = {max(0, int(left_s * 1000))}")
         try:
-            yield
+            return self._transact(work, inside)
         finally:
             self.db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
 
