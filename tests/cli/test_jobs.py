@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from ulak.ids import from_text
 from ulak.store.protocol import ClaimRequest, Want
 
 NARROW = """
@@ -75,9 +76,9 @@ def test_a_list_tells_the_leased_the_parked_the_delayed_and_the_due_apart(shop, 
     (tmp_path / "narrow.py").write_text(NARROW)
     narrow = importlib.import_module("narrow")
     with narrow.engine as engine:
-        lane = "only/thread/only@1#only"
-        engine.store.register("w", lease_us=60_000_000, lanes=[lane], about="")
         running, parked = (engine.submit(narrow.only).id for _ in range(2))
+        lane = engine.store.find_job(from_text(running)).lane
+        engine.store.register("w", lease_us=60_000_000, lanes=[lane], about="")
         assert len(engine.store.claim(ClaimRequest("w", (Want((lane,), 2),))).claims) == 1
         delayed = engine.submit(narrow.only, after=timedelta(hours=1)).id
         due = engine.submit(narrow.other).id

@@ -21,6 +21,7 @@ from tests.scenario.doubles import (
 from ulak.clock import ManualClock
 from ulak.core.change import LeaseLost
 from ulak.errors import StoreError
+from ulak.ids import from_text
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want
 
@@ -198,7 +199,7 @@ def test_any_worker_rescues_and_nobody_leads(jobs_url: str) -> None:
 
     with engine:
         job = engine.submit(work)
-        lane = store.find_job(bytes.fromhex(job.id.replace("-", ""))).lane
+        lane = lane_of(store, job)
         # A worker that takes the job and is never seen again.
         store.register("vanished", lease_us=50_000, lanes=[lane], about="")
         assert len(store.claim(ClaimRequest("vanished", (Want((lane,), 1),))).claims) == 1
@@ -208,6 +209,12 @@ def test_any_worker_rescues_and_nobody_leads(jobs_url: str) -> None:
         lapsed = engine.trail(job.id)[1]
         assert lapsed.worker == "vanished"
         assert engine.get(job.id).attempt == 0, "a lost worker is no failed attempt"
+
+
+def lane_of(store: Any, job: Any) -> str:
+    """Return the lane in which a job stands."""
+    lane: str = store.find_job(from_text(job.id)).lane
+    return lane
 
 
 def lapse(store: Any, clock: ManualClock, lane: str, times: int) -> None:
@@ -232,7 +239,7 @@ def test_a_job_that_outlives_no_worker_is_held_and_can_be_released() -> None:
     flow: ulak.Flow[Any] = ulak.Flow.steps("poison", work, max_lapses=3)
     with engine_on(store, flow) as engine:
         job = engine.submit(flow)
-        lapse(store, clock, "poison/loop/poison@1", 3)
+        lapse(store, clock, lane_of(store, job), 3)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         held = engine.get(job.id)
         assert (held.state, held.code, ran) == ("held", "worker-died", [])
@@ -255,7 +262,7 @@ def test_on_lapse_makes_a_lost_worker_a_failed_attempt() -> None:
     )
     with engine_on(store, flow) as engine:
         job = engine.submit(flow)
-        lapse(store, clock, "render/loop/render@1", 1)
+        lapse(store, clock, lane_of(store, job), 1)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert engine.get(job.id).state == "done"
         assert ran == [2]
@@ -282,7 +289,7 @@ def test_suspects_run_one_at_a_time_and_neighbours_are_not_held_up() -> None:
     flow: ulak.Flow[int] = ulak.Flow.steps("suspects", work)
     with engine_on(store, flow) as engine:
         suspects = engine.submit_many(flow, range(4))
-        lapse(store, clock, "suspects/loop/suspects@1", 2)
+        lapse(store, clock, lane_of(store, suspects[0]), 2)
         honest = engine.submit_many(flow, range(10, 20))
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert {engine.get(job.id).state for job in suspects + honest} == {"done"}

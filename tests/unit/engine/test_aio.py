@@ -10,7 +10,8 @@ from ulak.engine.aio import AsyncEngine
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
 NO_VERBS = {
     "add", "aio", "apart", "close", "flows", "flows_by_version", "is_open", "job", "lifespan",
-    "moved", "on_move", "on_ring", "open", "prepare", "prepare_many", "publish", "resource",
+    "moved", "on_move", "on_ring", "open", "prepare", "prepare_many", "publish", "before_fork",
+    "after_fork_in_parent", "after_fork_in_child", "resource",
     "unknown_outcome", "worker", "working", "schedule", "declared_schedules", "keep_schedules",
     "target", "key_of", "reading", "transaction",
 }  # fmt: skip

@@ -28,6 +28,9 @@ class Heard:
     def lease_lost(self) -> None:
         self.lost.set()
 
+    def failed(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
 
 class Flaky(MemoryStore):
     """A store whose renewals fail while it is away."""
