@@ -69,7 +69,7 @@ COMPARE_EVERY_S = 5.0
 SHORTEST_LEAVE, LONGEST_LEAVE = timedelta(minutes=1), timedelta(hours=1)
 # Between two passes of upkeep others may use its thread, however much is due.
 SHORTEST_REST_S = 0.02
-# How long the end of a worker waits for a pass of upkeep: as long as a step waits for a lock.
+# How long the end of a worker waits for a pass of upkeep that is under way.
 LONGEST_PASS_S = 2.0
 
 
