@@ -249,7 +249,7 @@ def test_a_trigger_that_raises_ends_the_run_of_its_own_job(
         assert held.code == "commit-rejected"
         message = engine.trail(bad.id)[-1].message or ""
         assert "auditors object" in message or "malformed JSON" in message
-        assert said(caplog, "a change was refused") == 1
+        assert said(caplog, "a job is held until a person has looked") == 1
         assert engine.verify() == []
 
 

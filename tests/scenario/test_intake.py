@@ -142,7 +142,7 @@ def test_too_much_waiting_is_refused_with_a_time_to_come_back(by: str) -> None:
         if by == "jobs":
             parts = [[engine.prepare(flow, 1)] * LARGEST_BATCH] * (MOST_JOBS // LARGEST_BATCH)
         else:
-            parts = [[engine.prepare(flow, "x" * (MOST_BYTES // 8 - 2))]] * 8
+            parts = [[engine.prepare(flow, "x" * (MOST_BYTES // 16 - 2))]] * 16
         waiting = [engine.intake.offer(part) for part in parts]
         with pytest.raises(Overloaded) as refusal:
             engine.submit(flow, "one more")
