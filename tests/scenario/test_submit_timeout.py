@@ -137,7 +137,7 @@ def test_a_lone_submit_beside_a_held_lock_file_ends_in_time_and_is_stored_later(
         try:
             job_id, another = submit_in_vain(engine), submit_in_vain(engine)
         finally:
-            held.close()
+            held.release()
         eventually(lambda: is_stored(engine, job_id))
         assert job_id != another
         assert in_time(lambda: engine.submit(FLOW, 2)) is None
