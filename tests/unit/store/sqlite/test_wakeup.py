@@ -23,7 +23,7 @@ NEVER_MS = 600_000
 
 @pytest.fixture
 def fifo(path: Path) -> Path:
-    return path.with_name("jobs.db.wakeup")
+    return path.with_name(".jobs.db.wakeup")
 
 
 def engine_of(path: str | Path) -> ulak.Engine:
@@ -153,3 +153,13 @@ def work_among_many_files(path: str) -> None:
 def test_descriptors_above_1023_are_listened_to(path: Path) -> None:
     ended = faults.run(work_among_many_files, path, timeout_s=200)
     assert ended.code == 0, ended.errors
+
+
+def test_whoever_copies_the_files_of_the_database_does_not_meet_the_fifo(
+    path: Path, fifo: Path
+) -> None:
+    with engine_of(path):
+        assert fifo.is_fifo()
+        files = list(path.parent.glob("jobs.db*"))
+        assert path in files
+        assert all(file.is_file() for file in files)
