@@ -158,8 +158,8 @@ def test_descriptors_above_1023_are_listened_to(path: Path) -> None:
 def test_whoever_copies_the_files_of_the_database_does_not_meet_the_fifo(
     path: Path, fifo: Path
 ) -> None:
-    with engine_of(path):
-        assert fifo.is_fifo()
+    with engine_of(path), listening(path):
+        eventually(fifo.is_fifo)
         files = list(path.parent.glob("jobs.db*"))
         assert path in files
         assert all(file.is_file() for file in files)
