@@ -77,10 +77,11 @@ def host() -> Iterator[Host]:
         pytest.skip("a network of its own needs root and the program ip")
     try:
         ip("netns", "add", name)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
-    try:
         ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+    except subprocess.CalledProcessError as error:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # noqa: S607
+        pytest.skip(f"this machine makes no networks: {error.stderr.decode().strip()}")
+    try:
         ip("addr", "add", f"{here}/30", "dev", ours)
         ip("link", "set", ours, "up")
         ip("-n", name, "addr", "add", f"{there}/30", "dev", theirs)
