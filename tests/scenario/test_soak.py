@@ -42,7 +42,7 @@ def test_nothing_is_lost_while_workers_and_postgresql_itself_are_killed(tmp_path
 @pytest.mark.parametrize("broken", FOUND_BY)
 def test_a_broken_build_fails_the_soak(broken: str, tmp_path: Path) -> None:
     def is_found(seed: int) -> bool:
-        plan = Plan(jobs=160, kills=9, seconds=240, broken=broken, seed=seed)
+        plan = Plan(jobs=160, kills=9, seconds=60, broken=broken, seed=seed)
         folder = tmp_path / str(seed)
         folder.mkdir()
         wrong = soak(plan, folder).wrong
