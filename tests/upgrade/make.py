@@ -247,6 +247,11 @@ def dump_postgres(url: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _without_paths(dump: str) -> str:
+    """Leave out of the tracebacks in a dump where the repository lies on this machine."""
+    return dump.replace(f"{HERE.parents[1]}/", "/ulak/")
+
+
 def main() -> None:
     """Make both databases and keep them beside this file."""
     if len(sys.argv) > 1:
@@ -262,11 +267,11 @@ def main() -> None:
         path = Path(name, "fixture.db")
         _seed()
         fill(f"sqlite:///{path}", Path(name))
-        (kept / "sqlite.sql").write_text(dump_sqlite(path))
+        (kept / "sqlite.sql").write_text(_without_paths(dump_sqlite(path)))
         with Postgres() as server:
             _seed()
             fill(server.url(), Path(name))
-            (kept / "postgres.sql").write_text(dump_postgres(server.url()))
+            (kept / "postgres.sql").write_text(_without_paths(dump_postgres(server.url())))
     for file in sorted(kept.iterdir()):
         sys.stdout.write(f"{file.relative_to(HERE.parents[1])}: {file.stat().st_size} bytes\n")
 

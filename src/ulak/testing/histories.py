@@ -51,7 +51,7 @@ class Call:
     key: str
     """Whose key of which operation, in one text."""
     asked: str
-    """The fingerprint of the request."""
+    """The fingerprint of the request; empty when the key is to be forgotten."""
     offers: str
     """What it answers if it is the one that is executed; no two calls offer the same."""
     invoked_at: int

@@ -145,9 +145,9 @@ def _reachable(calls: Sequence[Call], ways: set[_Way]) -> set[_Way]:
 
 
 def _steps(call: Call, number: int, way: _Way) -> Iterator[_Way]:
-    """The steps that a call may take next."""
+    """The steps that a call may take next; whoever asks for nothing wants the key forgotten."""
     state = way.state
-    if call.outcome == FORGOTTEN:
+    if call.outcome == FORGOTTEN or (call.outcome == UNKNOWN and not call.asked):
         if state != _ABSENT:
             yield _done(way, number, _ABSENT)
     elif call.outcome not in _CLAIMING:

@@ -80,6 +80,9 @@ CAN_BE = {
         call((0, 50), LOST), call((10, 11), IN_PROGRESS), call((20, 30), EXECUTED, "v2"),
         call((60, 70), REPLAYED, "v2"),
     ],
+    "a forgetting that nobody was told of": [
+        FIRST, call((20, None), UNKNOWN, asked=""), call((40, 50), EXECUTED, "v2"),
+    ],
     "forgotten while it ran": [call((0, 50), LOST), call((10, 20), FORGOTTEN)],
     "no store": [FIRST, call((20, 30), UNAVAILABLE)],
     "two keys": [FIRST, call((0, 10), EXECUTED, "w1", key="other")],
@@ -118,6 +121,12 @@ CANNOT_BE = {
     ],
     "a replay of what was forgotten": [
         FIRST, call((20, 30), FORGOTTEN), call((40, 50), REPLAYED, "v1"),
+    ],
+    "a duplicate of a forgetting that nobody was told of": [
+        call((0, None), UNKNOWN, asked=""), call((5, 9), IN_PROGRESS),
+    ],
+    "an execution that nobody was told of, as a forgetting": [
+        FIRST, call((20, None), UNKNOWN), call((40, 50), EXECUTED, "v2"),
     ],
     "forgotten twice": [FIRST, call((20, 30), FORGOTTEN), call((40, 50), FORGOTTEN)],
     "not found though it is there": [FIRST, call((20, 30), NOT_FOUND)],
