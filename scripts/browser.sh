@@ -17,8 +17,10 @@ has_browser() {
         || compgen -G "${PLAYWRIGHT_BROWSERS_PATH:-$HOME/.cache/ms-playwright}/chromium*" >/dev/null
 }
 
+# Debian 12's Liberation lacks the signs of the lira and the rouble; DejaVu has them.
 has_fonts() {
-    compgen -G "/usr/share/fonts/truetype/liberation*/LiberationSans-Regular.ttf" >/dev/null
+    compgen -G "/usr/share/fonts/truetype/liberation*/LiberationSans-Regular.ttf" >/dev/null \
+        && [ -f /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ]
 }
 
 # Playwright brings a Node.js of its own, which on some machines needs a library of the compiler.
@@ -38,7 +40,7 @@ fi
 
 echo "browser: PDFs are printed by Chromium; installing it and its fonts"
 as_root apt-get update -q || true
-has_fonts || apt_install fonts-liberation || true
+has_fonts || apt_install fonts-liberation fonts-dejavu-core || true
 has_driver || apt_install libatomic1 || true
 if ! has_browser; then
     if has_package "$SHELL_PACKAGE"; then
@@ -50,7 +52,7 @@ if ! has_browser; then
 fi
 if ! has_browser || ! has_fonts || ! has_driver; then
     echo "browser: could not install it; as root, then run this again:" >&2
-    echo "    apt-get install $SHELL_PACKAGE fonts-liberation libatomic1" >&2
+    echo "    apt-get install $SHELL_PACKAGE fonts-liberation fonts-dejavu-core libatomic1" >&2
     echo "or: .venv/bin/playwright install --with-deps chromium-headless-shell" >&2
     exit 1
 fi

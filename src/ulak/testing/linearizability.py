@@ -10,7 +10,8 @@ What a key may do, one step after the other:
 A call that was executed takes two steps, `claim` and `settle`; one that failed `claim` and
 `release`; one that lost its lease only `claim`, and somebody else has moved on by the time it is
 told. A takeover needs the same fingerprint. A replay, a 409 or a 422 takes no step: it is true in
-some state. One that was undone did what one does that failed, or nothing. Of a call without an
+some state. A forgetting holds the record until it has taken its step: a duplicate that does not
+wait so long is told 409 as beside an execution. One that was undone did what one does that failed, or nothing. Of a call without an
 answer nobody knows: it has taken all of its steps, some or none.
 
 A history is linearizable if the steps of its calls can be put in one order such that each happens
@@ -147,7 +148,7 @@ def _reachable(calls: Sequence[Call], ways: set[_Way]) -> set[_Way]:
 def _steps(call: Call, number: int, way: _Way) -> Iterator[_Way]:
     """The steps that a call may take next; whoever asks for nothing wants the key forgotten."""
     state = way.state
-    if call.outcome == FORGOTTEN or (call.outcome == UNKNOWN and not call.asked):
+    if _is_forgetting(call):
         if state != _ABSENT:
             yield _done(way, number, _ABSENT)
     elif call.outcome not in _CLAIMING:
@@ -176,15 +177,23 @@ def _without_a_step(way: _Way, number: int) -> _Way:
 
 def _tick_off(calls: Sequence[Call], way: _Way) -> _Way:
     """Complete the calls that were told what is true now."""
-    true = {number for number in way.owed if _is_true(calls[number], way.state)}
+    is_held = way.state.owner is not None or (
+        way.state != _ABSENT and any(_is_forgetting(calls[number]) for number in way.owed)
+    )
+    true = {number for number in way.owed if _is_true(calls[number], way.state, is_held=is_held)}
     return way._replace(owed=way.owed - true) if true else way
 
 
-def _is_true(call: Call, state: _State) -> bool:
+def _is_forgetting(call: Call) -> bool:
+    """Tell whether this call has forgotten a record, or was killed when it was about to."""
+    return call.outcome == FORGOTTEN or (call.outcome == UNKNOWN and not call.asked)
+
+
+def _is_true(call: Call, state: _State, *, is_held: bool) -> bool:
     if call.outcome == REPLAYED:
         return (state.asked, state.value) == (call.asked, call.value)
     if call.outcome == IN_PROGRESS:
-        return state.owner is not None
+        return is_held
     if call.outcome == CONFLICT:
         return state.asked is not None and state.asked != call.asked
     # A claim in a transaction that has not committed is not there for an operator.

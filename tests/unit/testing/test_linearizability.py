@@ -83,6 +83,9 @@ CAN_BE = {
     "a forgetting that nobody was told of": [
         FIRST, call((20, None), UNKNOWN, asked=""), call((40, 50), EXECUTED, "v2"),
     ],
+    "a duplicate beside a forgetting": [
+        FIRST, call((20, 30), FORGOTTEN), call((25, 40), IN_PROGRESS),
+    ],
     "forgotten while it ran": [call((0, 50), LOST), call((10, 20), FORGOTTEN)],
     "no store": [FIRST, call((20, 30), UNAVAILABLE)],
     "two keys": [FIRST, call((0, 10), EXECUTED, "w1", key="other")],
@@ -127,6 +130,15 @@ CANNOT_BE = {
     ],
     "an execution that nobody was told of, as a forgetting": [
         FIRST, call((20, None), UNKNOWN), call((40, 50), EXECUTED, "v2"),
+    ],
+    "a duplicate beside a forgetting that found nothing": [
+        call((0, 10), NOT_FOUND), call((5, 9), IN_PROGRESS),
+    ],
+    "a duplicate after a forgetting": [
+        FIRST, call((20, 30), FORGOTTEN), call((35, 40), IN_PROGRESS),
+    ],
+    "a duplicate before a forgetting": [
+        FIRST, call((12, 15), IN_PROGRESS), call((20, 30), FORGOTTEN),
     ],
     "forgotten twice": [FIRST, call((20, 30), FORGOTTEN), call((40, 50), FORGOTTEN)],
     "not found though it is there": [FIRST, call((20, 30), NOT_FOUND)],
@@ -190,7 +202,7 @@ def brute_force(calls: list[Call]) -> bool:
     """Try every order of every step of every call."""
     steps = {
         EXECUTED: [("claim", "settle")], FAILED: [("claim", "release"), ("claim", "gone")],
-        LOST: [("claim", "gone")],
+        LOST: [("claim", "gone")], FORGOTTEN: [("hold", "forget")],
         UNKNOWN: [(), ("claim",), ("claim", "settle"), ("claim", "release")],
     }  # fmt: skip
     for chosen in itertools.product(*(steps.get(c.outcome, [("tell",)]) for c in calls)):
@@ -218,6 +230,7 @@ def _orders(calls: list[Call], chosen: tuple[tuple[str, ...], ...]) -> Iterator[
 def _is_allowed(calls: list[Call], order: list[Any]) -> bool:
     owner: int | None = None
     record: tuple[str, str] | None = None  # what was asked, and what was answered
+    holding = 0  # how many are about to forget it
     for n, step in order:
         c = calls[n]
         if step == "claim":
@@ -231,14 +244,15 @@ def _is_allowed(calls: list[Call], order: list[Any]) -> bool:
         elif step == "gone":
             if owner == n:
                 return False
-        elif c.outcome == FORGOTTEN:
+        elif step in ("hold", "forget"):
             if record is None:
                 return False
-            owner, record = None, None
+            holding += 1 if step == "hold" else -1
+            owner, record = (owner, record) if step == "hold" else (None, None)
         else:
             truth = {
                 REPLAYED: owner is None and record == (c.asked, c.value),
-                IN_PROGRESS: owner is not None,
+                IN_PROGRESS: owner is not None or (holding > 0 and record is not None),
                 CONFLICT: record is not None and record[0] != c.asked,
                 NOT_FOUND: owner is not None or record is None,
             }
