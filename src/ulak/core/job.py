@@ -202,6 +202,11 @@ def lane_before(lane: str) -> str:
     return "/".join((queue, pool, flow.partition("#")[0], *tenant))
 
 
+def names_stage(lane: str) -> bool:
+    """Tell whether a lane is of this release: those of the release before name no stage."""
+    return "#" in lane.split("/", 3)[2]
+
+
 def lane_for(lane: str, tenant: str) -> str:
     """Answer the lane of a tenant's jobs: that of its own in a family, else the lane itself."""
     return lane[:-1] + tenant if lane.endswith(EVERY_TENANT) else lane

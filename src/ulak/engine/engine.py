@@ -59,8 +59,6 @@ from ulak.store.protocol import Added, Store
 if TYPE_CHECKING:
     from ulak.engine.worker import Worker
 
-log = logging.getLogger("ulak.worker")
-
 P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
@@ -256,9 +254,6 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
                 if limits or rates:
                     self.store.declare(limits, rates)
                 self.keep_schedules()
-                if not self._is_listening:
-                    self.store.on_commit(self._ring)
-                    self._is_listening = True
                 self.intake.open()
                 self._is_open = True
         return self
@@ -651,12 +646,22 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
         """Have `ring` called whenever this process may have made a job due; answers the undo."""
         self._rings.append(ring)
+        self._listen()
         return lambda: self._rings.remove(ring)
 
     def on_move(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Have `watcher` called whenever this process has moved jobs; answers the undo."""
         self._watchers.append(watcher)
+        self._listen()
         return lambda: self._watchers.remove(watcher)
+
+    def _listen(self) -> None:
+        """Have the store call when something may have become due: a program that only submits
+        need not know, and a store listens to other processes at a cost."""
+        with self._lock:
+            if not self._is_listening:
+                self.store.on_commit(self._ring)
+                self._is_listening = True
 
     def moved(self) -> None:
         """Tell everybody who waits for a job of this process to look again."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ulak.core.flow import Flow
-from ulak.core.job import family_of, lane_before
+from ulak.core.job import family_of, lane_before, names_stage
 from ulak.engine.ports import Resource, WorkerSettings
 from ulak.store.protocol import Want
 
@@ -31,6 +31,9 @@ class Pools:
         }
         few = _places_by_queue(resources)
         self._lanes = _lanes_by_pool(flows, settings, few)
+        self._named = {
+            pool: tuple(filter(names_stage, lanes)) for pool, lanes in self._lanes.items()
+        }
         self._free = {pool: _places(pool, places, few) for pool in self._lanes}
         self._pool_of = {lane: pool for pool, lanes in self._lanes.items() for lane in lanes}
 
@@ -43,13 +46,14 @@ class Pools:
         """Answer the pool of a lane, or None when it is not served here."""
         return self._pool_of.get(family_of(lane))
 
-    def wants(self) -> tuple[Want, ...]:
-        """Answer what can be claimed now."""
-        return tuple(
-            Want(lanes, self._free[pool])
-            for pool, lanes in self._lanes.items()
-            if self._free[pool] > 0
-        )
+    def wants(self, *, looks_back: bool = True) -> tuple[Want, ...]:
+        """Return what can be claimed now.
+
+        Args:
+            looks_back: Whether to ask for jobs that the release before has stored, too.
+        """
+        lanes = self._lanes if looks_back else self._named
+        return tuple(Want(lanes[pool], free) for pool, free in self._free.items() if free > 0)
 
     def is_saturated(self, wants: tuple[Want, ...], taken: int) -> bool:
         """Tell whether jobs may be waiting for a place after a claim has taken so many."""

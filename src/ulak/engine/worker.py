@@ -25,7 +25,7 @@ from ulak.core.acts import lacks
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
-from ulak.core.job import JobRow, Request, flow_of, queue_of
+from ulak.core.job import JobRow, Request, flow_of, names_stage, queue_of
 from ulak.core.outcome import Finished, GivenBack, Held, Outcome
 from ulak.core.table import Place, find_missing
 from ulak.engine.active import ActiveRun
@@ -59,6 +59,9 @@ HURRY_S = 1.0
 SUSPECT_LAPSES = 2
 # A worker with no free place looks this often for what is asked of its jobs.
 LOOK_EVERY_S = 0.5
+# How often a worker looks for jobs that the release before has stored, after a look in vain: a
+# claim costs the more, the more lanes it names.
+LOOK_BACK_EVERY_S = 0.5
 # How often a worker that must not claim yet, after an outage, looks whether it may.
 CALM_LOOK_S = 0.05
 # After a claim that failed although the lease can be renewed.
@@ -115,6 +118,9 @@ class Worker:
         self._claim: asyncio.Future[Claimed] | None = None
         """The claim that is under way."""
         self._looked_at = 0.0
+        self._looks_back = False
+        """Whether the last claim has asked for jobs of the release before."""
+        self._look_back_at = 0.0
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""
         self._moved_before = 0
@@ -318,7 +324,9 @@ class Worker:
             if self._saturated and taken:
                 continue
             if until_idle:
-                if not taken and await self._is_idle():
+                if not taken and not self._looks_back:
+                    self._look_back_at = 0.0
+                elif not taken and await self._is_idle():
                     return
                 continue
             await self._bell.sleep(self._until(claimed.next_at), on_ring=self._answer_ring)
@@ -359,7 +367,8 @@ class Worker:
         self._looked_at = self._loop.time()
         self._finished_since = False
         self._moved_before = self.upkeep.moved
-        wants = self._pools.wants()
+        self._looks_back = self._looked_at >= self._look_back_at
+        wants = self._pools.wants(looks_back=self._looks_back)
         request = ClaimRequest(
             self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
         )
@@ -374,6 +383,8 @@ class Worker:
         self.time.hear(claimed.now)
         took_s = self._loop.time() - self._looked_at
         self._paused = claimed.paused
+        if self._looks_back and all(names_stage(claim.row.lane) for claim in claimed.claims):
+            self._look_back_at = self._loop.time() + LOOK_BACK_EVERY_S
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
         self.engine.telemetry.claimed(claimed, took_s)

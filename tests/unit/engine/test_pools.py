@@ -5,6 +5,7 @@ import pytest
 import ulak
 from ulak.core.job import lane_before
 from ulak.engine.pools import Pools
+from ulak.store.protocol import Want
 
 
 async def on_the_loop(run: ulak.Run[str]) -> None: ...
@@ -25,5 +26,6 @@ def test_a_place_is_exchanged_only_for_one_that_is_free() -> None:
     # One place of the loop is free again, and the one of the threads is taken.
     served = (lane_before(lanes["loop"]), lanes["loop"])
     assert [(want.lanes, want.places) for want in pools.wants()] == [(served, 1)]
+    assert pools.wants(looks_back=False) == (Want((lanes["loop"],), 1),)
     pools.give_back("thread")
     assert pools.change("loop", lanes["thread"]) == "thread"

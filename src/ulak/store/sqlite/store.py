@@ -150,7 +150,11 @@ class SqliteStore:
             writer.on_commit(ring)
         self._open_readers = Readers(self.path, writer.files)
         self._open_writer = writer
-        self._listen()
+        if IS_KNOWN:
+            self._wakeup = Wakeup(self.path, self._heard)
+            writer.on_commit(self._wakeup.ring)
+            if self._rings:
+                self._wakeup.listen()
 
     def close(self) -> None:
         refuse_while_holding(self)
@@ -614,13 +618,8 @@ class SqliteStore:
         self._rings.append(ring)
         if self._open_writer is not None:
             self._open_writer.on_commit(ring)
-            self._listen()
-
-    def _listen(self) -> None:
-        """Hear the rings of other processes, if anybody is to be told of them."""
-        if self._wakeup is None and self._rings and self._open_writer is not None and IS_KNOWN:
-            self._wakeup = Wakeup(self.path, self._heard)
-            self._open_writer.on_commit(self._wakeup.ring)
+        if self._wakeup is not None:
+            self._wakeup.listen()
 
     def _heard(self) -> bool:
         try:

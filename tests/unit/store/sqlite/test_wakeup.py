@@ -42,6 +42,7 @@ def listening(path: Path) -> Iterator[tuple[Wakeup, list[None]]]:
     """Listen as another process would, and collect what is heard."""
     heard: list[None] = []
     listener = Wakeup(path, lambda: heard.append(None) or True)  # type: ignore[func-returns-value]
+    listener.listen()
     try:
         yield listener, heard
     finally:
@@ -120,6 +121,16 @@ def test_a_ring_that_nobody_hears_is_nothing(path: Path, fifo: Path) -> None:
     fifo.unlink()
     listener.ring()
     assert not fifo.exists()
+
+
+def test_a_program_that_only_submits_does_not_listen(path: Path) -> None:
+    before = threading.active_count()
+    with engine_of(path) as engine:
+        job = engine.submit(engine.flows[0], {})
+        assert threading.active_count() == before
+        with engine.working(settings()):
+            assert engine.wait(job.id, timeout=SOON).state == "done"
+            assert "ulak-wakeup" in {thread.name for thread in threading.enumerate()}
 
 
 def test_no_descriptor_is_left_open(path: Path) -> None:
