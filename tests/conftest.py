@@ -5,6 +5,8 @@ And what every test must keep: secrets.
 
 import os
 
+import pytest
+
 pytest_plugins = [
     "tests.shows",
     "tests.sampling",
@@ -15,6 +17,7 @@ pytest_plugins = [
 ]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return three processes for two cores: a third of a test's time is waiting for children."""
     return (os.cpu_count() or 1) * 3 // 2 or 1

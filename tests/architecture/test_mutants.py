@@ -332,6 +332,26 @@ def test_only_what_a_test_with_an_id_executes_when_it_is_called_is_collected(tre
     }
 
 
+def test_tests_of_the_repository_can_be_run_with_the_plugins_that_are_named_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *mutate.PYTEST, "--collect-only", __file__],
+        cwd=REPOSITORY, env=mutate.environment(mutate.PACKAGE), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_collection_that_could_not_run_its_tests_fails(tree: Path) -> None:
+    (tree / "conftest.py").write_text("def pytest_nobody_knows_this(): ...\n")
+    done = subprocess.run(
+        [sys.executable, "-c", RECORD, str(tree)],
+        cwd=REPOSITORY, env=mutate.environment(tree / "src" / "sample"), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "no coverage was collected" in done.stderr
+
+
 def digest(tree: Path) -> str:
     files = sorted(path for path in tree.rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -225,7 +225,9 @@ def take_turns(shown: Mapping[str, Sequence[str]], *, seed: int) -> list[str]:
 def record(file: str, package: str, minutes: float | None, seed: int, *tests: str) -> None:
     """Run tests under coverage and write what they execute; the child process of `collect`."""
     recorder = Recorder(Path(package), minutes=minutes, seed=seed)
-    pytest.main([*PYTEST, *tests], plugins=[recorder])
+    ended = pytest.main([*PYTEST, *tests], plugins=[recorder])
+    if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        sys.exit(f"no coverage was collected: pytest ended with {ended!r}")
     recorder.coverage().write(Path(file))
 
 
