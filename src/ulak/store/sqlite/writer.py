@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
-from ulak.errors import Refused, StoreError
+from ulak.errors import Misconfigured, Refused, StoreError
 from ulak.store import faults
 from ulak.store.sqlite import proofs
 from ulak.store.sqlite.turns import LockFile, Turns
@@ -519,6 +519,8 @@ _OF_THE_DATA = (
     sqlite3.SQLITE_RANGE,
     sqlite3.SQLITE_ERROR,
 )
+# Such statements have no code of their own.
+_MISSING = ("no such table", "no such column", "has no column named", "no such function")
 
 
 def translated(error: Exception) -> StoreError:
@@ -530,4 +532,9 @@ def translated(error: Exception) -> StoreError:
         binding = code is None and isinstance(error, sqlite3.ProgrammingError)
         if code not in _OF_THE_DATA and not binding:
             return StoreError(f"SQLite could not do it: {error}")
+        if code == sqlite3.SQLITE_ERROR and any(text in str(error) for text in _MISSING):
+            return Misconfigured(
+                f"SQLite lacks what this program needs: {error}; compare the releases by "
+                "`ulak doctor`, then run `ulak migrate` or the newer program"
+            )
     return Refused(f"SQLite will not store this: {error}")
