@@ -63,16 +63,14 @@ class Renewals:
                     [execution.row for execution in due],
                     lease_us=[micros(execution.scope.lease) for execution in due],
                 )
+                with self._changed:
+                    for execution, is_alive in zip(due, alive, strict=True):
+                        if not is_alive and self._due.pop(execution, None) is not None:
+                            self._lost.add(execution)
             except StoreError as error:
                 log.warning("leases could not be renewed", extra={"error": str(error)})
-                continue
-            except Exception:  # a worker loop: nobody else would renew them
+            except BaseException:  # a worker loop: nothing else would renew them
                 log.exception("leases could not be renewed")
-                continue
-            with self._changed:
-                for execution, is_alive in zip(due, alive, strict=True):
-                    if not is_alive and self._due.pop(execution, None) is not None:
-                        self._lost.add(execution)
 
     def _wait(self) -> list[Leased]:
         """Wait until leases are to be renewed; answer none when nobody is left."""
