@@ -124,7 +124,7 @@ class Credentials:
         revoked = self._change(
             find,
             lambda row: None if row.revoked_at else row._replace(revoked_at=self._now()),
-            act=act, actor=must_act(actor), note=note,
+            act=act, actor=must_act(actor, note), note=note,
         )  # fmt: skip
         return view(revoked, self._now())
 

@@ -153,7 +153,7 @@ class Keys(Credentials):
         self, grant: Grant, expires_at: Instant | None, *, actor: str, note: str, giver: Principal
     ) -> IssuedKey:
         row, text = self._issue(
-            KEY, grant, expires_at, by=must_act(actor), actor=actor, note=note, giver=giver
+            KEY, grant, expires_at, by=must_act(actor, note), actor=actor, note=note, giver=giver
         )
         return IssuedKey(view(row, self._now()), text)
 

@@ -210,7 +210,8 @@ class Run(Generic[P]):
         Messages of one key are sent in order; the default key is the job.
 
         Raises:
-            BadInput: topic or key is no text of 1 to 500 characters that every store can keep.
+            BadInput: topic or key is no text of 1 to 500 characters that every store can keep, or
+                the data has more than 256 KiB as JSON.
         """
         storable_key(topic, "emit: the topic")
         if key is not None:
