@@ -30,6 +30,7 @@
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
         └── Refused             the store answered and will not write this; retrying will not help
+            └── Misconfigured   the database lacks a table, a column or a right that ulak needs
 
 Each class has a stable `code` that every surface shows, and fields besides its text.
 """
@@ -57,6 +58,7 @@ __all__ = [
     "InProgress",
     "JobNotFound",
     "KeyTaken",
+    "Misconfigured",
     "NotFound",
     "NotSupported",
     "Overloaded",
@@ -319,3 +321,13 @@ class Refused(StoreError):
     """
 
     code = "store-refused"
+
+
+class Misconfigured(Refused):
+    """The database lacks a table, a column or a right; an operator must mend it, not the caller.
+
+    It is older or newer than this program, or was changed by hand. A batch is parted all the same:
+    one row alone may meet it, by a trigger that names what is not there.
+    """
+
+    code = "store-misconfigured"

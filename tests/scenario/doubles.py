@@ -70,6 +70,25 @@ def eventually(holds: Callable[[], object], *, within_s: float = 120.0) -> None:
         time.sleep(0.005)
 
 
+def in_time(ask: Callable[[], object]) -> BaseException | None:
+    """Return what it raised; fail when it has not ended, however long a test waits."""
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            ask()
+        except Exception as error:  # noqa: BLE001 - it is what the test is about
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(120.0)
+    assert not thread.is_alive(), "it waits for ever"
+    return ended[0]
+
+
 def quickest(act: Callable[[], object], *, of: int = 5) -> float:
     """Return the seconds of the quickest of some tries: a machine may stand still in the others."""
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,13 +13,17 @@ import pytest
 
 import ulak
 from tests.scenario.doubles import Double, engine_on, eventually, settings, store_of
-from ulak.errors import StoreError
+from ulak.errors import Contended, StoreError
 
 LONG = timedelta(seconds=120)
 
 
 class Bug(Exception):
     """What no store raises on purpose."""
+
+
+class Death(BaseException):
+    """What no `except Exception` catches."""
 
 
 def break_down(*_: object, **__: object) -> None:
@@ -129,3 +134,66 @@ def test_a_run_whose_end_cannot_be_decided_ends_the_worker(
                 eventually(lambda: worker.has_ended)
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=LONG).state == "done"
+
+
+# --- the intake's threads ------------------------------------------------------------
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.shows("E-83")
+def test_a_batch_that_kills_the_thread_of_the_intake_keeps_no_later_offer(
+    jobs_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broken by a thread that ends: what waits behind its batch would wait for ever."""
+    flow, store = one_step(), Double(store_of(jobs_url))
+    begun, has_second = threading.Event(), threading.Event()
+
+    def die(jobs: object) -> None:
+        store.before.clear()
+        begun.set()
+        assert has_second.wait(120)
+        raise Death("the thread is to end")
+
+    with engine_on(store, flow) as engine:
+        store.before["add"] = die
+        engine.intake.offer([engine.prepare(flow)])
+        assert begun.wait(120)
+        second = engine.intake.offer([engine.prepare(flow)])
+        has_second.set()
+        assert second.result(120)[0].created
+        assert said(caplog, "offers could not be stored") == 1
+
+
+@pytest.mark.shows("E-83")
+@pytest.mark.parametrize("error", [Bug("a bug"), Death("the thread is to end")])
+def test_an_offer_that_kills_the_thread_of_the_blocked_keeps_no_later_one(
+    jobs_url: str,
+    error: BaseException,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken by a thread that ends and is taken to live: blocked offers would stay unstored."""
+    flow, store = one_step(), Double(store_of(jobs_url))
+    with engine_on(store, flow) as engine:
+        intake = engine.intake
+        usual, failures = intake._store_offers, [error]
+
+        def fail_once(offers: Any) -> Any:
+            if threading.current_thread().name == "ulak-intake-aside" and failures:
+                raise failures.pop()
+            return usual(offers)
+
+        def block_once(jobs: object) -> None:
+            store.before.clear()
+            raise Contended("somebody else holds the key")
+
+        monkeypatch.setattr(intake, "_store_offers", fail_once)
+        store.before["add"] = block_once
+        intake.offer([engine.prepare(flow)])
+        eventually(lambda: said(caplog, "offers could not be stored"))
+        store.before["add"] = block_once
+        second = intake.offer([engine.prepare(flow)])
+        assert second.result(120)[0].created

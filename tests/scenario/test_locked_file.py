@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import pytest
 
 import ulak
-from tests.scenario.doubles import SOON, engine_on, eventually, kinds, settings
+from tests.scenario.doubles import SOON, engine_on, eventually, in_time, kinds, settings
 from ulak.errors import StoreError
+from ulak.store.protocol import ClaimRequest, Want
 from ulak.store.sqlite import SqliteStore, writer
-from ulak.store.waiting import WouldWait
+from ulak.store.sqlite.turns import LockFile
+from ulak.store.waiting import StoreAway, WouldWait
+
+LEASE_US = 30_000_000
 
 
 @pytest.mark.shows("E-21")
@@ -68,3 +73,101 @@ class Refusals(SqliteStore):
         except StoreError as error:
             self.refused.add(verb if "locked" in str(error) else str(error))
             raise
+
+
+VERBS: dict[str, Callable[[SqliteStore], object]] = {
+    "add": lambda store: store.add([]),
+    "commit": lambda store: store.commit([]),
+    "claim": lambda store: store.claim(ClaimRequest("w", (Want(("any",), 1),))),
+    "register": lambda store: store.register("w", lease_us=LEASE_US, lanes=["any"], about=""),
+    "renew": lambda store: store.renew("w", lease_us=LEASE_US),
+    "unregister": lambda store: store.unregister("w"),
+    "fold": lambda store: store.fold_counts(),
+    "take": lambda store: store.take_messages(1, hold_us=LEASE_US),
+    "clean": lambda store: store.clean_records(limit=1),
+    "begin": lambda store: store.begin(),
+    "migrate": lambda store: store.migrate(),
+    "migrate another": lambda store: SqliteStore(store.path).migrate(),
+    "open another": lambda store: SqliteStore(store.path).open(),
+}
+
+
+@pytest.mark.shows("E-83")
+def test_every_verb_that_writes_ends_beside_a_held_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by a verb that waits for the file lock in the kernel, which knows no limit."""
+    monkeypatch.setattr(writer, "TURN_TIMEOUT_S", 0.01)
+    store = SqliteStore(tmp_path / "jobs.db")
+    store.open()
+    held = LockFile(tmp_path / "jobs.db.lock")
+    assert held.try_acquire()
+    try:
+        for verb, call in VERBS.items():
+            error = in_time(lambda call=call: call(store))
+            assert isinstance(error, StoreAway), f"{verb}: {error!r}"
+            assert "another process has been writing" in str(error)
+        assert store.workers() == [], "readers do not wait"
+        waiting = [t for t in threading.enumerate() if t.name == "ulak-lock-file"]
+        assert len(waiting) <= 3, "one for each store that was opened, however many verbs gave up"
+    finally:
+        held.release()
+    monkeypatch.undo()
+    for thread in waiting:
+        thread.join(120)
+        assert not thread.is_alive(), "a place in the queue that nobody wants is given back"
+    store.begin().commit()
+    assert store.migrate() == (store.newest_schema, store.newest_schema)
+    store.close()
+
+
+@pytest.mark.shows("E-83")
+def test_a_store_is_closed_beside_a_held_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    store.open()
+    monkeypatch.setattr(writer, "TURN_TIMEOUT_S", 0.01)
+    held = LockFile(tmp_path / "jobs.db.lock")
+    assert held.try_acquire()
+    try:
+        assert in_time(store.close) is None
+    finally:
+        held.release()
+
+
+@pytest.mark.shows("E-83", "E-58")
+def test_a_worker_beside_a_stopped_writer_is_not_ready_and_goes_on_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, started, go_on = tmp_path / "jobs.db", threading.Event(), threading.Event()
+    sent: list[Any] = []
+
+    def work(run: ulak.Run[Any]) -> str:
+        started.set()
+        assert go_on.wait(120)
+        run.emit("worked", 1)
+        return "worked"
+
+    flow: ulak.Flow[Any] = ulak.Flow.steps("patient", work)
+    with engine_on(SqliteStore(path), flow) as engine:
+        engine.publish(sent.append)
+        first = engine.submit(flow)
+        with engine.working(settings(lease=1.5)) as worker:
+            assert started.wait(120)
+            monkeypatch.setattr(writer, "TURN_TIMEOUT_S", 0.05)
+            held = LockFile(tmp_path / "jobs.db.lock")
+            eventually(held.try_acquire)
+            go_on.set()
+            eventually(lambda: "lease" in (worker.unready() or ""))
+            assert isinstance(
+                in_time(lambda: engine.pause(flow="patient", actor="ada")), StoreError
+            )
+            held.release()
+            eventually(lambda: worker.unready() is None)
+            second = engine.submit(flow)
+            for job in (first, second):
+                assert engine.wait(job.id, timeout=SOON).state == "done"
+            eventually(lambda: len(sent) == 2)
+            assert not worker.has_ended
+        assert engine.verify() == []

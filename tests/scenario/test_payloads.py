@@ -2,9 +2,12 @@
 
 import asyncio
 import enum
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +208,57 @@ def test_4_mib_are_allowed_unless_the_flow_says_otherwise() -> None:
 
     with pytest.raises(FlowError, match="max_payload=0 would refuse every job"):
         Harness(flow).engine.open()
+
+
+@pytest.mark.shows("E-84", "E-22")
+def test_what_a_job_carries_beside_its_payload_is_bounded_at_every_door(jobs_url: str) -> None:
+    """Broken by a door that measures nothing: one row would slow every claim and every relay."""
+    moves = {"new": ["paid"], "paid": ["agreed", "refused"], "agreed": ["done"]}
+    flow: Flow[Any] = Flow(
+        "shop", Lifecycle("new", moves, done=["done", "refused"]), retry=0
+    )  # fmt: skip
+    flow.wait("new", signal="paid", to="paid")
+    flow.gate("paid", choices={"approve": "agreed", "refuse": "refused"})
+    fits, large, long = "x" * (256 * 1024 - 2), "x" * (256 * 1024 - 1), "x" * 4001
+
+    @flow.stage("agreed")
+    def send(run: Run[Any]) -> None:
+        run.progress(0.5, "\x00" + long)
+        run.emit("agreed", run.payload)
+
+    too_large = r"has 262,\d{3} bytes, and 262,144 may be stored; keep it in a file"
+    too_long = "this note has 4,001 characters; 4,000 are allowed"
+    with Harness(flow, url=jobs_url) as harness:
+        engine = harness.engine
+        good, bad = harness.submit(flow, fits), harness.submit(flow, large)
+        with pytest.raises(BadInput, match=f"the data of this signal {too_large}"):
+            engine.signal(good.id, "paid", large)
+        engine.signal(good.id, "paid", fits)
+        engine.signal(bad.id, "paid")
+        for act in (partial(engine.decide, choice="approve"), engine.approve):
+            with pytest.raises(BadInput, match=f"this decision {too_large}"):
+                act(good.id, actor="ada", data=large)
+            with pytest.raises(BadInput, match=too_long):
+                act(good.id, actor="ada", note=long)
+        for job in (good, bad):
+            engine.approve(job.id, actor="ada", data="x" * 1000)
+        harness.run_until_idle()
+        assert harness.job(good.id).state == "done"
+        assert harness.job(bad.id).state == "failed"
+        said = str(engine.trail(bad.id)[-1].message)
+        assert re.search(rf"emit\('agreed'\): the message {too_large}", said)
+        for act in (
+            partial(engine.cancel, good.id), partial(engine.release, good.id),
+            partial(engine.retry, bad.id), partial(engine.expire, bad.id),
+            partial(engine.decide, good.id, "approve"),
+            partial(engine.pause, flow="shop"), partial(engine.resume, flow="shop"),
+            partial(engine.set_weight, "acme", 2), partial(engine.revive, "1/1/1"),
+            partial(engine.prune, ended_before=datetime.now(UTC)),
+        ):  # fmt: skip
+            with pytest.raises(BadInput, match=too_long):
+                act(actor="ada", note=long)
+        waits = harness.submit(flow, 1)
+        with pytest.raises(BadInput, match=too_long):
+            engine.signal(waits.id, "paid", note=long)
+        engine.cancel(waits.id, actor="ada", note=long[1:])
+        assert engine.verify() == []

@@ -16,6 +16,7 @@ from tests.databases import Databases
 from tests.scenario.doubles import SOON, codes, eventually, kinds, settings
 from ulak import Flow, Lifecycle, Run
 from ulak.store.faults import POINTS
+from ulak.store.postgres import timeouts
 from ulak.testing import faults
 from ulak.testing.servers import Postgres
 
@@ -459,3 +460,33 @@ def test_a_process_killed_around_the_commit_leaves_rows_and_moves_that_agree(
                 assert engine.wait(job.id, timeout=SOON).state == "done"
         assert engine.verify() == []
     assert tickets(url) == [1, 2, 3]
+
+
+@pytest.mark.shows("E-83", "E-84", "E-36")
+def test_a_move_that_waits_too_long_for_a_lock_takes_its_rows_back_and_runs_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broken by a commit on the stage's connection without a lock timeout: it waits for ever."""
+    monkeypatch.setattr(timeouts, "LOCK_TIMEOUT_MS", 100)
+    with psycopg.connect(url) as foreign:
+        runs = []
+
+        def book(run: Run[Any]) -> None:
+            runs.append(run.attempt)
+            issue(run)
+            if len(runs) == 1:
+                foreign.execute("SELECT FROM ulak.jobs FOR UPDATE")
+
+        flow = booking(book)
+        with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
+            job = engine.submit(flow, 1)
+            eventually(
+                lambda: any("a stage's transaction was lost" in r.message for r in caplog.records)
+            )
+            assert tickets(url) == []
+            foreign.rollback()
+            assert engine.wait(job.id, timeout=SOON).state == "done"
+            assert tickets(url) == [1]
+            assert len(runs) > 1
+            assert set(runs) == {runs[0]}, "it spends no attempt"
+            assert engine.verify() == []

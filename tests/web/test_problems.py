@@ -1,10 +1,14 @@
 """Every error is one problem document, with an id that the log has too."""
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 import ulak.web
+from tests.conformance.stores import make_schema
 from ulak import errors
 
 PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "correlation_id"}
@@ -21,6 +25,7 @@ PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "correlatio
         (errors.UnknownOutcome("no", job_id="7"), 504, True),
         (errors.NotSupported("no"), 501, False),
         (errors.Refused("no"), 422, False),
+        (errors.Misconfigured("no"), 503, True),
         (errors.StoreError("no"), 503, True),
         (errors.FlowError("no"), 500, False),
     ],
@@ -38,6 +43,47 @@ def test_each_error_of_ulak_has_its_status(engine, ask, monkeypatch, error, stat
     assert (document["code"], document["detail"]) == (error.code, str(error))
     assert document["retryable"] is retryable
     assert answer.headers.get("retry-after") == ("2" if status == 429 else None)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+        return
+    with request.getfixturevalue("databases").lend(make_schema) as lent:
+        yield lent
+
+
+@pytest.mark.shows("E-84")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "ALTER TABLE {}jobs RENAME COLUMN submitter TO sender",
+        "ALTER TABLE {}jobs RENAME TO tasks",
+    ],
+    ids=["column", "table"],
+)
+def test_a_database_of_another_release_is_no_fault_of_the_caller(url, ask, damage):
+    """Broken by a table or column that is not there being taken for bad data of the request."""
+    with ulak.connect(url) as engine:
+
+        @engine.job
+        def greet(name: str) -> str:
+            return f"hello {name}"
+
+        app = ulak.web.app(engine, identity=None)
+        body = {"flow": "greet", "payload": {"name": "Ada"}}
+        assert ask(app, "/jobs", method="POST", json=body).status_code == 201
+        if url.startswith("sqlite"):
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
+                db.execute(damage.format(""))
+        else:
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute(damage.format("ulak."))
+        for answer in (ask(app, "/jobs", method="POST", json=body), ask(app, "/jobs")):
+            document = answer.json()
+            assert (answer.status_code, document["code"]) == (503, "store-misconfigured")
+            assert "ulak migrate" in document["detail"]
 
 
 @pytest.mark.parametrize(

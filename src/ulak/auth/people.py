@@ -59,7 +59,7 @@ class People(Credentials):
             NotSupported: argon2-cffi is not installed.
         """
         grant = checked(name, roles=roles, tenant=tenant, scopes=scopes)
-        must_act(actor)
+        must_act(actor, note)
         row = self._new(USER, name, grant, hash="", expires_at=None, by=actor)
         must_cover(giver, principal_of(row))
         row = row._replace(hash=passwords.hash_of(password))
@@ -88,7 +88,11 @@ class People(Credentials):
             return row._replace(hash=hash)
 
         changed = self._change(
-            lambda: self._find_user(name), renew, act=PASSWORD, actor=must_act(actor), note=note
+            lambda: self._find_user(name),
+            renew,
+            act=PASSWORD,
+            actor=must_act(actor, note),
+            note=note,
         )
         return view(changed, self._now())
 

@@ -13,6 +13,7 @@ from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
 from ulak.core.arrival import INDIRECT, enter
+from ulak.core.bounds import must_be_short
 from ulak.core.change import EVERY_STAGE, Change
 from ulak.core.checks import refusals_of
 from ulak.core.draft import Draft, frees_key
@@ -28,14 +29,15 @@ from ulak.ids import to_text
 APPROVE: Final = "approve"
 
 
-def must_act(actor: str) -> str:
-    """Refuse an act of nobody: trails and the audit say who did what.
+def must_act(actor: str, note: str) -> str:
+    """Refuse an act of nobody, since trails and the audit say who did what; return the actor.
 
     Raises:
-        BadInput: nobody is named.
+        BadInput: nobody is named, or the note is too long.
     """
     if not actor:
         raise BadInput("say who acts: actor= must not be empty")
+    must_be_short(note)
     return actor
 
 

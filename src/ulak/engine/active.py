@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
+from ulak.core.bounds import must_fit
 from ulak.core.change import Change, Committed, LeaseLost, Receipt
 from ulak.core.decide import RunFacts, decide
 from ulak.core.decision import Decision
+from ulak.core.draft import clean
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
@@ -282,7 +284,7 @@ class ActiveRun:
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
         row, n, order = self.row, len(self.messages), key or self.row.id.hex()
-        data_bytes = codec.encode(data)
+        data_bytes = must_fit(codec.encode(data), f"emit({topic!r}): the message")
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
@@ -330,7 +332,7 @@ class ActiveRun:
         if not 0 <= fraction <= 1:
             raise BadInput(f"progress {fraction} is not between 0 and 1")
         self.worker.progress[self.row.id] = Progress(
-            self.row.id, float(fraction), note, self.worker.now()
+            self.row.id, float(fraction), clean(note), self.worker.now()
         )
 
     def resource(self, kind: type[T]) -> T:

@@ -10,6 +10,7 @@ from typing import Any
 from ulak.clock import to_instant
 from ulak.core import event as kinds
 from ulak.core.acts import answer
+from ulak.core.bounds import must_be_short, must_fit
 from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
@@ -172,7 +173,11 @@ class Acts(Reads):
             note: Why, for people.
         """
         return self.open().store.prune(
-            before=to_instant(ended_before), limit=limit, actor=actor, note=note, of=of
+            before=to_instant(ended_before),
+            limit=limit,
+            actor=actor,
+            note=must_be_short(note),
+            of=of,
         )
 
     def signal(
@@ -196,7 +201,7 @@ class Acts(Reads):
             tenant: Whose key it is, with (flow, key).
 
         Raises:
-            BadInput: the data is not what the wait declares.
+            BadInput: the data is not what the wait declares, or too large.
             TransitionNotAllowed: the flow waits for no such signal, or the job has ended.
         """
         if isinstance(job, tuple):
@@ -212,7 +217,7 @@ class Acts(Reads):
             raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
         if row.role in FINAL:
             raise TransitionNotAllowed(f"job {job} has already ended", code="too-late")
-        said = codec.encode(self._fit_signal(flow, name, data))
+        said = must_fit(codec.encode(self._fit_signal(flow, name, data)), "the data of this signal")
         asked = Signal(actor or "ulak", note, name, said)
         return self._act_or_request(row, asked, "signal", name, said)
 
@@ -227,6 +232,7 @@ class Acts(Reads):
 
     def _act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
         """Commit an act on the job as it was read; the second of two operators is told."""
+        must_be_short(asked.note)
         flow = self._flow_of(row)
         if row.leased_by is not None:
             raise TransitionNotAllowed(
@@ -278,6 +284,7 @@ class Acts(Reads):
         self, row: JobRow, asked: Cancel | Signal, kind: str, name: str, data: bytes | None
     ) -> Job:
         """Act at once when nobody has leased the job, else leave a request for its worker."""
+        must_be_short(asked.note)
         for _ in range(ATTEMPTS_AT_AN_ACT):
             now = self.store.clock.now()
             if row.leased_by is None and _can_act(row, asked):

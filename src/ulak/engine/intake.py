@@ -243,7 +243,9 @@ class Intake:
                 self._busy = True
             try:
                 self._set_aside(self._store_offers(offers))
-            except Exception:  # a worker loop: who waits here is told in time that nothing is known
+            except (
+                BaseException
+            ):  # a worker loop: callers of these offers wait no longer than they may
                 log.exception("offers could not be stored")
             finally:
                 with self._lock:
@@ -330,7 +332,11 @@ class Intake:
                     return
                 self._jobs -= sum(len(offer.jobs) for offer in offers)
                 self._bytes -= sum(offer.size for offer in offers)
-            blocked = self._store_offers(offers)
+            try:
+                blocked = self._store_offers(offers)
+            except BaseException:  # a worker loop, as above
+                log.exception("offers could not be stored")
+                continue
             late = [o for o in blocked if self._closed or o.give_up_at <= time.monotonic()]
             for offer in late:
                 offer.answer.set_exception(TimeoutError("its key is held by somebody else"))

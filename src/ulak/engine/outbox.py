@@ -46,7 +46,7 @@ class Outbox(Reads):
             NotFound: no dead message has this id.
             BadInput: nobody acts.
         """
-        must_act(actor)
+        must_act(actor, note)
         row = self._dead_message(message_id)
         if row is None or not self.store.revive_message(row.message, actor=actor, note=note):
             raise NotFound(f"no dead message is {message_id!r}; its id is job/seq/n")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ulak.clock import to_datetime
+from ulak.core.bounds import must_fit
 from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import Payload, Result
@@ -53,9 +54,13 @@ class Results:
 
 
 def write_decision(choice: str, actor: str, note: str, at: int, data: object) -> bytes:
-    """Write a decision as the gate's result."""
+    """Write a decision as the gate's result.
+
+    Raises:
+        BadInput: it is too large.
+    """
     said = {"choice": choice, "actor": actor, "note": note, "at": at, "data": data}
-    return codec.encode(said)
+    return must_fit(codec.encode(said), "this decision")
 
 
 def read_decision(data: bytes, gate: Gate[Any]) -> Decision[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ulak.clock import read_micros
 from ulak.core import event as kinds
+from ulak.core.bounds import find_excess
 from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
 from ulak.core.keys import storable_key
@@ -29,8 +30,6 @@ from ulak.core.run import Stopped
 from ulak.errors import BadInput
 from ulak.store import codec
 
-# Larger results belong into files; a row that big would slow every claim of its job.
-LARGEST_RESULT = 256 * 1024
 LONGEST_TRACEBACK = 3000
 
 _JUST_FINISHED = Finished()
@@ -67,13 +66,8 @@ def read_return(
             said = f"it returned the class {value.__name__}; return {value.__name__}(...)"
             return Held(kinds.BAD_OUTCOME, said)
         return Raised(kinds.RESULT_UNWRITABLE, str(error), permanent=True)
-    if data is not None and len(data) > LARGEST_RESULT:
-        return Raised(
-            kinds.RESULT_TOO_LARGE,
-            f"the result has {len(data)} bytes and {LARGEST_RESULT} may be stored; "
-            "keep it in a file and return where it is",
-            permanent=True,
-        )
+    if data is not None and (excess := find_excess(data, "the result")) is not None:
+        return Raised(kinds.RESULT_TOO_LARGE, excess, permanent=True)
     left = Left(data, messages, spawns)
     if isinstance(returned, Goto):
         return Finished(left, returned.state, returned.after)
@@ -119,11 +113,9 @@ def write_effect(name: str, value: object) -> bytes:
         data = codec.encode(value)
     except BadInput as error:
         raise EffectUnwritable(f"once({name!r}) was done, but: {error}") from error
-    if len(data) > LARGEST_RESULT:
-        raise EffectUnwritable(
-            f"once({name!r}) was done, but what it returned has {len(data)} bytes and "
-            f"{LARGEST_RESULT} may be stored; return where it is instead"
-        )
+    excess = find_excess(data, f"once({name!r}) was done, but what it returned")
+    if excess is not None:
+        raise EffectUnwritable(excess)
     return data
 
 

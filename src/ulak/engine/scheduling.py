@@ -272,7 +272,7 @@ class Scheduling(Reads):
             UnknownName: there is no such schedule.
         """
         row = self._find_schedule(schedule)
-        self.store.pause_schedule(row.name, actor=must_act(actor), note=note)
+        self.store.pause_schedule(row.name, actor=must_act(actor, note), note=note)
         return self.get_schedule(schedule)
 
     def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
@@ -283,7 +283,9 @@ class Scheduling(Reads):
         """
         row = self._find_schedule(schedule)
         following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
-        self.store.resume_schedule(row.name, next_at=following, actor=must_act(actor), note=note)
+        self.store.resume_schedule(
+            row.name, next_at=following, actor=must_act(actor, note), note=note
+        )
         return self.get_schedule(schedule)
 
     def run_schedule(self, schedule: str, *, actor: str = "") -> Job:

@@ -125,7 +125,7 @@ class Steering(Reads):
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
         store = self._steered()
-        row = store.change_limit(name, n, actor=must_act(actor), note=note)
+        row = store.change_limit(name, n, actor=must_act(actor, note), note=note)
         if row is None:
             raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
         return _limit(row)
@@ -156,7 +156,7 @@ class Steering(Reads):
                 raise BadInput(wrong)
             terms = rate.terms()
         store = self._steered()
-        row = store.change_rate(name, terms, actor=must_act(actor), note=note)
+        row = store.change_rate(name, terms, actor=must_act(actor, note), note=note)
         if row is None:
             raise UnknownName(f'there is no rate "{name}"; there are {_list(store.rates())}')
         return _rate(row)
@@ -196,7 +196,7 @@ class Steering(Reads):
             BadInput: the end has passed.
         """
         kind, name = self._pausable(queue, flow, key)
-        store, who = self._steered(), must_act(actor)
+        store, who = self._steered(), must_act(actor, note)
         now = store.clock.now()
         ends = None if until is None else _instant(until, now)
         if ends is not None and ends <= now:
@@ -222,7 +222,7 @@ class Steering(Reads):
         """
         kind, name = self._pausable(queue, flow, key)
         store = self._steered()
-        ended = store.resume(kind, name, actor=must_act(actor), note=note)
+        ended = store.resume(kind, name, actor=must_act(actor, note), note=note)
         if ended is None:
             known = names([f"{row.kind} {row.name}" for row in store.pauses()])
             raise UnknownName(f'the {kind} "{name}" is not paused; what is paused: {known}')
@@ -268,7 +268,7 @@ class Steering(Reads):
         """
         if weight is not None and not 1 <= weight <= HEAVIEST:
             raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")
-        store, who = self._steered(), must_act(actor)
+        store, who = self._steered(), must_act(actor, note)
         store.weigh(tenant, weight, actor=who, note=note)
         if weight is None:
             return None

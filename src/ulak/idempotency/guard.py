@@ -213,7 +213,7 @@ class Guard:
 
         Answers False when there is none.
         """
-        return self._store.forget_record(id, actor=must_act(actor), note=note)
+        return self._store.forget_record(id, actor=must_act(actor, note), note=note)
 
     def clean_up(self, batch: int = A_BATCH) -> int:
         """Remove every record that has expired, `batch` in a transaction; answer how many."""

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ulak.clock import micros
+from ulak.clock import micros, seconds
 from ulak.errors import StoreError
 from ulak.store.protocol import Store
 
@@ -63,16 +63,14 @@ class Renewals:
                     [execution.row for execution in due],
                     lease_us=[micros(execution.scope.lease) for execution in due],
                 )
+                with self._changed:
+                    for execution, is_alive in zip(due, alive, strict=True):
+                        if not is_alive and self._due.pop(execution, None) is not None:
+                            self._lost.add(execution)
             except StoreError as error:
                 log.warning("leases could not be renewed", extra={"error": str(error)})
-                continue
-            except Exception:  # a worker loop: nobody else would renew them
+            except BaseException:  # a worker loop: nothing else would renew them
                 log.exception("leases could not be renewed")
-                continue
-            with self._changed:
-                for execution, is_alive in zip(due, alive, strict=True):
-                    if not is_alive and self._due.pop(execution, None) is not None:
-                        self._lost.add(execution)
 
     def _wait(self) -> list[Leased]:
         """Wait until leases are to be renewed; answer none when nobody is left."""
@@ -90,4 +88,4 @@ class Renewals:
 
 
 def _third(execution: Leased) -> float:
-    return execution.scope.lease.total_seconds() / 3
+    return seconds(execution.scope.lease) / 3

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Final
 from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
-LONGEST_NOTE: Final = 4000
+from ulak.core import bounds
+
+LONGEST_NOTE: Final = bounds.LONGEST_NOTE
 LONGEST_NAME: Final = 500
 # Ten years: nobody means more.
 LONGEST_SPAN_S: Final = 3650 * 24 * 3600

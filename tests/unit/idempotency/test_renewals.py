@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -31,6 +31,7 @@ class Watched(MemoryStore):
         self.batches: list[list[str]] = []
         self.at: list[float] = []
         self.outages = 0
+        self.faults: list[Callable[[], list[bool]]] = []
 
     def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
         self.at.append(time.monotonic())
@@ -39,6 +40,8 @@ class Watched(MemoryStore):
             if self.outages:
                 self.outages -= 1
                 raise StoreError("gone for a moment")
+            if self.faults:
+                return self.faults.pop()()
             return super().renew_records(rows, lease_us=lease_us)
         finally:
             self.renewed.release()
@@ -143,3 +146,30 @@ def test_an_execution_that_has_ended_is_not_renewed(watched: Watched) -> None:
     watched.wait_for(seen + 3)
     assert {key for batch in watched.batches[seen:] for key in batch} == {"going on"}
     going.abandon()
+
+
+class Death(BaseException):
+    """What no `except Exception` catches."""
+
+
+def die() -> list[bool]:
+    raise Death("the thread is to end")
+
+
+def break_down() -> list[bool]:
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.shows("E-83")
+@pytest.mark.parametrize("fault", [die, break_down, list])
+def test_a_fault_of_the_thread_costs_one_renewal_and_is_logged(
+    watched: Watched, fault: Callable[[], list[bool]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broken by a thread that ends: leases would lapse, and each would run a second time."""
+    watched.faults.append(fault)
+    execution = begin(Guard(watched))
+    watched.wait_for(2)
+    loud = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.message for record in loud] == ["leases could not be renewed"]
+    assert loud[0].exc_info
+    execution.abandon()

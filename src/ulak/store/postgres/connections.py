@@ -20,7 +20,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from ulak.clock import Clock, Instant
 from ulak.core.job import Event
-from ulak.errors import Contended, Refused, StoreError
+from ulak.errors import Contended, Misconfigured, Refused, StoreError
 from ulak.store import faults
 from ulak.store.postgres import proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
@@ -513,6 +513,8 @@ FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 # What the server says of itself and not of what it was sent, by the class of its code: it loses
 # connections, takes no writes now, lacks room or memory, is being stopped, or must plan anew.
 _FOR_NOW = ("08", "0A", "25", "26", "40", "53", "55", "57", "58")
+# An undefined schema, table, column, function or parameter type: of another release, or by hand.
+_MISSING = ("3F000", "42P01", "42703", "42883", "42704")
 
 
 def translated(error: Exception) -> StoreError:
@@ -536,9 +538,14 @@ def translated(error: Exception) -> StoreError:
     if error.sqlstate is not None and error.sqlstate.startswith(_FOR_NOW):
         return StoreError(f"PostgreSQL could not do it: {_said(error)}")
     if isinstance(error, errors.InsufficientPrivilege):
-        return Refused(
+        return Misconfigured(
             f"PostgreSQL does not let this role do it: {_said(error)}; grant it the right, or "
             "connect as the role that the schema ulak belongs to"
+        )
+    if error.sqlstate is not None and error.sqlstate in _MISSING:
+        return Misconfigured(
+            f"PostgreSQL lacks what this program needs: {_said(error)}; compare the releases by "
+            "`ulak doctor`, then run `ulak migrate` or the newer program"
         )
     return Refused(f"PostgreSQL will not store this: {_said(error)}")
 

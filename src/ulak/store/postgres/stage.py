@@ -9,10 +9,11 @@ import psycopg
 from ulak.clock import Clock
 from ulak.core.change import Change, Committed, Receipt
 from ulak.store import faults
-from ulak.store.postgres import commits
+from ulak.store.postgres import commits, timeouts
 from ulak.store.postgres.block import Complaints, begin_block, must_be_open, undo_block
 from ulak.store.postgres.connections import (
     IN_ORDER,
+    LOCK,
     Session,
     Transaction,
     settings,
@@ -92,7 +93,9 @@ class PostgresStage:
 
     def _write(self, change: Change) -> tuple[Transaction, Receipt]:
         try:
-            self._session.execute(f"SELECT {settings(IN_ORDER)}")
+            # What the stage writes may wait for as long as the program likes; its move may not.
+            own = IN_ORDER | {LOCK: str(timeouts.LOCK_TIMEOUT_MS)}
+            self._session.execute(f"SELECT {settings(own)}")
             transaction = Transaction(self._session, self._clock)
             (receipt,) = commits.commit(transaction, [change])
             if isinstance(receipt, Committed):

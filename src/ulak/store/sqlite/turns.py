@@ -69,6 +69,8 @@ class LockFile:
     The file is open for the turn alone. A lock belongs to the open file, which a forked child
     shares: one that was kept open would stay locked by the child of a worker that was killed.
 
+    Used by one thread at a time.
+
     Raises:
         StoreError: the file cannot be opened or locked.
     """
@@ -78,43 +80,90 @@ class LockFile:
         self._database = path.with_suffix("")
         self._name = os.fsencode(path)
         self._fd: int | None = None
+        self._changed = threading.Condition()
+        self._is_wanted = self._is_queued = False
+        self._queued_fd: int | None = None
+        self._error: StoreError | None = None
         os.close(self._open())
 
-    def acquire(self) -> None:
-        """Wait until no other process, and no other store of this one, has the turn."""
-        self._lock(fcntl.LOCK_EX)
+    def acquire(self, timeout_s: float) -> bool:
+        """Wait until no other process, and no other store of this one, has the turn.
+
+        Return whether it came in time. The kernel waits for a lock without a limit, so a thread
+        waits instead of the caller. It keeps its place in the queue when the caller gives up, and
+        serves the next one.
+        """
+        if self.try_acquire():
+            return True
+        with self._changed:
+            self._is_wanted = True
+            try:
+                if not self._is_queued:
+                    self._begin_to_queue()
+                self._changed.wait_for(lambda: not self._is_queued, timeout_s)
+                if self._error is not None:
+                    raise self._error
+            except BaseException:
+                self.release()
+                raise
+            finally:
+                self._is_wanted, self._error = False, None
+        return self._fd is not None
 
     def try_acquire(self) -> bool:
         """Take the turn if nobody has it; never waits."""
         try:
-            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = self._open()
+            self._lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        self._fd = fd
         return True
 
     def release(self) -> None:
         """Let the next one have the turn; the file stays, since another process may wait for it."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            try:
-                # Not by closing alone: a child that was forked during the turn has it open too.
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            finally:
-                os.close(fd)
+            self._unlock(fd)
 
     def forget(self) -> None:
         """Close the file in a forked child; the turn stays with the parent."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+        for fd in (self._fd, self._queued_fd):
+            if fd is not None:
+                os.close(fd)
+        self._fd = self._queued_fd = None
 
     def write(self, text: bytes) -> None:
         """Write into the file, during a turn."""
         if self._fd is not None:
             os.pwrite(self._fd, text, 0)
 
-    def _lock(self, how: int) -> None:
-        fd = self._open()
+    def _begin_to_queue(self) -> None:
+        thread = threading.Thread(target=self._queue, name="ulak-lock-file", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreError(f"no thread can wait for {self._database}: {error}") from error
+        self._is_queued = True
+
+    def _queue(self) -> None:
+        """Wait for the turn; have it at once, or give it back if nobody wants it any more."""
+        fd, failure = None, None
+        try:
+            fd = self._queued_fd = self._open()
+            self._lock(fd, fcntl.LOCK_EX)
+        except StoreError as error:
+            fd, failure = None, error
+        with self._changed:
+            self._is_queued, self._queued_fd = False, None
+            if self._is_wanted:
+                self._fd, self._error = fd, failure
+                self._changed.notify()
+                return
+        if fd is not None:
+            self._unlock(fd)
+
+    def _lock(self, fd: int, how: int) -> None:
         try:
             fcntl.flock(fd, how)
         except BaseException as error:
@@ -122,7 +171,13 @@ class LockFile:
             if isinstance(error, OSError) and not isinstance(error, BlockingIOError):
                 raise StoreError(f"{self._database} cannot be locked: {error.strerror}") from error
             raise
-        self._fd = fd
+
+    def _unlock(self, fd: int) -> None:
+        try:
+            # Not by closing alone: a child that was forked during the turn has it open too.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
 
     def _open(self) -> int:
         try:

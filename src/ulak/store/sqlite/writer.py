@@ -7,18 +7,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
-from ulak.errors import Refused, StoreError
+from ulak.errors import Misconfigured, Refused, StoreError
 from ulak.store import faults
 from ulak.store.sqlite import proofs
 from ulak.store.sqlite.turns import LockFile, Turns
 from ulak.store.sqlite.wal import Wal
-from ulak.store.waiting import WouldWait, get_deadline
+from ulak.store.waiting import StoreAway, WouldWait, get_deadline
 
 T = TypeVar("T")
 
@@ -27,6 +27,11 @@ CountKey = tuple[str, int, str, str]
 # How long a writer waits for somebody who writes without the lock file: a caller's own
 # transaction, or a shell. A guess; ulak's own writers queue on the lock file instead.
 BUSY_TIMEOUT_S = 10.0
+
+# How long a verb waits for its turn: behind other threads of the process, and for the lock file.
+# A guess: turns take milliseconds. Only a program that is stopped, or that keeps a transaction
+# open, holds one for seconds.
+TURN_TIMEOUT_S = 10.0
 
 # Batched statements come in five sizes each; none of them should be compiled twice.
 CACHED_STATEMENTS = 512
@@ -135,8 +140,9 @@ class Writer:
         self._rings: list[Callable[[], None]] = []
         self._closed = False
         self._writes = 0
+        self._path = path
         self._lock_file = LockFile(path.with_name(path.name + ".lock"))
-        self._lock_file.acquire()
+        self._lock(TURN_TIMEOUT_S)
         try:
             self.db = _connect_writer(path, synchronous)
         finally:
@@ -156,33 +162,25 @@ class Writer:
 
         Raises:
             Refused: the data cannot be stored.
+            StoreAway: others have written for too long.
             StoreError: the database could not write.
         """
         points = faults.POINTS[kind]
         deadline = get_deadline()
         if deadline is None:
-            self._turns.acquire(urgent=urgent)
-        elif not self._turns.try_acquire():
-            raise WouldWait("another thread of this process is writing")
+            self.hold(urgent=urgent)
+        elif not self.try_hold():
+            raise WouldWait("another thread or process is writing")
         try:
-            if self._closed:
-                raise StoreError("this store is closed")
-            if deadline is None:
-                self._lock_file.acquire()
-            elif not self._lock_file.try_acquire():
-                raise WouldWait("another process is writing")
-            try:
-                faults.point(points.before)
-                transaction, answer = self._transact_by(deadline, work, points.inside)
-                self.check_files()
-                faults.point(points.after)
-                self._look_at_wal()
-            finally:
-                self._lock_file.release()
+            faults.point(points.before)
+            transaction, answer = self._transact_by(deadline, work, points.inside)
+            self.check_files()
+            faults.point(points.after)
+            self._look_at_wal()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translated(error) from error
         finally:
-            self._turns.release()
+            self._end_turn()
         if transaction.made_due:
             for ring in self._rings:
                 ring()
@@ -197,19 +195,32 @@ class Writer:
         if self.files is not None:
             self.files.check()
 
-    def hold(self) -> None:
-        """Take the turn for somebody who writes on another connection, until `let_go`.
+    def hold(self, *, urgent: bool = False) -> None:
+        """Take the turn, also for somebody who writes on another connection, until `let_go`.
 
         Raises:
+            StoreAway: others have held it for too long.
             StoreError: this store is closed.
         """
-        self._turns.acquire()
+        until = time.monotonic() + TURN_TIMEOUT_S
+        if not self._turns.acquire(urgent=urgent, timeout_s=TURN_TIMEOUT_S):
+            raise self._taken("another thread of this process")
         self._refuse_if_closed()
         try:
-            self._lock_file.acquire()
+            self._lock(until - time.monotonic())
         except BaseException:
             self._turns.release()
             raise
+
+    def _lock(self, timeout_s: float) -> None:
+        if not self._lock_file.acquire(max(0.0, timeout_s)):
+            raise self._taken("another process")
+
+    def _taken(self, holder: str) -> StoreAway:
+        return StoreAway(
+            f"{holder} has been writing to {self._path} for {TURN_TIMEOUT_S:g} s: nothing was "
+            "written; it may be stopped, or keep a transaction open"
+        )
 
     def try_hold(self) -> bool:
         """Take the turn as `hold` does, if nobody has it; never waits."""
@@ -234,10 +245,13 @@ class Writer:
         try:
             self._look_at_wal()
         finally:
-            try:
-                self._lock_file.release()
-            finally:
-                self._turns.release()
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        try:
+            self._lock_file.release()
+        finally:
+            self._turns.release()
 
     def _look_at_wal(self) -> None:
         self._writes += 1
@@ -278,23 +292,18 @@ class Writer:
 
     def with_file_locked(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on the writing connection while nobody else writes, outside a transaction."""
-        self._turns.acquire()
+        self.hold()
         try:
-            if self._closed:
-                raise StoreError("this store is closed")
-            self._lock_file.acquire()
             try:
                 return work(self.db)
             except BaseException:
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
                 raise
-            finally:
-                self._lock_file.release()
         except sqlite3.Error as error:
             raise translated(error) from error
         finally:
-            self._turns.release()
+            self._end_turn()
 
     def changed_elsewhere(self, patience_s: float = 0.0) -> bool:
         """Tell whether another connection has committed since the last call.
@@ -334,6 +343,7 @@ class Writer:
 
     def forget(self) -> None:
         """Let go of everything in a forked child, where nobody else uses this."""
+        self._lock_file.forget()
         self.wal.close()
         self.db.close()
 
@@ -348,16 +358,15 @@ class Writer:
             if self._closed:
                 return
             self._closed = True
-            self._lock_file.acquire()
-            try:
+            # Without the lock the WAL stays: another process writes, and will bring it home.
+            with suppress(StoreError):
+                self._lock(TURN_TIMEOUT_S)
                 self.wal.bring_home(self.db)
-                self.wal.close()
-                # The last connection to close checkpoints on its own: still under the lock.
-                self.db.close()
-            finally:
-                self._lock_file.release()
+            self.wal.close()
+            # The last connection to close checkpoints on its own: still under the lock.
+            self.db.close()
         finally:
-            self._turns.release()
+            self._end_turn()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -519,6 +528,8 @@ _OF_THE_DATA = (
     sqlite3.SQLITE_RANGE,
     sqlite3.SQLITE_ERROR,
 )
+# Such statements have no code of their own.
+_MISSING = ("no such table", "no such column", "has no column named", "no such function")
 
 
 def translated(error: Exception) -> StoreError:
@@ -530,4 +541,9 @@ def translated(error: Exception) -> StoreError:
         binding = code is None and isinstance(error, sqlite3.ProgrammingError)
         if code not in _OF_THE_DATA and not binding:
             return StoreError(f"SQLite could not do it: {error}")
+        if code == sqlite3.SQLITE_ERROR and any(text in str(error) for text in _MISSING):
+            return Misconfigured(
+                f"SQLite lacks what this program needs: {error}; compare the releases by "
+                "`ulak doctor`, then run `ulak migrate` or the newer program"
+            )
     return Refused(f"SQLite will not store this: {error}")

@@ -1,0 +1,48 @@
+"""How large the things may be that a job carries beside its payload: the one place that measures.
+
+A payload is measured by its flow (`Flow(max_payload=)`), and a text of the trail is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ulak.errors import BadInput
+
+# Larger ones belong into files: a row that big would slow every claim of its job, and a relay
+# takes many messages at once.
+LARGEST_DATA: Final = 256 * 1024
+LONGEST_NOTE: Final = 4000
+
+
+def find_excess(data: bytes, what: str) -> str | None:
+    """Return the sentence for data that is too large to be stored; None if it fits."""
+    if len(data) <= LARGEST_DATA:
+        return None
+    return (
+        f"{what} has {len(data):,} bytes, and {LARGEST_DATA:,} may be stored; keep it in a file, "
+        "as an artifact for one, and give its key instead"
+    )
+
+
+def must_fit(data: bytes, what: str) -> bytes:
+    """Return data that is small enough to be stored.
+
+    Raises:
+        BadInput: it is too large; naming both sizes and the cure.
+    """
+    excess = find_excess(data, what)
+    if excess is not None:
+        raise BadInput(excess)
+    return data
+
+
+def must_be_short(note: str) -> str:
+    """Return a note that is short enough to be stored.
+
+    Raises:
+        BadInput: it is too long.
+    """
+    if len(note) > LONGEST_NOTE:
+        raise BadInput(f"this note has {len(note):,} characters; {LONGEST_NOTE:,} are allowed")
+    return note
