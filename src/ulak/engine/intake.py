@@ -18,7 +18,7 @@ from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
 from ulak.store.caller import Guest
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 from ulak.store.transaction import refuse_while_holding
-from ulak.store.waiting import WouldWait, answer_by
+from ulak.store.waiting import WaitUntil, WouldWait
 
 log = logging.getLogger("ulak.intake")
 
@@ -150,7 +150,7 @@ class Intake:
         if not alone:
             return reply.wait(timeout_s)
         try:
-            with answer_by(give_up_at):
+            with WaitUntil(give_up_at):
                 return self._add(jobs, give_up_at)
         except WouldWait:
             # The intake's thread may wait for as long as it takes; whoever submits may not.
@@ -243,9 +243,8 @@ class Intake:
                 self._busy = True
             try:
                 self._set_aside(self._store_offers(offers))
-            except (
-                BaseException
-            ):  # a worker loop: callers of these offers wait no longer than they may
+            except BaseException:
+                # A worker loop goes on: callers of these offers wait no longer than they may.
                 log.exception("offers could not be stored")
             finally:
                 with self._lock:
