@@ -1,10 +1,9 @@
 """A submit ends within `submit_timeout`, also a lone one, whatever the store waits for."""
 
 import asyncio
-import itertools
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ulak.store.sqlite import writer
 from ulak.store.sqlite.turns import LockFile
 from ulak.testing.servers import Postgres
 
-NUMBERS = itertools.count(1)
 LONG_S = 120.0
 SHORT_S = 0.5
 WAITING = """
@@ -34,21 +32,11 @@ def keep(run: ulak.Run[Any]) -> None:
     """Never run here."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A server that tests may stop, unlike the one that all tests share."""
-    with Postgres() as server:
-        yield server
-
-
 @pytest.fixture
-def url(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty database, whose clients have more patience than a test has."""
+def url(own_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty database. Its clients have more patience than a test has."""
     monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 600.0)
-    name = f"submits_{next(NUMBERS)}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    return f"{server.url(name)}?connect_timeout=600"
+    return f"{own_url}?connect_timeout=600"
 
 
 def in_time(ask: Callable[[], object]) -> BaseException | None:

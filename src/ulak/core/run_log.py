@@ -26,7 +26,7 @@ def end(token: Token[JobRow | None]) -> None:
     _NOW.reset(token)
 
 
-def facts_of(row: JobRow) -> dict[str, object]:
+def run_facts(row: JobRow) -> dict[str, object]:
     """Return what a line of the log says of a run."""
     return {
         "job_id": to_text(row.id), "flow": row.flow, "state": row.state,
@@ -40,13 +40,13 @@ class RunFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         row = _NOW.get()
         if row is not None:
-            for name, value in facts_of(row).items():
+            for name, value in run_facts(row).items():
                 record.__dict__.setdefault(name, value)
         return True
 
 
 def logger_of_runs() -> logging.Logger:
-    """Return the logger of `run.log`, whose lines carry their run in every program."""
+    """Return the logger of `run.log`: its lines carry their run in every program."""
     logger = logging.getLogger("ulak.run")
     if not any(isinstance(known, RunFilter) for known in logger.filters):
         logger.addFilter(RunFilter())

@@ -153,7 +153,7 @@ class Intake:
             with answer_by(give_up_at):
                 return self._add(jobs, give_up_at)
         except WouldWait:
-            # The intake's thread may wait for as long as it takes; whoever submits may not.
+            # The intake's thread may wait for as long as it takes; a submit may not.
             with self._lock:
                 self._enqueue(_offer(jobs, reply, give_up_at))
         except Contended:
@@ -243,7 +243,7 @@ class Intake:
                 self._busy = True
             try:
                 self._set_aside(self._store_offers(offers))
-            except Exception:  # a worker loop: who waits here is told in time that nothing is known
+            except Exception:  # a worker loop: what waits here ends in time, as unknown
                 log.exception("offers could not be stored")
             finally:
                 with self._lock:

@@ -103,7 +103,7 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
 
 
 def is_stopped(error: BaseException) -> bool:
-    """Tell whether a stage has ended because it was told to stop, or some tasks of it have."""
+    """Tell whether a stage has ended because it had to stop, or some tasks of it have."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(Stopped)[1] is None
     return isinstance(error, Stopped)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 def guarded(
     serve: Callable[[], None], failed: Callable[[BaseException], None]
 ) -> Callable[[], None]:
-    """Return the body of a thread whose end by an error is told: nobody else would notice."""
+    """Return the body of a thread that reports its end by an error; nothing else would."""
 
     def run() -> None:
         try:

@@ -617,7 +617,7 @@ class SqliteStore:
             self._listen()
 
     def _listen(self) -> None:
-        """Hear the rings of other processes, if anybody is to be told of them."""
+        """Listen for the rings of other processes, if this one passes rings on."""
         if self._wakeup is None and self._rings and self._open_writer is not None and IS_KNOWN:
             self._wakeup = Wakeup(self.path, self._heard)
             self._open_writer.on_commit(self._wakeup.ring)
@@ -626,7 +626,7 @@ class SqliteStore:
         try:
             has_changed = self._opened.changed_elsewhere(PATIENCE_MS / 1000)
         except StoreError:
-            return False  # closed, or its file is lost: whoever uses it is told
+            return False  # closed, or its file is lost: the next call raises
         if has_changed:
             for ring in self._rings:
                 ring()

@@ -1,7 +1,7 @@
 """The ring between processes of one machine: a FIFO beside the database.
 
-Whoever listens has it open for reading. A ring opens it for writing and closes it at once, and
-all who listen hear that the writer has hung up; nothing is written, so nothing fills up and nobody
+A listener has it open for reading. A ring opens it for writing and closes it at once, and
+all listeners notice that the writer has hung up; nothing is written, so nothing fills up and nobody
 takes a ring from another. A ring that is lost costs a little time, since workers look by themselves
 too: so whatever goes wrong here is left alone.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-# After a ring nobody listens for so long, and rings cost little. A busy process hears its own rings
-# too, of which it need not be told: it listens less and less often until another one rings.
+# After a ring nobody listens for so long, and rings cost little. A busy process gets its own rings
+# too, which it does not need: it listens less and less often until another one rings.
 QUIET_MS = 4
 LONGEST_QUIET_MS = 32
 # How often a FIFO that is gone is made again.
@@ -36,7 +36,7 @@ class Wakeup:
     """
 
     def __init__(self, path: Path, heard: Callable[[], bool]) -> None:
-        # Hidden: whoever copies or reads `app.db*` would wait for a FIFO for ever.
+        # Hidden: a program that copies or reads `app.db*` would wait for a FIFO for ever.
         self._name = os.fsencode(path.with_name(f".{path.name}.wakeup"))
         self._heard = heard
         self._fifo: int | None = None
@@ -47,7 +47,7 @@ class Wakeup:
 
     def ring(self) -> None:
         """Wake every process that listens; cheap when none does."""
-        # Nobody listens, there is no FIFO, or it is somebody else's.
+        # Nobody listens, there is no FIFO, or it is not this program's.
         with suppress(OSError):
             os.close(os.open(self._name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
@@ -84,7 +84,7 @@ class Wakeup:
         poll = select.poll()
         poll.register(self._stop, select.POLLIN)
         if fifo is not None:
-            poll.register(fifo, 0)  # a hang-up is always told
+            poll.register(fifo, 0)  # a hang-up is always reported
         poll.poll(timeout_ms)
 
     def _open(self) -> int | None:
