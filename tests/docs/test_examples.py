@@ -1,5 +1,6 @@
 """The programs of examples/ run as they are, and print what they have always printed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+DOCS = EXAMPLES.with_name("docs")
 
 ONBOARDING = """\
 Ada:
@@ -66,6 +68,19 @@ def test_a_nightly_report_is_written_once_per_tenant_and_night() -> None:
 
 def test_two_thousand_jobs_wait_at_once_in_one_worker() -> None:
     assert output_of("pipeline.py") == PIPELINE
+
+
+@pytest.mark.shows("E-77")
+def test_long_stages_stop_at_a_checkpoint() -> None:
+    """A stage that sees its stop and returns has finished: no page shows that as a pattern."""
+    rooms = ("concepts", "how-to", "operations", "reference")
+    pages = [*EXAMPLES.glob("*.py"), *(p for room in rooms for p in (DOCS / room).glob("*.md"))]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
+    assert {"deploy.md", "nightly_report.py"} <= {
+        name for name, text in texts.items() if re.search(r"^ +run\.checkpoint\(\)", text, re.M)
+    }
+    returns = re.compile(r"if run\.cancelled:\s*(return|break)")
+    assert [name for name, text in texts.items() if returns.search(text)] == []
 
 
 @pytest.mark.parametrize("name", ["onboarding.py", "nightly_report.py", "pipeline.py"])

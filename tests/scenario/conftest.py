@@ -1,12 +1,17 @@
 """What the stories share: each is told on every store that can tell it."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.conformance.stores import make_schema
 from tests.scenario.idempotent_servers import Site, site_of
+from ulak.testing.servers import Postgres
+
+NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -29,6 +34,22 @@ def site(shared_url: str, tmp_path: Path) -> Iterator[Site]:
     """Where servers of contracts are started, all on one store; they end with the test."""
     with site_of(shared_url, tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A server that tests may stop, unlike the one that all tests share."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def own_url(server: Postgres) -> str:
+    """The URL of an empty database of that server, which goes with it."""
+    name = f"own_{next(NUMBERS)}"
+    with psycopg.connect(server.url(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    return server.url(name)
 
 
 def _shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:

@@ -125,9 +125,11 @@ def test_a_hold_is_a_line(jobs_url: str, lines: Lines) -> None:
 
 
 @pytest.mark.shows("E-81")
-def test_a_run_that_is_put_off_is_a_line_and_a_good_one_is_none(lines: Lines) -> None:
+def test_a_run_that_is_put_off_is_a_line_and_a_good_one_is_none(
+    jobs_url: str, lines: Lines
+) -> None:
     flow = failing(ulak.RetryLater(0, why="busy"), None)
-    with engine_on(store_of("memory://"), flow) as engine:
+    with engine_on(store_of(jobs_url), flow) as engine:
         job = worked(engine, flow)
     assert job.state == "done"
     assert lines.told(job) == [("INFO", "go", 1, "retry")]
@@ -155,7 +157,9 @@ def test_a_retry_by_way_of_another_state_is_one_line(lines: Lines) -> None:
 
 
 @pytest.mark.shows("E-81")
-def test_a_failure_that_is_undone_is_a_line_and_its_dead_letter_another(lines: Lines) -> None:
+def test_a_failure_that_is_undone_is_a_line_and_its_dead_letter_another(
+    jobs_url: str, lines: Lines
+) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("saga", LIFE, retry=0)
 
     @flow.stage("go")
@@ -165,7 +169,7 @@ def test_a_failure_that_is_undone_is_a_line_and_its_dead_letter_another(lines: L
     @go.undo
     async def back(run: ulak.Run[Any]) -> None: ...
 
-    with engine_on(store_of("memory://"), flow) as engine:
+    with engine_on(store_of(jobs_url), flow) as engine:
         job = worked(engine, flow)
         assert kinds(engine, job) == ["submitted", "failed", "undone", "ended"]
     assert lines.told(job) == [("ERROR", "go", 1, "broken"), ("ERROR", "go", 1, "broken")]

@@ -23,6 +23,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
+from ulak.engine.engine import Engine
 from ulak.engine.upkeep import Upkeep
 from ulak.ids import from_text
 from ulak.store.postgres import PostgresStore
@@ -225,6 +226,25 @@ def forbid(url: str, verb: str, job_id: bytes, states: str) -> None:
         )
 
 
+def run_beside_a_forbidden_job(
+    engine: Engine, flow: ulak.Flow[Any], url: str, states: str, *, until: str | None = None
+) -> str:
+    """Run jobs, the first of which a trigger keeps out of some states; return its id.
+
+    It is waited for in the state `until`, and then one more job is submitted and run.
+    """
+    bad, *good = engine.submit_many(flow, range(MANY))
+    forbid(url, "UPDATE", from_text(bad.id), states)
+    with engine.working(settings()) as worker:
+        for job in good:
+            engine.wait(job.id, timeout=LONG)
+        if until is not None:
+            engine.wait(bad.id, until=until, timeout=LONG)
+        engine.wait(engine.submit(flow, "later").id, timeout=LONG)
+        eventually(lambda: worker.running == 0)
+    return bad.id
+
+
 @pytest.mark.shows("E-84", "E-19")
 def test_a_trigger_that_raises_ends_the_run_of_its_own_job(
     shared_url: str, caplog: pytest.LogCaptureFixture
@@ -238,16 +258,10 @@ def test_a_trigger_that_raises_ends_the_run_of_its_own_job(
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("crowd", first)
     with engine_on(store_of(shared_url), flow) as engine:
-        bad, *good = engine.submit_many(flow, range(MANY))
-        forbid(shared_url, "UPDATE", from_text(bad.id), "'done'")
-        with engine.working(settings()) as worker:
-            for job in good:
-                engine.wait(job.id, timeout=LONG)
-            held = engine.wait(bad.id, until="held", timeout=LONG)
-            engine.wait(engine.submit(flow, "later").id, timeout=LONG)
-            eventually(lambda: worker.running == 0)
+        bad = run_beside_a_forbidden_job(engine, flow, shared_url, "'done'", until="held")
+        held = engine.get(bad)
         assert held.code == "commit-rejected"
-        message = engine.trail(bad.id)[-1].message or ""
+        message = engine.trail(bad)[-1].message or ""
         assert "auditors object" in message or "malformed JSON" in message
         assert said(caplog, "a job is held until a person has looked") == 1
         assert engine.verify() == []
@@ -257,14 +271,8 @@ def test_a_trigger_that_raises_ends_the_run_of_its_own_job(
 def test_a_job_that_can_be_neither_moved_nor_held_keeps_no_other(shared_url: str) -> None:
     flow = flow_of("plain")
     with engine_on(store_of(shared_url), flow) as engine:
-        bad, *good = engine.submit_many(flow, range(MANY))
-        forbid(shared_url, "UPDATE", from_text(bad.id), "'done', 'held', 'go'")
-        with engine.working(settings()) as worker:
-            for job in good:
-                engine.wait(job.id, timeout=LONG)
-            engine.wait(engine.submit(flow, "later").id, timeout=LONG)
-            eventually(lambda: worker.running == 0)
-        assert engine.get(bad.id).state == "go"
+        bad = run_beside_a_forbidden_job(engine, flow, shared_url, "'done', 'held', 'go'")
+        assert engine.get(bad).state == "go"
 
 
 @pytest.mark.shows("E-84")

@@ -1,5 +1,6 @@
 """A program forks with its engine open, as gunicorn --preload and multiprocessing do."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ import ulak
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from tests.scenario.doubles import eventually
+from ulak.idempotency import Answer, Asked, Guard, Scope
 from ulak.store import forks
 from ulak.testing import faults
 
@@ -130,6 +132,32 @@ def outlive_the_parent(url: str) -> None:
         assert again.verify() == []
 
 
+def guard_in_children(url: str) -> None:
+    """A guard that has threads and connections of the parent begins anew in each child."""
+    engine = engine_of(url)
+    with engine:
+        guard = Guard(engine.store)
+
+        async def answer(key: str) -> list[bool]:
+            """Return which of two requests with this key were answered before."""
+            replayed = []
+            for mode in ("transactional", "lease"):
+                begun = await guard.aio.begin(Asked(Scope(mode, mode=mode), key, request_hash="x"))
+                replayed.append(isinstance(begun, Answer))
+                if not isinstance(begun, Answer):
+                    await guard.aio.settle(begun, Answer())
+            return replayed
+
+        def answer_again() -> None:
+            engine.open()
+            assert asyncio.run(answer(str(os.getpid()))) == [False, False]
+            assert asyncio.run(answer("parent")) == [True, True]
+
+        assert asyncio.run(answer("parent")) == [False, False]
+        assert ended([fork(answer_again) for _ in range(2)]) == [0, 0]
+        assert asyncio.run(answer("later")) == [False, False]
+
+
 def fork_in_a_transaction(url: str) -> None:
     """A child that was cut off in the middle of a transaction is told so."""
     forks.QUIET_WITHIN_S = 0.05
@@ -194,7 +222,8 @@ def run(function: Callable[[str], None], url: str) -> tuple[str, ...]:
 
 @pytest.mark.shows("E-82")
 @pytest.mark.parametrize(
-    "function", [submit_from_children_beside_a_worker, work_in_children, outlive_the_parent]
+    "function",
+    [submit_from_children_beside_a_worker, work_in_children, outlive_the_parent, guard_in_children],
 )
 def test_an_engine_is_used_on_both_sides_of_a_fork(
     shared_url: str, function: Callable[[str], None]

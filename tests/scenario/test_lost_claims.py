@@ -8,6 +8,7 @@ import pytest
 import ulak
 from tests.scenario.doubles import SOON, Double, engine_on, eventually, settings, store_of
 from ulak.core import event
+from ulak.engine.engine import Engine
 from ulak.errors import StoreError
 from ulak.store.protocol import ClaimRequest
 
@@ -20,13 +21,23 @@ def never_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 3600)
 
 
+async def return_attempt(run: ulak.Run[Any]) -> int:
+    return run.attempt
+
+
+def assert_given_back_and_run(engine: Engine, jobs: list[ulak.Job]) -> None:
+    for job in jobs:
+        assert engine.result(job.id) == 1, "no attempt was spent"
+        submitted, back, moved = engine.trail(job.id)
+        assert (submitted.kind, moved.kind) == (event.SUBMITTED, event.MOVED)
+        assert (back.kind, back.code) == (event.GIVEN_BACK, event.NOT_RUN)
+    assert engine.verify() == []
+
+
 @pytest.mark.shows("E-24")
 @pytest.mark.usefixtures("never_compares")
 def test_jobs_of_a_claim_that_got_no_answer_are_given_back_and_run(jobs_url: str) -> None:
-    async def work(run: ulak.Run[Any]) -> int:
-        return run.attempt
-
-    flow: ulak.Flow[Any] = ulak.Flow.steps("works", work)
+    flow: ulak.Flow[Any] = ulak.Flow.steps("works", return_attempt)
     store = Double(store_of(jobs_url))
 
     def lose_the_first_answer(claimed: Any) -> None:
@@ -41,10 +52,7 @@ def test_jobs_of_a_claim_that_got_no_answer_are_given_back_and_run(jobs_url: str
             for job in jobs:
                 assert engine.wait(job.id, timeout=SOON).state == "done"
         assert store.calls["leased"] == 1
-        for job in jobs:
-            assert engine.result(job.id) == 1, "no attempt was spent"
-            assert [e.kind for e in engine.trail(job.id)] == ["submitted", "given-back", "moved"]
-        assert engine.verify() == []
+        assert_given_back_and_run(engine, jobs)
 
 
 @pytest.mark.shows("E-24")
@@ -54,10 +62,7 @@ def test_jobs_of_a_claim_that_nobody_heard_of_are_given_back_and_run(
     """A claim that its worker has given up may be done much later, by a server that was slow."""
     monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
 
-    async def work(run: ulak.Run[Any]) -> int:
-        return run.attempt
-
-    flow: ulak.Flow[Any] = ulak.Flow.steps("works", work)
+    flow: ulak.Flow[Any] = ulak.Flow.steps("works", return_attempt)
     store = Double(store_of(jobs_url))
 
     def claim_twice(request: ClaimRequest) -> None:
@@ -70,11 +75,7 @@ def test_jobs_of_a_claim_that_nobody_heard_of_are_given_back_and_run(
         with engine.working(settings(lease=60)):
             for job in jobs:
                 assert engine.wait(job.id, timeout=LONG).state == "done"
-        for job in jobs:
-            assert engine.result(job.id) == 1, "no attempt was spent"
-            _, back, _ = engine.trail(job.id)
-            assert (back.kind, back.code) == (event.GIVEN_BACK, event.NOT_RUN)
-        assert engine.verify() == []
+        assert_given_back_and_run(engine, jobs)
 
 
 @pytest.mark.shows("E-24")

@@ -59,7 +59,7 @@ def test_messages_of_one_job_are_sent_in_order(jobs_url: str) -> None:
         assert engine.verify() == []
 
 
-@pytest.mark.shows("E-45")
+@pytest.mark.shows("E-45", "E-84")
 def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(jobs_url: str) -> None:
     clock = ManualClock()
     store = store_of(jobs_url)

@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pydantic
 import pytest
 
@@ -181,20 +181,28 @@ def test_a_payload_that_is_too_large_is_refused_at_every_door(jobs_url: str) -> 
 
 
 @pytest.mark.shows("E-84")
-def test_a_payload_that_is_too_large_leaves_a_callers_transaction_as_it_was(tmp_path: Path) -> None:
+def test_a_payload_that_is_too_large_leaves_a_callers_transaction_as_it_was(
+    shared_url: str,
+) -> None:
     flow: Flow[Any] = Flow("small", Lifecycle("go", {"go": ["done"]}), max_payload=100)
 
     @flow.stage("go")
     def go(run: Run[Any]) -> None: ...
 
-    with Harness(flow, url=f"sqlite:///{tmp_path}/jobs.db") as harness:
-        with closing(sqlite3.connect(tmp_path / "jobs.db")) as own:
-            own.execute("BEGIN IMMEDIATE")
+    def connect() -> Any:
+        if shared_url.startswith("postgresql"):
+            return psycopg.connect(shared_url)
+        return sqlite3.connect(shared_url.removeprefix("sqlite:///"), isolation_level="IMMEDIATE")
+
+    with Harness(flow, url=shared_url) as harness:
+        with closing(connect()) as own:
             own.execute("CREATE TABLE mine (n INTEGER)")
+            own.execute("INSERT INTO mine VALUES (1)")
             with pytest.raises(PayloadTooLarge):
                 harness.engine.submit(flow, "x" * 99, connection=own)
             harness.engine.submit(flow, "x" * 98, connection=own)
             own.commit()
+            assert own.execute("SELECT n FROM mine").fetchall() == [(1,)]
         assert len(harness.engine.jobs()) == 1
 
 

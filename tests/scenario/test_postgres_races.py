@@ -154,7 +154,7 @@ def keyed_flow() -> ulak.Flow[Any]:
     return flow
 
 
-@pytest.mark.shows("E-34")
+@pytest.mark.shows("E-34", "E-84")
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_a_transaction_that_holds_a_key_delays_the_submit_of_that_key_alone(
     ends: str, url: str
@@ -204,7 +204,7 @@ def test_a_key_that_is_held_for_longer_than_a_submit_waits(url: str) -> None:
         assert engine.submit(flow, "held").created
 
 
-@pytest.mark.shows("E-34")
+@pytest.mark.shows("E-34", "E-84")
 def test_a_transaction_that_holds_a_job_delays_the_commit_of_that_job_alone(url: str) -> None:
     """Broken by a committer that waits for the row, or takes the refusal for a lost connection."""
     flow: ulak.Flow[Any] = ulak.Flow("crowd", ulak.Lifecycle("go", {"go": ["done"]}), retry=0)

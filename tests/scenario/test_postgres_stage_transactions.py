@@ -1,5 +1,6 @@
 """`transaction=True` on PostgreSQL: a stage's rows and its move are one commit."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -112,6 +113,32 @@ def test_a_stage_that_raises_leaves_no_rows(url: str) -> None:
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert kinds(engine, job) == ["submitted", "retry", "retry", "moved", "moved"]
     assert tickets(url) == [1]
+
+
+@pytest.mark.shows("E-36", "E-77")
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_stage_that_must_stop_leaves_its_rows_only_if_it_returns(url: str, says_so: bool) -> None:
+    began: list[int] = []
+
+    def book(run: Run[Any]) -> None:
+        issue(run)
+        began.append(run.attempt)
+        while not run.cancelled:
+            time.sleep(0.002)
+        if says_so:
+            raise ulak.Stopped
+
+    flow = booking(book)
+    with ulak.connect(url, flows=[flow]) as engine:
+        job = engine.submit(flow, 1)
+        with engine.working(settings(drain=60)):
+            eventually(lambda: began)
+        now = engine.get(job.id)
+        assert (now.state, now.attempt) == ("new" if says_so else "booked", 0)
+        assert [e.code for e in engine.trail(job.id)][1:] == [None if says_so else "after-stop"]
+        assert kinds(engine, job) == ["submitted", "given-back" if says_so else "moved"]
+        assert engine.verify() == []
+    assert tickets(url) == ([] if says_so else [1])
 
 
 @pytest.mark.shows("E-36")

@@ -1,9 +1,9 @@
 """PostgreSQL stands still without a word: nobody waits for it for long, and it is waited for."""
 
 import asyncio
-import itertools
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -20,35 +20,23 @@ from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.records import TTL, answered, record
 from ulak.testing.servers import Postgres
 
-NUMBERS = itertools.count(1)
 LONG_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A server that tests may stop, unlike the one that all tests share."""
-    with Postgres() as server:
-        yield server
-
-
 @pytest.fixture
-def url(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty database, whose clients lose their patience soon."""
+def url(own_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty database. Its clients lose their patience soon."""
     monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 0.2)
     monkeypatch.setattr(timeouts, "PROBE_HOLDS_S", 0.1)
-    name = f"silent_{next(NUMBERS)}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
     # The shortest that psycopg knows.
-    return f"{server.url(name)}?connect_timeout=2"
+    return f"{own_url}?connect_timeout=2"
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[PostgresStore]:
-    store = PostgresStore(url)
-    store.open()
-    yield store
-    store.close()
+    with closing(PostgresStore(url)) as store:
+        store.open()
+        yield store
 
 
 def open_connections(store: PostgresStore, number: int) -> None:

@@ -205,6 +205,39 @@ def test_a_run_that_saw_its_stop_and_returned_has_finished_after_stop(
 
 
 @pytest.mark.shows("E-77")
+def test_a_run_that_saw_its_cancel_and_returned_has_finished_and_the_log_names_each_stage(
+    jobs_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = ulak.Lifecycle("start", {"start": ["one", "two"], "one": ["done"], "two": ["done"]})
+    flow: ulak.Flow[str] = ulak.Flow("mute", life)
+    began: list[str] = []
+
+    @flow.stage("start")
+    async def start(run: ulak.Run[str]) -> ulak.Goto:
+        return ulak.Goto(run.payload)
+
+    async def look(run: ulak.Run[str]) -> str:
+        began.append(run.job_id)
+        while not run.cancelled:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.002)
+        return "all of it"
+
+    flow.stage("one")(look)
+    flow.stage("two")(look)
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()):
+        jobs = [engine.submit(flow, state) for state in ("one", "two", "two")]
+        eventually(lambda: len(began) == 3)
+        for job in jobs:
+            engine.cancel(job.id, actor="ada")
+        for job in jobs:
+            assert engine.wait(job.id, timeout=PATIENCE).state == "done", "it is too late"
+            assert codes(engine, job) == [None, None, "after-stop"]
+        assert engine.verify() == []
+    assert sorted(line.state for line in told(caplog)) == ["one", "two"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.shows("E-77")
 @POOLS
 def test_a_run_that_did_not_look_has_just_finished(
     pool: str, caplog: pytest.LogCaptureFixture
@@ -255,10 +288,9 @@ def test_an_undo_that_saw_its_stop_says_so_too() -> None:
 
 @pytest.mark.shows("E-77")
 def test_a_child_stops_at_its_checkpoint_or_finishes_after_its_stop(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    jobs_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = store_of(f"sqlite:///{tmp_path}/jobs.db")
-    with engine_on(store, isolated.polite, isolated.mute) as engine:
+    with engine_on(store_of(jobs_url), isolated.polite, isolated.mute) as engine:
         ledger = str(tmp_path / "ledger")
         polite = engine.submit(isolated.polite, ledger)
         mute = engine.submit(isolated.mute, ledger)

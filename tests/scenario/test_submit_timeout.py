@@ -1,9 +1,7 @@
 """A submit ends within `submit_timeout`, also a lone one, whatever the store waits for."""
 
 import asyncio
-import itertools
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from ulak.store.sqlite import writer
 from ulak.store.sqlite.turns import LockFile
 from ulak.testing.servers import Postgres
 
-NUMBERS = itertools.count(1)
 SHORT_S = 0.5
 WAITING = """
     SELECT FROM pg_stat_activity WHERE application_name = 'ulak' AND wait_event = 'relation'
@@ -32,21 +29,11 @@ def keep(run: ulak.Run[Any]) -> None:
     """Never run here."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A server that tests may stop, unlike the one that all tests share."""
-    with Postgres() as server:
-        yield server
-
-
 @pytest.fixture
-def url(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty database, whose clients have more patience than a test has."""
+def url(own_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty database. Its clients have more patience than a test has."""
     monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 600.0)
-    name = f"submits_{next(NUMBERS)}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    return f"{server.url(name)}?connect_timeout=600"
+    return f"{own_url}?connect_timeout=600"
 
 
 def submit_in_vain(engine: Engine) -> str:

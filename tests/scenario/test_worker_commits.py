@@ -70,7 +70,7 @@ def test_a_refused_change_holds_its_own_job_and_no_neighbour(
         engine.release(held.id, actor="operator")
 
 
-@pytest.mark.shows("E-34")
+@pytest.mark.shows("E-34", "E-84")
 def test_a_change_that_somebody_else_blocks_delays_no_neighbour(jobs_url: str) -> None:
     store, second = Double(store_of(jobs_url)), list[str]()
     sizes: list[int] = []

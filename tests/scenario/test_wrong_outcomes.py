@@ -10,7 +10,7 @@ import pytest
 
 import ulak
 from tests.scenario import isolated
-from tests.scenario.doubles import SOON, engine_on, settings, store_of
+from tests.scenario.doubles import SOON, engine_on, eventually, settings, store_of
 from ulak.artifacts.local import LocalStorage
 from ulak.artifacts.s3 import S3Settings
 from ulak.artifacts.signing import DownloadLinks
@@ -32,12 +32,20 @@ class Sly(str):
         raise RuntimeError("no")
 
 
+class Evil:
+    """What fails when it is shown, in a way that `except Exception` does not catch."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(4)
+
+
 WRONG: dict[str, Callable[[], Any]] = {
     "hold with a number": lambda: ulak.Hold(404, "not found"),  # type: ignore[arg-type]
     "hold without a code": lambda: ulak.Hold(""),
     "hold with None": lambda: ulak.Hold(None),  # type: ignore[arg-type]
     "hold for a reason in bytes": lambda: ulak.Hold("look", b"why"),  # type: ignore[arg-type]
     "hold with a code that cannot be read": lambda: ulak.Hold(Sly("look")),
+    "hold with what cannot be shown": lambda: ulak.Hold(Evil()),  # type: ignore[arg-type]
     "goto after a text": lambda: ulak.Goto("b", after="5"),  # type: ignore[arg-type]
     "goto after True": lambda: ulak.Goto("b", after=True),
     "goto after NaN": lambda: ulak.Goto("b", after=float("nan")),
@@ -52,6 +60,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "goto nowhere": lambda: ulak.Goto("nowhere"),
     "goto the class": lambda: ulak.Goto,
     "later by a text": lambda: ulak.RetryLater("5"),  # type: ignore[arg-type]
+    "later by what cannot be shown": lambda: ulak.RetryLater(Evil()),  # type: ignore[arg-type]
     "later by None": lambda: ulak.RetryLater(None),  # type: ignore[arg-type]
     "later by False": lambda: ulak.RetryLater(False),
     "later in the past": lambda: ulak.RetryLater(-0.5),
@@ -85,9 +94,9 @@ def answering(make: Callable[[str], Any], *, is_async: bool = True) -> ulak.Flow
 
 @pytest.mark.shows("E-78")
 @pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
-def test_a_wrong_outcome_is_a_hold_with_a_sentence(is_async: bool) -> None:
+def test_a_wrong_outcome_is_a_hold_with_a_sentence(jobs_url: str, is_async: bool) -> None:
     flow = answering(lambda name: WRONG[name](), is_async=is_async)
-    with Harness(flow) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         jobs = {name: harness.submit(flow, name).id for name in WRONG}
         harness.run_until_idle()
         for name, job_id in jobs.items():
@@ -133,14 +142,96 @@ def test_a_wrong_outcome_of_a_child_is_a_hold_too(tmp_path: Any) -> None:
 
 
 @pytest.mark.shows("E-78")
+def test_a_wrong_outcome_of_an_undo_is_a_hold_too(jobs_url: str) -> None:
+    flow: ulak.Flow[str] = ulak.Flow("back", ulak.Lifecycle("a", {"a": ["done"]}), retry=0)
+    asked: set[str] = set()
+
+    @flow.stage("a")
+    async def fail(run: ulak.Run[str]) -> None:
+        raise RuntimeError("give up")
+
+    @fail.undo
+    async def take_back(run: ulak.Run[str]) -> Any:
+        if run.job_id in asked:
+            return None
+        asked.add(run.job_id)
+        return WRONG[run.payload]()
+
+    # An undo goes where the job goes, whatever state it names.
+    names = [name for name in WRONG if name != "goto nowhere"]
+    with Harness(flow, url=jobs_url) as harness:
+        jobs = {name: harness.submit(flow, name).id for name in names}
+        harness.run_until_idle()
+        for name, job_id in jobs.items():
+            now = harness.job(job_id)
+            assert (now.role, now.code, now.leased_by) == ("held", "bad-outcome", None), name
+            harness.engine.release(job_id, actor="ada")
+        harness.run_until_idle()
+        assert {harness.job(job_id).state for job_id in jobs.values()} == {"failed"}
+        assert harness.verify() == []
+
+
+class Unprintable(Exception):
+    """Fails when it is printed, in a way that `except Exception` does not catch."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Codeless(Exception):
+    """Fails when its code is read."""
+
+    @property
+    def code(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Indivisible(ExceptionGroup[Exception]):
+    """A group that cannot be split."""
+
+    def derive(self, excs: Any) -> Any:
+        raise RuntimeError("no")
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+    "end of a generator": GeneratorExit,
+    "unprintable": Unprintable,
+    "without a code": Codeless,
+    "group": lambda: BaseExceptionGroup("all", [SystemExit(3), KeyError("k")]),
+    "group that cannot be split": lambda: Indivisible("some", [KeyError("k")]),
+    "wrong outcome": lambda: ulak.RetryLater(Evil()),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.shows("E-78")
 @pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
-def test_a_number_is_seconds_and_retry_later_may_be_raised(is_async: bool) -> None:
+def test_whatever_a_stage_raises_its_run_ends(jobs_url: str, is_async: bool) -> None:
+    def fail(name: str) -> None:
+        raise RAISED[name]()
+
+    flow = answering(fail, is_async=is_async)
+    with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()) as worker:
+        jobs = {name: engine.submit(flow, name).id for name in RAISED}
+        for name, job_id in jobs.items():
+            now = engine.wait(job_id, until="held", timeout=SOON)
+            expected = "held" if name == "wrong outcome" else "failed"
+            assert (now.state, now.leased_by) == (expected, None), name
+            assert engine.trail(job_id)[-1].message, name
+        eventually(lambda: worker.running == 0)
+        assert engine.verify() == []
+
+
+@pytest.mark.shows("E-78")
+@pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
+def test_a_number_is_seconds_and_retry_later_may_be_raised(jobs_url: str, is_async: bool) -> None:
     def busy(_: str) -> Any:
         raise ulak.RetryLater(90, why="the bank is closed")
 
     flow = answering(busy, is_async=is_async)
     flow.permanent = (Exception,)
-    with Harness(flow) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.run(flow, "x")
         now = harness.job(job.id)
         assert (now.state, now.attempt, now.code) == ("a", 0, None), "no attempt is spent"
@@ -155,13 +246,13 @@ def test_a_number_is_seconds_and_retry_later_may_be_raised(is_async: bool) -> No
 
 
 @pytest.mark.shows("E-78")
-def test_why_tells_the_reason_of_a_failure_that_is_tried_again() -> None:
+def test_why_tells_the_reason_of_a_failure_that_is_tried_again(jobs_url: str) -> None:
     def fail(_: str) -> Any:
         raise ConnectionError("no route")
 
     flow = answering(fail)
     flow.retry = ulak.Backoff(delays=[60])
-    with Harness(flow) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.run(flow, "x")
         assert "after attempt 1 failed: ConnectionError: no route" in harness.why(job.id).sentence
         fresh = harness.submit(flow, "x", after=3600)
@@ -186,9 +277,9 @@ def test_a_submit_refuses_what_is_no_duration(option: str) -> None:
 
 
 @pytest.mark.shows("E-78")
-def test_a_submit_takes_seconds() -> None:
+def test_a_submit_takes_seconds(jobs_url: str) -> None:
     flow = answering(str)
-    with Harness(flow) as harness:
+    with Harness(flow, url=jobs_url) as harness:
         job = harness.submit(flow, "x", after=60, expires=3600.5)
         row = harness.engine.store.find_job(bytes.fromhex(job.id.replace("-", "")))
         assert row is not None

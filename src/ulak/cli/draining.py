@@ -1,5 +1,5 @@
-"""What begins when its store is there, and stops when it is told to: once to drain, twice to hurry,
-three times to die."""
+"""A server that begins when its store is there, and stops at a signal: the first drains, the second
+hurries, the third kills."""
 
 from __future__ import annotations
 

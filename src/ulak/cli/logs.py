@@ -1,6 +1,6 @@
 """The log of a running process: lines for people in dev, JSON in production, on stderr.
 
-Every line of a request has its correlation id and who asked, every line of a stage its job, flow,
+Every line of a request has its correlation id and its actor, every line of a stage its job, flow,
 state and attempt. No line has a secret.
 """
 

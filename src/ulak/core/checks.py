@@ -245,13 +245,13 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
 
 
 def _durations_are_durations(flow: Flow[Any]) -> Complaints:
-    for where, value in _durations_of(flow):
+    for where, value in _durations(flow):
         wrong = None if value is None else duration_complaint(value)
         if wrong is not None:
             yield f"{where}: {wrong}"
 
 
-def _durations_of(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
+def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
     """Find every duration of a declaration, and say where it stands."""
     yield "expires=", flow.expires
     if flow.dedup is not None:

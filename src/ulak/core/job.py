@@ -184,8 +184,8 @@ def lane_of(
 ) -> str:
     """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
 
-    It names the stage, so that a program whose version of the flow lacks that stage does not find
-    the job. The jobs of a fair flow stand in a lane for each tenant; what is named then is their
+    It names the stage, so that a program does not find the job if its version of the flow lacks
+    that stage. The jobs of a fair flow stand in a lane for each tenant; what is named then is their
     family.
     """
     return f"{queue}/{pool}/{flow}@{version}#{stage}{EVERY_TENANT if fair else ''}"

@@ -34,7 +34,7 @@ class Hold:
     why: str = ""
 
 
-@dataclass(unsafe_hash=True)  # not frozen: whoever passes an exception on sets its traceback
+@dataclass(unsafe_hash=True)  # not frozen: Python sets the traceback of an exception
 class RetryLater(Exception):
     """Returned or raised by a stage: not now. By default no attempt is spent."""
 

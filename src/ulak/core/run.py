@@ -24,9 +24,9 @@ D = TypeVar("D")
 
 
 class Stopped(BaseException):
-    """Raised by a stage that ends because its run was told to stop; `run.checkpoint()` raises it.
+    """Raised by a stage that ends because its run must stop; `run.checkpoint()` raises it.
 
-    The engine knows why it was told: after a drain or a lost lease the job is given back and no
+    The engine knows why: after a drain or a lost lease the job is given back and no
     attempt is spent, after a cancel it is cancelled, after a timeout it has timed out. It is no
     `Exception`, so that `except Exception` does not swallow it.
     """
@@ -118,7 +118,7 @@ class Run(Generic[P]):
     def cancelled(self) -> bool:
         """Whether the stage should stop: a cancel, a timeout, a drain, or a lost lease.
 
-        A plain `def` stage is only asked; it must look. An async stage is cancelled as well. A
+        A plain `def` stage must look at this. An async stage is cancelled as well. A
         stage that returns after it has seen this has finished; `checkpoint` says that it has not.
         """
         return self._stop()
@@ -223,7 +223,7 @@ class Run(Generic[P]):
     ) -> list[str]:
         """Submit jobs with this stage's move: with it or not at all. Return their ids.
 
-        A job whose dedup key is held is not submitted: the id of its holder is in its place. An
+        A job is not submitted if its dedup key is held: the id of the holder is in its place. An
         async stage may not wait for that look, so the list that it was given is corrected when
         the stage has ended: return the list itself.
         """

@@ -29,7 +29,7 @@ def end(token: Token[JobRow | None]) -> None:
     _NOW.reset(token)
 
 
-def facts_of(row: JobRow) -> dict[str, object]:
+def run_facts(row: JobRow) -> dict[str, object]:
     """Return what a line of the log says of a run."""
     return {
         "job_id": to_text(row.id), "flow": row.flow, "state": row.state,
@@ -57,7 +57,7 @@ class _Marking:
         record = self._usual(*arguments, **options)
         row = _NOW.get()
         if row is not None:
-            record.__dict__ = _Attributes(facts_of(row) | record.__dict__)
+            record.__dict__ = _Attributes(run_facts(row) | record.__dict__)
         return record
 
 

@@ -298,7 +298,7 @@ class ActiveRun:
         return ids
 
     def find_holders(self) -> None:
-        """Put the id of its holder in the place of every spawned job whose dedup key is held.
+        """Replace the id of every spawned job by the holder of its dedup key, if the key is held.
 
         The holder is the child then, and no other is submitted. A key that is taken after this
         look and before the commit is not seen.
@@ -312,13 +312,13 @@ class ActiveRun:
             for n, job in enumerate(made):
                 if job.row.dedup_key is None:
                     continue
-                holder = self._holder_of(job.row, job.row.dedup_key) or own[_key(job)]
+                holder = self._find_holder(job.row, job.row.dedup_key) or own[_key(job)]
                 if holder != job.row.id:
                     ids[n] = to_text(holder)
                     given_up.add(job.row.id)
         self.spawns = tuple(job for job in self.spawns if job.row.id not in given_up)
 
-    def _holder_of(self, child: JobRow, key: str) -> bytes | None:
+    def _find_holder(self, child: JobRow, key: str) -> bytes | None:
         try:
             holder = self.worker.store.find_key(child.tenant, child.flow, key)
         except StoreError as error:

@@ -54,8 +54,8 @@ class Committer:
     A store that cannot be reached is asked again until it answers: finished work is never given
     up because of an outage. Before a batch is repeated its commit ids are looked up, so that
     nothing is written twice. A change that a transaction of somebody else blocks is set aside and
-    offered again later; its neighbours need not wait. `failed` is told when the thread has ended by
-    an error: nothing is committed any more.
+    offered again later; its neighbours need not wait. `failed` is called when the thread has
+    ended by an error: nothing is committed any more.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Failures in the log: one line for each run that failed, was put off, or stopped its job.
 
-The trail answers what happened to a job; these lines tell whoever watches the process that there
-is something to ask for.
+The trail answers what happened to a job; these lines tell the watcher of a process that
+there is something to ask for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import FAILED, HELD, Role
-from ulak.core.run_log import facts_of
+from ulak.core.run_log import run_facts
 from ulak.ids import to_text
 from ulak.store import codec
 
@@ -37,8 +37,8 @@ def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None
 
 
 def log_lapse(row: JobRow) -> None:
-    """Write a line for a job whose last worker vanished, and that is run again."""
-    facts = {**facts_of(row), "code": kinds.LAPSED, "lapses": row.lapses}
+    """Write a line for a job that is run again because its last worker vanished."""
+    facts = {**run_facts(row), "code": kinds.LAPSED, "lapses": row.lapses}
     log.warning("the worker of a run vanished; it is run again", extra=facts)
 
 

@@ -153,7 +153,7 @@ class Intake:
             with WaitUntil(give_up_at):
                 return self._add(jobs, give_up_at)
         except WouldWait:
-            # The intake's thread may wait for as long as it takes; whoever submits may not.
+            # The intake's thread may wait for as long as it takes; a submit may not.
             with self._lock:
                 self._enqueue(_offer(jobs, reply, give_up_at))
         except Contended:

@@ -155,7 +155,7 @@ class Relay:
         self._renew_at = loop.time() + self._hold_s / 3
 
     async def _take(self, loop: asyncio.AbstractEventLoop) -> int:
-        """Take as many heads as can be sent soon, and begin to; answer how many were taken."""
+        """Take as many heads as can be sent soon, and begin to; return how many were taken."""
         late = sum(delivery.is_late() for delivery in self._in_hand.values())
         self._threads.resize(PUBLISHERS + late)
         self._window = max(self._window, self._at_once())
@@ -201,7 +201,7 @@ class Relay:
         return message, (self._store.clock.now() + (wait or 0), wait is None)
 
     async def _settle(self) -> int:
-        """Record how attempts ended, late ones too; answer how many messages were sent."""
+        """Record how attempts ended, late ones too; return how many messages were sent."""
         ended = [d for d in self._in_hand.values() if d.task.done()]
         attempts = [d.task.result() for d in ended if not d.task.cancelled()]
         sent = [message for message, failure in attempts if failure is None]

@@ -97,9 +97,9 @@ def read_error(flow: Flow[Any], error: BaseException) -> Outcome:
 
 
 def is_stopped(error: BaseException) -> bool:
-    """Tell whether a stage has ended because it was told to stop, or some tasks of it have."""
+    """Tell whether a stage has ended because it had to stop, or some tasks of it have."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split(Stopped)[1] is None
+        return all(map(is_stopped, error.exceptions))
     return isinstance(error, Stopped)
 
 
@@ -142,6 +142,13 @@ def returns(function: Callable[..., Any]) -> Any:
 
 def _complaint(outcome: Goto | Hold | RetryLater) -> str | None:
     """Return which value of an outcome cannot be used, and what would work."""
+    try:
+        return _wrong_value(outcome)
+    except BaseException as error:  # noqa: BLE001 - the runner: a value that fails when it is shown
+        return f"a value that cannot be shown ({type(error).__name__}); use plain texts and numbers"
+
+
+def _wrong_value(outcome: Goto | Hold | RetryLater) -> str | None:
     if isinstance(outcome, Hold):
         if not isinstance(outcome.code, str) or not outcome.code:
             return f"code={outcome.code!r}; a code is a text that is not empty"
@@ -173,7 +180,7 @@ def _told_by(error: BaseException) -> tuple[str | None, str]:
     try:
         named = getattr(error, "code", None)
         return (named if isinstance(named, str) and named else None), f"{name}: {error}"
-    except Exception:  # noqa: BLE001 - the runner: a broken __str__ is no reason to lose the end of a run
+    except BaseException:  # noqa: BLE001 - the runner: a broken __str__ is no reason to lose the end of a run
         return None, f"{name}: (it cannot be printed)"
 
 

@@ -119,7 +119,7 @@ class Stages:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
             if self._loop.is_closed():
-                return  # it was left behind, and nobody can be told any more
+                return  # it was left behind, and there is no loop left for its outcome
             outcome = read_error(run.flow, error)
             if is_stopped(error):
                 outcome = _why_failed(run, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import threading
 import time
@@ -20,7 +21,7 @@ T = TypeVar("T")
 def guarded(
     serve: Callable[[], None], failed: Callable[[BaseException], None]
 ) -> Callable[[], None]:
-    """Return the body of a thread whose end by an error is told: nobody else would notice."""
+    """Return the body of a thread that reports its end by an error; nothing else would."""
 
     def run() -> None:
         try:
@@ -42,13 +43,12 @@ class Threads:
     def __init__(self, size: int, name: str) -> None:
         self._size = size
         self._name = name
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._lock = threading.Lock()
+        self._begin_anew()
 
     def run(self, work: Callable[[], None]) -> None:
         """Have a thread do this."""
+        if self._process != os.getpid():
+            self._begin_anew()  # in a forked child, which has none of its parent's threads
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
@@ -67,6 +67,13 @@ class Threads:
         """Let every idle thread go."""
         for _ in self._threads:
             self._queue.put(None)
+
+    def _begin_anew(self) -> None:
+        self._process = os.getpid()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._lock = threading.Lock()
 
     def _begin(self) -> None:
         name = f"ulak-{self._name}-{len(self._threads)}"

@@ -140,8 +140,8 @@ class Ticker:
         self._troubles.tell(row.name, message, error, {"schedule": row.name})
 
     def _write(self, ticks: list[Tick]) -> int:
-        """Write them as one; when the job of one is refused, or its key is held by a transaction
-        of somebody else, the others must not suffer."""
+        """Write them as one. When the job of one is refused, or a foreign transaction holds its
+        key, the others are written all the same."""
         try:
             written = self._store.tick(ticks)
         except (Contended, Refused) as error:

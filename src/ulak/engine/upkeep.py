@@ -46,9 +46,9 @@ UNRUN = GivenBack(kinds.NOT_RUN, "its worker had leased it and did not run it")
 
 
 class Upkeep:
-    """Moves what nobody claims: jobs whose date has come and jobs of which something is asked.
+    """Moves what nobody claims: jobs that have reached their date and jobs with requests.
 
-    A job, a schedule or a step that the store refuses, that somebody else blocks or that raises is
+    A job, a schedule or a step that the store refuses, that others block or that raises is
     logged once and left to the next pass; the rest of this pass is done all the same.
     """
 
@@ -116,7 +116,7 @@ class Upkeep:
         self.has_more = self.moved > before
 
     def _ask_to_expire(self) -> None:
-        """Ask the workers of leased jobs whose date has come to end them."""
+        """Ask workers to end their leased jobs that have reached their date."""
         for row in self._store.overdue_leased(A_PAGE):
             now = self._store.clock.now()
             with self._alone(row):
@@ -145,7 +145,7 @@ class Upkeep:
         self.moved += self._ticker.tick()
 
     def attend(self, row: JobRow, requests: list[Request]) -> None:
-        """Settle what was asked of a job that is not leased any more."""
+        """Settle the requests for a job that is not leased any more."""
         if row.role in FINAL or (row.role == UNDOING and row.leased_by is None):
             ended = [r for r in requests if row.role in FINAL or r.kind != "signal"]
             if ended:

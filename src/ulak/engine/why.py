@@ -384,7 +384,7 @@ class _Look:
         )
 
     def _given_back_as_unknown(self, facts: dict[str, Any]) -> Why | None:
-        """Answer for a job of the release before, whose lane does not tell its stage."""
+        """Return why for a job of the release before: its lane does not name its stage."""
         last = None if stage_of_lane(self._row.lane) else self._last_event()
         if last is None or last.code != kinds.STATE_UNKNOWN:
             return None
@@ -482,7 +482,7 @@ class _Look:
         return self._store.trail(self._row.id, after=after, limit=LOOK_BACK)
 
     def _reason_to_retry(self) -> str | None:
-        """Return what the last run said when it failed or asked to be run later."""
+        """Return what the last run said when it failed or put itself off."""
         row = self._row
         recent = self._store.trail(row.id, after=max(0, row.seq - 2), limit=2)
         if not recent or recent[-1].kind != kinds.RETRY:

@@ -133,7 +133,7 @@ class Worker:
         """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
         self._lost = False
         self._mute_stages: set[tuple[str, int, str]] = set()
-        """The stages of which the log says that they return when they are told to stop."""
+        """The stages of which the log says that they return when they must stop."""
         self._is_unsure = False
         """A claim got no answer: the store may have leased jobs that are not known here."""
 
@@ -402,7 +402,7 @@ class Worker:
     async def _has_compared_leases(self) -> bool:
         """Give back the jobs that are leased to this worker and do not run here.
 
-        They are of a claim whose answer was lost; renewing, the worker would keep them for ever.
+        They are of a claim that lost its answer; renewing, the worker would keep them for ever.
         Leases are read by the thread that claims, so that whatever it has claimed before is known
         here by the time the answer comes. A run that has ended since has moved its job's token.
         """
@@ -502,7 +502,7 @@ class Worker:
     # --- ending ----------------------------------------------------------------
 
     def _ended_or_failed(self, run: ActiveRun, outcome: Outcome) -> None:
-        """Called by stages. A run whose end cannot be decided would never end."""
+        """Called by stages. A run would never end if its end could not be decided."""
         try:
             self._ended(run, outcome)
         except Exception as error:

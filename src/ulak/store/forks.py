@@ -24,18 +24,18 @@ class Forked(Protocol):
         """Let go of everything that is the parent's, without a word to anybody else."""
 
 
-# The kernel knows no object: this is the one list of those that must hear of a fork.
-_told: dict[int, weakref.ref[Forked]] = {}
+# The kernel knows no object: this is the one list of those that a fork concerns.
+_forked: dict[int, weakref.ref[Forked]] = {}
 
 
 def tell_of_forks(held: Forked) -> None:
-    """Have an object told of every fork, for as long as it lives."""
+    """Call an object at every fork, for as long as it lives."""
     key = id(held)
-    _told[key] = weakref.ref(held, lambda _: _told.pop(key, None))
+    _forked[key] = weakref.ref(held, lambda _: _forked.pop(key, None))
 
 
 def _everybody() -> list[Forked]:
-    return [held for told in tuple(_told.values()) if (held := told()) is not None]
+    return [held for found in tuple(_forked.values()) if (held := found()) is not None]
 
 
 def _before() -> None:

@@ -691,7 +691,7 @@ class Store(RecordStore, Protocol):
         """
 
     def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
-        """Hold taken messages for `hold_us` from now; answer those that are held, as they are now.
+        """Hold taken messages for `hold_us` from now; return those that are held, as they are now.
 
         A message that was sent or is dead, or that another relay has taken or tried since, is left
         as it is: its `not_before` is not that of the row.

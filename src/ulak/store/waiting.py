@@ -8,7 +8,7 @@ from ulak.errors import Contended, StoreError
 
 
 class StoreAway(StoreError):
-    """The store cannot be reached. It may come back; nothing that is asked of it was refused."""
+    """The store cannot be reached. It may come back; it has refused nothing."""
 
 
 class WouldWait(Contended):

@@ -11,7 +11,7 @@ A call that was executed takes two steps, `claim` and `settle`; one that failed 
 `release`; one that lost its lease only `claim`, and somebody else has moved on by the time it is
 told. A takeover needs the same fingerprint. A replay, a 409 or a 422 takes no step: it is true in
 some state. A forgetting holds the record until it has taken its step: a duplicate that does not
-wait so long is told 409 as beside an execution. One that was undone did what one does that failed,
+wait so long gets a 409, as beside an execution. One that was undone did what one does that failed,
 or nothing. Of a call without an answer nobody knows: it has taken all of its steps, some or none.
 
 A history is linearizable if the steps of its calls can be put in one order such that each happens
@@ -146,7 +146,7 @@ def _reachable(calls: Sequence[Call], ways: set[_Way]) -> set[_Way]:
 
 
 def _steps(call: Call, number: int, way: _Way) -> Iterator[_Way]:
-    """The steps that a call may take next; whoever asks for nothing wants the key forgotten."""
+    """The steps that a call may take next; a call without a fingerprint wants the key forgotten."""
     state = way.state
     if _is_forgetting(call):
         if state != _ABSENT:

@@ -11,7 +11,7 @@ import pytest
 import ulak
 from tests.unit.engine import museum
 from tests.unit.engine.museum import KEEPER, Museum
-from ulak import Backoff, Engine, Flow, Hold, Lifecycle
+from ulak import Backoff, Engine, Flow, Hold, Job, Lifecycle
 from ulak.clock import SECOND
 from ulak.core.job import lane_before
 from ulak.engine.why import CODES
@@ -52,6 +52,15 @@ def serve(harness: Harness, *flows: Flow[Any], seconds: int = 60) -> None:
     harness.engine.store.register(
         "server", lease_us=seconds * SECOND, lanes=lanes, about="a worker"
     )
+
+
+def leased_job(harness: Harness, flow: Flow[Any], seconds: int = 60) -> Job:
+    """Submit a job, and have a worker claim it that never runs it."""
+    job = harness.submit(flow)
+    serve(harness, flow, seconds=seconds)
+    want = Want(tuple(flow.table.lanes), 1)
+    assert harness.engine.store.claim(ClaimRequest("server", (want,))).claims
+    return job
 
 
 @pytest.mark.shows("E-64")
@@ -183,10 +192,7 @@ def test_a_version_that_no_worker_runs_is_named() -> None:
 def test_a_lease_of_a_living_worker_that_is_older_than_any_run_is_not_run() -> None:
     flow = one_stage()
     with Harness(flow) as harness:
-        job = harness.submit(flow)
-        serve(harness, flow, seconds=3600)
-        want = Want(tuple(flow.table.lanes), 1)
-        assert harness.engine.store.claim(ClaimRequest("server", (want,))).claims
+        job = leased_job(harness, flow, seconds=3600)
         harness.clock.advance(timedelta(minutes=15, seconds=59))
         assert harness.why(job.id).code == "leased"
         assert harness.verify() == []
@@ -199,10 +205,7 @@ def test_a_lease_of_a_living_worker_that_is_older_than_any_run_is_not_run() -> N
 def test_a_lapsed_lease_and_one_of_nobody_wait_for_rescue() -> None:
     flow = one_stage()
     with Harness(flow) as harness:
-        job = harness.submit(flow)
-        serve(harness, flow, seconds=10)
-        want = Want(tuple(flow.table.lanes), 1)
-        assert harness.engine.store.claim(ClaimRequest("server", (want,))).claims
+        job = leased_job(harness, flow, seconds=10)
         assert harness.why(job.id).code == "leased"
         harness.clock.advance(timedelta(seconds=10))
         assert harness.why(job.id).code == "lease-lapsed"
@@ -212,10 +215,7 @@ def test_a_lapsed_lease_and_one_of_nobody_wait_for_rescue() -> None:
 def test_a_running_stage_that_was_asked_to_stop_says_who_asked() -> None:
     flow = one_stage()
     with Harness(flow) as harness:
-        job = harness.submit(flow)
-        serve(harness, flow)
-        want = Want(tuple(flow.table.lanes), 1)
-        harness.engine.store.claim(ClaimRequest("server", (want,)))
+        job = leased_job(harness, flow)
         harness.engine.cancel(job.id, actor="ada")
         why = harness.why(job.id)
         assert why.code == "cancelling"

@@ -27,11 +27,11 @@ from ulak.store.postgres.leasing import (
     LEASE,
     claimable,
     claims_of,
+    count_bytes,
     facts_of,
     has_results,
     next_due,
     priorities,
-    size_of,
     urgency,
     with_results,
     write_entries,
@@ -156,7 +156,7 @@ class _Search:
             return self._take_in_turn(want)
         leased = straight.go_anyway(self._t, self._request, want, lapses=self._most_lapses)
         if leased is not None:
-            self._size += size_of(leased)
+            self._size += count_bytes(leased)
             self.is_cut = self._size >= LARGEST_CLAIM_BYTES
             return claims_of(self._request, leased)
         self.is_ordinary = False

@@ -254,7 +254,7 @@ class Connections:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         A transaction that others got in the way of is tried again, so `work` may be called
-        several times. It waits no longer than its patience for what somebody else holds, by
+        several times. It waits no longer than its patience for what others hold, by
         default as long as a commit. With `in_order` batches are joined to their rows as they come,
         by index.
 
@@ -518,9 +518,9 @@ _MISSING = ("3F000", "42P01", "42703", "42883", "42704")
 
 
 def translated(error: Exception) -> StoreError:
-    """Say whose fault it was: the database's, for now, or that of what it was sent.
+    """Tell a fault of the database, which is for now, from a fault of what it was sent.
 
-    Whatever is not for now may be the fault of one row alone, as with a trigger of somebody else
+    Whatever is not for now may be the fault of one row alone, as with a foreign trigger
     that raises: so it is `Refused`, and batches are parted until that row stands alone.
     """
     if isinstance(error, errors.LockNotAvailable):

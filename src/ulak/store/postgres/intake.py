@@ -152,7 +152,7 @@ def _add(t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow])
         key = keys.key_of(job.row)
         assert key is not None  # noqa: S101 - nothing but a key makes a job a duplicate
         holder = held[key] if key in held else first[key].row
-        # A job that holds its own key was stored by an `add` whose answer was lost.
+        # A job that holds its own key was stored by an `add` that lost its answer.
         return Added(holder, holder.id == job.row.id)
 
     return [answer(job) for job in jobs]

@@ -75,8 +75,7 @@ REQUESTS_OF_WORKER = f"""
 
 
 def give_back_lapsed(t: Transaction, worker: str) -> int:
-    """Take every lapsed lease away for a worker, whoever held it; answer how many jobs were
-    unparked.
+    """Take the lapsed leases of all workers away for one; return how many jobs were unparked.
 
     What another transaction is writing to is left; its worker then stays for the next claimer.
     """

@@ -113,7 +113,7 @@ _DATA = _WIDTH + 2
 _END = _DATA + len(Payload._fields)
 
 
-def size_of(leased: Sequence[Row]) -> int:
+def count_bytes(leased: Sequence[Row]) -> int:
     """Return how many bytes the payloads of leased jobs have."""
     return sum(len(found[_DATA]) for found in leased)
 

@@ -151,7 +151,7 @@ class Listener:
                 self._tested.set()
                 if isinstance(error, psycopg.Error | StoreError | OSError):
                     log.info("the listener has lost its connection", extra={"error": str(error)})
-                else:  # without a listener this process would hear of nothing any more
+                else:  # without a listener this process would notice nothing any more
                     log.exception("the listener failed; it begins anew")
                 # What happened meanwhile was not heard.
                 self._notice()

@@ -20,7 +20,7 @@ TABLES = ("events", "payloads", "results")
 # Made ahead, so that a store nobody keeps up with for weeks still finds its month.
 AHEAD = 2
 
-# Whoever waits for a table for itself holds up everybody who comes after it. So it waits for a
+# A session that waits for a table for itself holds up all that come after it. So it waits for a
 # moment, gives way, and tries again.
 PATIENCE_MS = 50
 PAUSE_S = 0.2
@@ -77,11 +77,11 @@ def stray(db: Session) -> set[int]:
 
 
 def make(db: Session, month: int, *, most: int | None = MOST_MOVED) -> bool:
-    """Make the partitions of a month; answer False when they cannot be made now.
+    """Make the partitions of a month; return False when they cannot be made now.
 
     A table is made and then attached, which does not stop those who write to the others. Rows of
-    this month that are in the last partitions already are moved, at most so many: whoever writes
-    to the month waits meanwhile. A role that may not make tables leaves it to one that may.
+    this month that are in the last partitions already are moved, at most so many: writers of
+    the month wait meanwhile. A role that may not make tables leaves it to one that may.
     """
     late = {table: db.row(LATE.format(table=table), (month, most)) for table in TABLES}
     rows = {table: found[0] for table, found in late.items() if found is not None and found[0]}
@@ -121,7 +121,7 @@ def drop(db: Session, month: int) -> bool:
 
 
 def _is_done(db: Session, statements: Sequence[str]) -> bool:
-    """Run statements as one transaction, unless somebody is in the way for longer than a moment."""
+    """Run statements as one transaction, unless others are in the way for longer than a moment."""
     for tries in range(MOST_TRIES):
         if tries:
             sleep(PAUSE_S)
@@ -131,7 +131,7 @@ def _is_done(db: Session, statements: Sequence[str]) -> bool:
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             db.plainly("ROLLBACK")
         except (
-            # Another process is making it: how that is told depends on how far it has come.
+            # Another process is making it: the error depends on how far it has come.
             psycopg.errors.DuplicateTable,
             psycopg.errors.DuplicateObject,
             psycopg.errors.UniqueViolation,

@@ -126,7 +126,7 @@ def take(t: Transaction, limit: int, hold_us: int) -> list[OutboxRow]:
 
 
 def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
-    """Keep taken messages for longer; answer those that nobody else has taken since."""
+    """Keep taken messages for longer; return those that nobody else has taken since."""
     dates = Numbers([row.not_before for row in rows])
     facts = (t.now + hold_us, *_identities([row.message for row in rows]), dates)
     return [as_message_row(row) for row in t.db.rows(HOLD, facts)]

@@ -122,7 +122,7 @@ def find_one(db: Session, limit: str) -> list[int]:
 
 
 def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
-    """Answer how many more jobs may run under each of these limits."""
+    """Return how many more jobs may run under each of these limits."""
     standing = _standing(db, limits)
     # A key of which no slot was opened yet has as many as its limit says.
     closed = {stage_of(name) for name in limits if not standing[name][0] and is_keyed(name)}

@@ -91,7 +91,7 @@ def _shares(now: str, *, if_: str = "true") -> str:
 def _lease_next(now: str, *, if_: str = "true") -> str:
     """Write the statement that leases the next jobs, or none when one of them is particular.
 
-    It answers a row for each of them, or an empty one; the last column says whether one of the
+    It returns a row for each of them, or an empty one; the last column says whether one of the
     next jobs is particular. So nobody has to look at them again to know why there are none. All of
     them have a place: where the bytes suffice for some only, it does not matter for which, and the
     next claim takes the rest.

@@ -32,7 +32,7 @@ PROBE_HOLDS_S = 1.0
 LONGEST_TRANSACTION_S = 60.0
 
 # How long a transaction waits for what another holds, if it has no patience of its own. The
-# server goes on waiting when its client has given up, so it must be told.
+# server goes on waiting when its client has given up, so it has a limit of its own.
 LOCK_TIMEOUT_MS = 5000
 
 _IDLE_S, _INTERVAL_S, _COUNT = 5, 2, 3

@@ -84,21 +84,21 @@ _STANDING = """
     WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
 _HEADS = ", ".join(
-    f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = asked.value AND priority = {p}')})"
+    f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = wanted.value AND priority = {p}')})"
     for p in PRIORITIES
 )
 STANDING = f"""
-    SELECT asked.value, {_HEADS} FROM json_each(?) AS asked
-    WHERE EXISTS (SELECT 1 {_STANDING.format(lane="lane = asked.value")})
+    SELECT wanted.value, {_HEADS} FROM json_each(?) AS wanted
+    WHERE EXISTS (SELECT 1 {_STANDING.format(lane="lane = wanted.value")})
 """
-# The families in which jobs stand, each asked for by the first lane and the end of its range.
+# The families in which jobs stand, each given by the first lane and the end of its range.
 STANDING_FAMILIES = f"""
-    SELECT asked.key FROM json_each(?) AS asked
+    SELECT wanted.key FROM json_each(?) AS wanted
     WHERE EXISTS (
         SELECT 1 {
     _STANDING.format(
-        lane="lane >= json_extract(asked.value, '$[0]') AND "
-        "lane < json_extract(asked.value, '$[1]')"
+        lane="lane >= json_extract(wanted.value, '$[0]') AND "
+        "lane < json_extract(wanted.value, '$[1]')"
     )
 }
     )
@@ -554,19 +554,19 @@ def register(
 ) -> Instant:
     """Begin a worker's lease."""
     facts = (worker, t.now, t.now, t.now + lease_us, " ".join(lanes), about)
-    t.db.execute(REGISTER, (*facts, *_end_of(t, lease_us)))
+    t.db.execute(REGISTER, (*facts, *_lease_end(t, lease_us)))
     return t.now
 
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
     """Extend a worker's lease if it is still there."""
-    facts = (t.now, t.now + lease_us, *_end_of(t, lease_us), worker)
+    facts = (t.now, t.now + lease_us, *_lease_end(t, lease_us), worker)
     if t.db.execute(RENEW, facts).rowcount == 0:
         return Renewal(False, t.now, [])
     return Renewal(True, t.now, requests_of(t, worker))
 
 
-def _end_of(t: Transaction, lease_us: int) -> tuple[str | None, int | None]:
+def _lease_end(t: Transaction, lease_us: int) -> tuple[str | None, int | None]:
     """Return when a lease of this length ends, by the uptime of the machine if it tells that."""
     boot, us = t.uptime()
     return (boot, us + lease_us) if boot else (None, None)

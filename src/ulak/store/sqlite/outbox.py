@@ -67,7 +67,7 @@ def take(t: Transaction, limit: int, hold_us: int) -> list[OutboxRow]:
 
 
 def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
-    """Keep taken messages for longer; answer those that nobody else has taken since."""
+    """Keep taken messages for longer; return those that nobody else has taken since."""
     held: list[OutboxRow] = []
     for row in rows:
         m = row.message

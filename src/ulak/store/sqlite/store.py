@@ -625,7 +625,7 @@ class SqliteStore:
         try:
             has_changed = self._opened.changed_elsewhere(PATIENCE_MS / 1000)
         except StoreError:
-            return False  # closed, or its file is lost: whoever uses it is told
+            return False  # closed, or its file is lost: the next call raises
         if has_changed:
             for ring in self._rings:
                 ring()

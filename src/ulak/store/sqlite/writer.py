@@ -280,7 +280,7 @@ class Writer:
     def _transact_by(
         self, deadline: float | None, work: Callable[[Transaction], T], inside: str
     ) -> tuple[Transaction, T]:
-        """Wait no longer than until then for somebody who writes without the lock file."""
+        """Wait no longer than the deadline for a writer without the lock file."""
         left_s = BUSY_TIMEOUT_S if deadline is None else deadline - time.monotonic()
         if left_s >= BUSY_TIMEOUT_S:
             return self._transact(work, inside)
@@ -521,7 +521,7 @@ class Readers:
 
 # SQLite says the same with an OperationalError for a full disk and for a blob that is too big;
 # only the first may be mended by trying again. SQLITE_ERROR is a statement that cannot be run: of a
-# trigger of somebody else that names what is not there, for one, so it may be one row's alone.
+# foreign trigger that names what is not there, for one, so it may be one row's alone.
 _OF_THE_DATA = (
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_MISMATCH,

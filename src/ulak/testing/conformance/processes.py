@@ -74,7 +74,7 @@ class TestProcesses(Suite):
         # The child has committed several times, so it may have rung several times; no longer.
         deadline = time.monotonic() + PATIENCE
         while desk.store.changed_elsewhere():
-            assert time.monotonic() < deadline, "a ring that was heard is told again and again"
+            assert time.monotonic() < deadline, "the same ring is reported again and again"
             time.sleep(0.05)
 
 

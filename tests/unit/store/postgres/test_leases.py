@@ -33,18 +33,24 @@ def claim(store: PostgresStore, worker: str) -> list[Claim]:
     return store.claim(claim_request(worker, 1, (LINE,))).claims
 
 
-@pytest.mark.shows("E-26", "E-58")
-def test_who_begins_after_an_outage_leaves_the_jobs_of_those_that_live(server: Postgres) -> None:
-    before, after = PostgresStore(server.url()), PostgresStore(server.url())
-    before.open()
-    now = before.clock.now()
+def leased_job(store: PostgresStore, worker: str) -> Claim:
+    """Open the store, and return its only job, which the worker has claimed."""
+    store.open()
+    now = store.clock.now()
     job = begin(
         LINE, Payload(b"null", 1), Submission(), now,
         job_id=time_ordered_id(now), commit_id=os.urandom(16),
     )  # fmt: skip
-    before.add([job])
-    hire(before, "old")
-    (held,) = claim(before, "old")
+    store.add([job])
+    hire(store, worker)
+    (held,) = claim(store, worker)
+    return held
+
+
+@pytest.mark.shows("E-26", "E-58")
+def test_who_begins_after_an_outage_leaves_the_jobs_of_those_that_live(server: Postgres) -> None:
+    before, after = PostgresStore(server.url()), PostgresStore(server.url())
+    held = leased_job(before, "old")
     server.kill()
     time.sleep(1.2 * LEASE_S)
     server.start()
@@ -74,15 +80,7 @@ def test_a_newborn_worker_on_a_promoted_standby_leaves_every_lease_its_whole_len
     The times of the rows are written by the test, so that nothing depends on its own pace.
     """
     before, after = PostgresStore(server.url()), PostgresStore(server.url())
-    before.open()
-    now = before.clock.now()
-    job = begin(
-        LINE, Payload(b"null", 1), Submission(), now,
-        job_id=time_ordered_id(now), commit_id=os.urandom(16),
-    )  # fmt: skip
-    before.add([job])
-    hire(before, "old")
-    (held,) = claim(before, "old")
+    held = leased_job(before, "old")
     with psycopg.connect(server.url(), autocommit=True) as db:
         # As when its last renewal that has arrived is old: lapsed, and of a short length.
         db.execute("UPDATE ulak.workers SET renewed_at = 0, expires_at = 1000")

@@ -125,6 +125,26 @@ def said(caplog: pytest.LogCaptureFixture, logger: str) -> bool:
     )
 
 
+@pytest.mark.shows("E-82")
+def test_a_lost_file_is_noticed_as_often_as_stores_look(
+    desk: Desk, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert writer.LOOK_AT_FILES_EVERY_S <= 5, "within seconds"
+    path.unlink()
+
+    def is_refused() -> bool:
+        try:
+            desk.submit()
+        except StoreError:
+            return True
+        return False
+
+    eventually(is_refused)
+    with pytest.raises(StoreError, match=LOST):
+        desk.submit()
+
+
 def test_the_files_are_looked_at_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "LOOK_AT_FILES_EVERY_S", 60.0)
     for name in ("", "-wal", "-shm"):
