@@ -164,7 +164,8 @@ def test_a_wrong_outcome_of_an_undo_is_a_hold_too(jobs_url: str) -> None:
         harness.run_until_idle()
         for name, job_id in jobs.items():
             now = harness.job(job_id)
-            assert (now.role, now.code, now.leased_by) == ("held", "bad-outcome", None), name
+            assert (now.role, now.code, now.leased_by) == ("held", "undo-failed", None), name
+            assert len((harness.trail(job_id)[-1].message or "").split()) > 4, name
             harness.engine.release(job_id, actor="ada")
         harness.run_until_idle()
         assert {harness.job(job_id).state for job_id in jobs.values()} == {"failed"}
