@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.measure import DATA, commit, keep
-from bench.soak.faults import server
+from bench.soak.faults import failover, server
 from bench.soak.faults.frame import Fault, Outcome, Plan, run_fault
 
-FAULTS: Sequence[Fault] = (*server.FAULTS,)
+FAULTS: Sequence[Fault] = (*server.FAULTS, *failover.FAULTS)
 RESULTS = {store: DATA / f"soak-faults-{store}.json" for store in ("sqlite", "postgres")}
 MOST_SHOWN = 10
 
@@ -51,8 +51,27 @@ def print_outcome(outcome: Outcome) -> None:
     sys.stdout.flush()
 
 
+def run_faults(
+    names: Sequence[str], store: str, plan: Plan, *, is_kept: bool = False
+) -> list[Outcome]:
+    """Run faults one after the other and print the table; keep it when it has all of them."""
+    known, measured = find_faults(store), commit()
+    print(
+        f"{'fault':24} {'runs/s':>8} {'lasted s':>8} {'back s':>8} {'orders':>8} "
+        f"{'costs':>6} {'wrong':>6}"
+    )
+    outcomes = []
+    for name in names:
+        outcomes.append(run_in_scratch(known[name], store, plan, is_kept=is_kept))
+        print_outcome(outcomes[-1])
+    if set(names) == known.keys():
+        kept = {"seed": plan.seed, "commit": measured, "faults": [asdict(o) for o in outcomes]}
+        keep(RESULTS[store], kept)
+    return outcomes
+
+
 def main() -> int:
-    """Run them, print them, and keep the table for `make figures`."""
+    """Run what is named, or everything."""
     parser = argparse.ArgumentParser(prog="bench.soak.faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all without one")
     parser.add_argument("--store", choices=list(RESULTS), default="sqlite")
@@ -62,19 +81,9 @@ def main() -> int:
     known = find_faults(given.store)
     if unknown := set(given.names) - known.keys():
         parser.error(f"{given.store} has no fault {min(unknown)}; it has {', '.join(known)}")
-    plan, measured = Plan(seed=given.seed), commit()
-    outcomes = []
-    print(
-        f"{'fault':24} {'runs/s':>8} {'lasted s':>8} {'back s':>8} {'orders':>8} "
-        f"{'costs':>6} {'wrong':>6}"
+    outcomes = run_faults(
+        given.names or list(known), given.store, Plan(seed=given.seed), is_kept=given.keep
     )
-    for name in given.names or known:
-        outcome = run_in_scratch(known[name], given.store, plan, is_kept=given.keep)
-        print_outcome(outcome)
-        outcomes.append(outcome)
-    if not given.names:
-        kept = {"seed": plan.seed, "commit": measured, "faults": [asdict(o) for o in outcomes]}
-        keep(RESULTS[given.store], kept)
     passed = not any(outcome.wrong for outcome in outcomes)
     print("PASS" if passed else "FAIL")
     return 0 if passed else 1

@@ -74,6 +74,8 @@ class Ground:
     pace: Pace
     costs: list[str] = field(default_factory=list)
     """A sentence that has one of these texts in it is a cost of the fault and nothing wrong."""
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
+    """What clients do when the former rate is back."""
     checks: list[Check] = field(default_factory=list)
     """What else must hold when everything has ended."""
 
@@ -97,6 +99,12 @@ class Ground:
         """Wait until these workers have opened their store."""
         pids = {worker.pid for worker in workers}
         self.wait_until(lambda: pids <= self.pace.ready, "a worker gets ready")
+
+    def wait_for_runs(self, number: int, worker: subprocess.Popen[bytes] | None = None) -> None:
+        """Wait until so many more runs have begun, by anybody or by one worker."""
+        pid = None if worker is None else worker.pid
+        enough = self.pace.count_runs(pid) + number
+        self.wait_until(lambda: self.pace.count_runs(pid) >= enough, f"{number} runs begin")
 
 
 @contextmanager
@@ -164,7 +172,7 @@ def _run(fault: Fault, outcome: Outcome, folder: Path, url: str, server: Any, pl
         for thread in (pace, *people):
             thread.start()
         ground.wait_until_ready(*children.workers)
-        ground.wait_until(lambda: pace.runs, "the first run begins")
+        ground.wait_for_runs(1)
         time.sleep(plan.warm_up_s)
         outcome.rate_before = _measure(pace, plan.before_s)
         began = time.monotonic()
@@ -177,11 +185,14 @@ def _run(fault: Fault, outcome: Outcome, folder: Path, url: str, server: Any, pl
             )
         pace.stop()
         outcome.orders = pace.orders
+        for act in ground.afterwards:
+            act()
         _end(ground, people)
         _judge(ground, outcome)
     finally:
-        for thread in (pace, *people):
-            thread.stop()
+        pace.stop()
+        for person in people:
+            person.stop()
         children.kill_all()
         engine.close()
         ledger.close()

@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from pathlib import Path
 
 from bench.soak.ledger import Reader
@@ -34,6 +35,7 @@ class Pace(threading.Thread):
         self._reader = Reader(ledger)
         self._orders_per_s = orders_per_s
         self._begun: list[float] = []
+        self._begun_by: Counter[int] = Counter()
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -56,13 +58,13 @@ class Pace(threading.Thread):
         for line in self._reader.read():
             if line.kind == "begin":
                 self._begun.append(now)
+                self._begun_by[line.pid] += 1
             elif line.kind == "ready":
                 self.ready.add(line.pid)
 
-    @property
-    def runs(self) -> int:
-        """How many runs have begun."""
-        return len(self._begun)
+    def count_runs(self, pid: int | None = None) -> int:
+        """Return how many runs have begun, in all or in one process."""
+        return len(self._begun) if pid is None else self._begun_by[pid]
 
     def rate(self, since: float, until: float) -> float:
         """Return the runs a second that began between two moments of the monotonic clock."""
