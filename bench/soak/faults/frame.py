@@ -175,6 +175,7 @@ def _run(fault: Fault, outcome: Outcome, folder: Path, url: str, server: Any, pl
         ground.wait_for_runs(1)
         time.sleep(plan.warm_up_s)
         outcome.rate_before = _measure(pace, plan.before_s)
+        time.sleep(ground.dice.random())  # another moment with another seed
         began = time.monotonic()
         fault.strike(ground)
         ended = time.monotonic()
