@@ -42,6 +42,8 @@ class Pace(threading.Thread):
         began = time.monotonic()
         while not self._stopped.wait(TICK_S):
             self._read()
+            if not self.ready:
+                began = time.monotonic()  # whatever the start takes, no orders pile up
             allowed = int((time.monotonic() - began) * self._orders_per_s)
             if allowed > self.orders:
                 self._children.allow(allowed)
