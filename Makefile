@@ -60,8 +60,9 @@ pytest: setup
 test-pythons: setup servers browser weasyprint ## the tests on every Python, the wheel, the lock
 	$(BIN)/python -m scripts.pythons $(ARGS)
 
-soak: setup servers browser weasyprint ## what takes long: kills without end (STORE=postgres), all sampled tests, mutants, a bare Debian
+soak: setup servers browser weasyprint ## what takes long: kills and faults (STORE=postgres), all sampled tests, mutants, a bare Debian
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
+	$(BIN)/python -m bench.soak.faults --store $(or $(STORE),sqlite) --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest -n auto --dist worksteal --whole -m "sampled or sized"
 	$(BIN)/python -m tests.tools.mutate --seed $(or $(SEED),1) --count 60
 	bash scripts/rehearse.sh

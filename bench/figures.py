@@ -55,6 +55,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "costs": control_costs.costs_figures,
     "restarts": restarts.restarts_figure,
     "postgres-soak": storms.postgres_soak_figures,
+    "faults": storms.faults_figures,
     "reasons": reasons.reasons_figures,
     "http": http.http_figures,
     "idempotency": idempotency.idempotency_figures,

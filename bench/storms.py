@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 from bench.measure import Figure, scratch
 from bench.soak.__main__ import RESULTS, WITH_SERVER
+from bench.soak.faults import __main__ as faults
+from bench.soak.faults import frame, pace
 from bench.soak.run import Plan, Verdict, soak
 
 FULL = Plan()
@@ -25,6 +28,35 @@ def postgres_soak_figures() -> list[Figure]:
         full, short, "make soak STORE=postgres", "python -m bench.figures postgres-soak"
     )
     return [replace(figure, name=f"{figure.name}, PostgreSQL") for figure in figures]
+
+
+def faults_figures() -> list[Figure]:
+    """On both stores, from the last `make soak` of each, or from one run of the faults now."""
+    return [figure for store in faults.RESULTS for figure in _faults_figures(store)]
+
+
+def _faults_figures(store: str) -> list[Figure]:
+    last = faults.RESULTS[store]
+    if not last.exists():
+        faults.run_faults(list(faults.find_faults(store)), store, frame.Plan())
+    kept = json.loads(last.read_text())
+    outcomes = [frame.Outcome(**raw) for raw in kept["faults"]]
+    slowest = max(outcomes, key=lambda o: math.inf if o.back_after_s is None else o.back_after_s)
+    back_s = math.inf if slowest.back_after_s is None else slowest.back_after_s
+    wrong = sum(len(outcome.wrong) for outcome in outcomes)
+    what = f"{len(outcomes)} faults under a steady load, {store}: "
+    command = f"python -m bench.soak.faults --store {store}"
+    return [
+        Figure(
+            what + f"the former rate ({pace.SHARE:g} of it) is back, slowest",
+            f"<= {frame.BACK_WITHIN_S:g} s after the end of the fault",
+            f"{back_s:.1f} s ({slowest.name})", back_s <= frame.BACK_WITHIN_S, command,
+            kept["commit"],
+        ),
+        Figure(
+            what + "violations of any kind", "0", str(wrong), wrong == 0, command, kept["commit"]
+        ),
+    ]  # fmt: skip
 
 
 def _last_or_short(full: Plan, short: Plan, made: str, command: str) -> list[Figure]:

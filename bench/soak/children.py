@@ -91,10 +91,17 @@ def submit(folder: Path, seed: int, url: str | None, broken: str | None) -> None
     n = 0
 
     def place(placed: Order, engine: ulak.Engine, ledger: Ledger) -> None:
-        job = engine.submit(
-            engine.flows[0], placed, actor="soak", dedup_key=key_of(placed), expires=time_of(placed)
-        )
-        ledger.append("accepted", placed.n, job.id, int(job.created))
+        while True:
+            try:
+                job = engine.submit(
+                    engine.flows[0], placed, actor="soak", dedup_key=key_of(placed),
+                    expires=time_of(placed),
+                )  # fmt: skip
+            except (ulak.StoreError, ulak.UnknownOutcome):
+                time.sleep(AGAIN_S)  # its key says whether it was stored
+            else:
+                ledger.append("accepted", placed.n, job.id, int(job.created))
+                return
 
     for line in sys.stdin:
         while n < int(line):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
         storm.rage(plan.kills, before_each=before_each, deadline=deadline - plan.seconds / 4)
         children.allow(plan.jobs)
         children.finish_submitting()
-        _wait_for_the_end(plan, engine, children, eyes, deadline)
+        wait_for_the_end(plan.jobs, engine, children, eyes, deadline)
         for person in people:
             person.stop()
         storm.wait_until_all_are_ready()
@@ -112,20 +113,25 @@ def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
         engine.close()
         ledger.close()
     verdict.wrong += children.faults
-    verdict.wrong += [f"operator {p.name}: {p.error!r}" for p in people if p.error is not None]
+    verdict.wrong += troubles(people)
     for act, times in sum((p.acts for p in people), Counter()).items():
         verdict.counts[f"operators: {act}"] = times
     verdict.counts["seconds"] = round(time.monotonic() - started)
     return verdict
 
 
-def _wait_for_the_end(
-    plan: Plan, engine: ulak.Engine, children: Children, eyes: Eyes, deadline: float
+def wait_for_the_end(
+    jobs: int, engine: ulak.Engine, children: Children, eyes: Eyes, deadline: float
 ) -> None:
+    """Wait until so many orders, and what came of them, have ended and every message is sent."""
     while time.monotonic() < deadline:
-        counts = engine.counts()
+        try:
+            counts = engine.counts()
+        except ulak.StoreError:
+            time.sleep(0.2)  # a server that is only just back
+            continue
         ended = sum(c.jobs for c in counts if c.flow == "order" and c.role in FINAL)
-        if ended >= plan.jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
+        if ended >= jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
             # A failed order may yet be retried by an operator.
             time.sleep(0.5)
             if counts == engine.counts() and eyes.unsent() == 0:
@@ -160,9 +166,9 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
         counts[f"events: {kind}"] = events[kind]
     for limit, (most, places) in occupancy(lines).items():
         counts[f"at once in {limit}, of {places}"] = most
-    findings = list(verify(engine))
+    findings = list(findings_of_verify(engine))
     counts["findings of verify"] = len(findings)
-    wrong = [*violations(seen), *(f"{f.kind}: job {f.job_id}: {f.sentence}" for f in findings)]
+    wrong = [*violations(seen), *findings]
     if storm.counts["kills"] < plan.kills:
         wrong.append(f"{storm.counts['kills']} kills in the time given, {plan.kills} were asked")
     elif storm.counts["kills with an uncommitted run"] < plan.kills_in_a_run:
@@ -171,3 +177,13 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
         wrong.append(f"the server was killed {storm.counts['server kills']} times only")
     counts["violations"] = len(wrong)
     verdict.wrong += wrong
+
+
+def findings_of_verify(engine: ulak.Engine) -> Iterator[str]:
+    """Say what `verify` finds, a sentence each."""
+    return (f"{f.kind}: job {f.job_id}: {f.sentence}" for f in verify(engine))
+
+
+def troubles(people: Sequence[Operator]) -> list[str]:
+    """Say which operators could not go on."""
+    return [f"operator {p.name}: {p.error!r}" for p in people if p.error is not None]

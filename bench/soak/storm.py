@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -33,7 +34,7 @@ DRAINED_WITHIN_S = 20.0
 
 
 class Children:
-    """The processes of one soak, started again whenever one has ended."""
+    """The processes of one soak, started again whenever one has ended. Threads may share it."""
 
     def __init__(
         self,
@@ -51,35 +52,60 @@ class Children:
         self._options += ["--broken", broken] if broken else []
         self.faults: list[str] = []
         self.log = (folder / "children.log").open("ab")
+        self._turn = threading.RLock()
         self.submitter = self._start("submit")
         self.workers = [self._start("worker") for _ in range(workers)]
         self._allowed = 0
 
-    def _start(self, part: str) -> subprocess.Popen[bytes]:
+    def command(self, part: str) -> list[str]:
+        """Return the command line of a `worker` or of the `submit`ter."""
         command = [sys.executable, "-m", "bench.soak.children", part, str(self._folder)]
+        return [*command, *self._options]
+
+    def _start(
+        self,
+        part: str,
+        *,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*command, *self._options], cwd=ROOT, stdout=self.log, stderr=self.log,
+            command or self.command(part), cwd=ROOT, env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE if part == "submit" else subprocess.DEVNULL,
+            stdout=self.log, stderr=self.log,
         )  # fmt: skip
+
+    def add_worker(
+        self,
+        *,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start one more worker, by another command line or with more in its environment."""
+        worker = self._start("worker", command=command, environment=environment)
+        self.workers.append(worker)
+        return worker
 
     def allow(self, orders: int) -> None:
         """Let the submitter go on up to this many orders."""
-        self._allowed = max(orders, self._allowed)
-        assert self.submitter.stdin is not None
-        try:
-            self.submitter.stdin.write(f"{self._allowed}\n".encode())
-            self.submitter.stdin.flush()
-        except BrokenPipeError:
-            self.faults.append("the submitter died by itself")
+        with self._turn:
+            self._allowed = max(orders, self._allowed)
+            assert self.submitter.stdin is not None
+            try:
+                self.submitter.stdin.write(f"{self._allowed}\n".encode())
+                self.submitter.stdin.flush()
+            except BrokenPipeError:
+                self.faults.append("the submitter died by itself")
 
     def restart(self, victim: subprocess.Popen[bytes]) -> None:
         """Put a new process in the place of one that has ended."""
-        if victim is self.submitter:
-            self._close_input()
-            self.submitter = self._start("submit")
-            self.allow(self._allowed)
-        else:
-            self.workers[self.workers.index(victim)] = self._start("worker")
+        with self._turn:
+            if victim is self.submitter:
+                self._close_input()
+                self.submitter = self._start("submit")
+                self.allow(self._allowed)
+            else:
+                self.workers[self.workers.index(victim)] = self._start("worker")
 
     def look(self) -> None:
         """Note processes that nobody killed and that are gone all the same."""
@@ -99,12 +125,20 @@ class Children:
         with contextlib.suppress(BrokenPipeError):
             self.submitter.stdin.close()
 
+    def retire(self, worker: subprocess.Popen[bytes]) -> None:
+        """Drain one worker, and put no other in its place."""
+        self.workers.remove(worker)
+        self._drain([worker])
+
     def stop(self) -> None:
         """Drain every worker."""
-        for worker in self.workers:
+        self._drain(self.workers)
+
+    def _drain(self, workers: Sequence[subprocess.Popen[bytes]]) -> None:
+        for worker in workers:
             worker.terminate()
         ready = {line.pid for line in read_all(self._folder / LEDGER) if line.kind == "ready"}
-        for worker in self.workers:
+        for worker in workers:
             try:
                 # One that was told to stop before it could hear has run nothing.
                 is_deaf = worker.wait(timeout=20) == -signal.SIGTERM and worker.pid not in ready

@@ -83,6 +83,8 @@ class Server:
     stop_signal = signal.SIGTERM
     place: Path | None = None
     """In which directory to make its own; None for the usual one."""
+    prefix: tuple[str, ...] = ()
+    """What its keeper's command line begins with, to put both somewhere else."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -224,7 +226,7 @@ class Server:
             shutil.chown(self._directory, self._user)
         self._keeper = subprocess.Popen(  # noqa: S603 - this interpreter and a file of ours
             [
-                *(sys.executable, "-I", "-S", keeper.__file__),
+                *(*self.prefix, sys.executable, "-I", "-S", keeper.__file__),
                 *(str(self._directory), self._user or "", str(os.getpid())),
             ],
             stdin=subprocess.PIPE,
@@ -306,7 +308,7 @@ class Postgres(Server):
         super().__init__()
         self._programs = find_program("postgres").parent
         self.place = None if durable else _memory()
-        self._settings = {
+        self.settings: dict[str, str | int] = {
             "listen_addresses": HOST,
             "max_connections": 200,
             # Modest: several may run beside each other, in tests with little data.
@@ -330,7 +332,7 @@ class Postgres(Server):
         return [
             *(str(self._programs / "postgres"), "-D", str(self._data)),
             *("-p", str(self.port), "-k", str(self.directory)),
-            *(f"--{name}={value}" for name, value in self._settings.items()),
+            *(f"--{name}={value}" for name, value in self.settings.items()),
         ]
 
     def _answers(self, logged: str) -> bool:
