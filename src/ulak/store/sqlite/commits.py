@@ -75,6 +75,7 @@ def _moving(shared: Mapping[str, str]) -> tuple[str, str, str]:
 
 MOVE_LEASED = Spread((*_SHARED, *_GUESSED), _moving)
 MOVE_ONE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE id = ?"
+MIGRATE_ONE = "UPDATE jobs SET flow_version = ?, keys = ? WHERE id = ?"
 
 IS_IN_TRAIL = "SELECT 1 FROM events WHERE job_id = ? AND seq = ? AND commit_id = ?"
 VOID_STAGE = "DELETE FROM results WHERE job_id = ? AND stage = ?"
@@ -270,10 +271,16 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], row.id))
+    version = old.flow_version
+    if change.token is None and (row.flow_version, row.keys) != (version, old.keys):
+        version = row.flow_version
+        t.db.execute(MIGRATE_ONE, (version, row.keys, row.id))
     trail.append(t.db, change.events)
-    if (old.state, old.role) != (row.state, row.role):
-        t.count((old.flow, old.flow_version, old.state, old.role), -1)
-        t.count((old.flow, old.flow_version, row.state, row.role), 1)
+    left = (old.flow, old.flow_version, old.state, old.role)
+    entered = (old.flow, version, row.state, row.role)
+    if left != entered:
+        t.count(left, -1)
+        t.count(entered, 1)
     if row.lane and row.leased_by is None:
         t.made_due = True
     if change.results and not change.voids:

@@ -1,15 +1,16 @@
-"""What upkeep costs however many keys have jobs parked on them."""
+"""What upkeep costs: round trips that do not depend on the rows that it moves."""
 
 import json
 
 import psycopg
 import pytest
 
+from tests.unit.store.postgres.conftest import RoundTrips
+from ulak.core.outcome import Cancel, Elapsed
 from ulak.store.postgres import PostgresStore
-from ulak.store.postgres.pipeline import Pipeline
 from ulak.store.postgres.upkeep import MOST_NAMES
 from ulak.testing.conformance.desk import Desk
-from ulak.testing.conformance.flows import KEYED, METERED
+from ulak.testing.conformance.flows import KEYED, METERED, WAITS
 
 PARK = "UPDATE ulak.jobs SET parked_on = CASE WHEN slot IS NULL THEN '/rate/' || rate ELSE slot END"
 
@@ -17,7 +18,7 @@ PARK = "UPDATE ulak.jobs SET parked_on = CASE WHEN slot IS NULL THEN '/rate/' ||
 @pytest.mark.shows("E-85")
 @pytest.mark.parametrize("keys", [10, 3 * MOST_NAMES])
 def test_the_round_trips_of_unparking_do_not_depend_on_the_keys(
-    keys: int, store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+    keys: int, store: PostgresStore, url: str, round_trips: RoundTrips
 ) -> None:
     """Broken by a look at each key."""
     desk = Desk(store)
@@ -30,20 +31,10 @@ def test_the_round_trips_of_unparking_do_not_depend_on_the_keys(
         db.execute(PARK)
         # Every place of every key is taken: nothing is to be unparked.
         db.execute("UPDATE ulak.limits SET n = 0")
-    waits = 0
-    wait = Pipeline.wait
-
-    def counted(self: Pipeline) -> object:
-        nonlocal waits
-        waits += 1
-        return wait(self)
-
-    monkeypatch.setattr(Pipeline, "wait", counted)
     for _ in range(4):
-        waits = 0
+        round_trips.take()
         assert store.unpark(200) == 0
-        assert waits <= 6
-    monkeypatch.undo()
+        assert round_trips.take() <= 6
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("UPDATE ulak.limits SET n = 2")
     assert sum(store.unpark(500) for _ in range(3 + keys // 500 + 4)) == keys
@@ -51,7 +42,7 @@ def test_the_round_trips_of_unparking_do_not_depend_on_the_keys(
 
 @pytest.mark.shows("E-85")
 def test_buckets_that_somebody_looks_after_cost_no_look(
-    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, url: str, round_trips: RoundTrips
 ) -> None:
     desk = Desk(store)
     desk.declare(METERED)
@@ -64,14 +55,40 @@ def test_buckets_that_somebody_looks_after_cost_no_look(
     # The first looks say when each bucket is ready, a hundred at a time; then nobody need ask.
     for _ in range(3):
         store.unpark(200)
-    waits = 0
-    wait = Pipeline.wait
-
-    def counted(self: Pipeline) -> object:
-        nonlocal waits
-        waits += 1
-        return wait(self)
-
-    monkeypatch.setattr(Pipeline, "wait", counted)
+    round_trips.take()
     store.unpark(200)
-    assert waits <= 3
+    assert round_trips.take() <= 3
+
+
+@pytest.mark.shows("E-85")
+def test_the_round_trips_of_expiring_do_not_depend_on_the_jobs(
+    store: PostgresStore, round_trips: RoundTrips
+) -> None:
+    """Broken by a statement for each job."""
+    desk = Desk(store)
+    counted = []
+    for jobs in (10, 200):
+        rows = [desk.submit(WAITS, dedup_key=f"{jobs}-{n}") for n in range(jobs)]
+        desk.turn(hours=2)
+        changes = [desk.act(row, Elapsed(), flow=WAITS) for row in rows]
+        round_trips.take()
+        store.commit(changes)
+        counted.append(round_trips.take())
+        assert {desk.job(row.id).state for row in rows} == {"late"}
+    assert counted[0] == counted[1] <= 8
+
+
+@pytest.mark.shows("E-85")
+def test_the_round_trips_of_pruning_do_not_depend_on_the_jobs(
+    store: PostgresStore, round_trips: RoundTrips
+) -> None:
+    desk = Desk(store)
+    counted = []
+    for jobs in (10, 200):
+        rows = desk.submit_many(jobs)
+        desk.write(*[desk.act(row, Cancel("ada")) for row in rows])
+        before = desk.turn(hours=1)
+        round_trips.take()
+        assert store.prune(before=before, limit=jobs) == jobs
+        counted.append(round_trips.take())
+    assert counted[0] == counted[1]
