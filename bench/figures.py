@@ -28,6 +28,7 @@ from bench import (
     storm_of_limits,
     storms,
     submit,
+    upkeep,
 )
 from bench.measure import DATA, ROOT, Figure, commit, keep, machine, wait_for_quiet
 from bench.soak import restarts
@@ -50,7 +51,9 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "postgres-submit": postgres_submit.submit_figures,
     "postgres-pickup": pickup.postgres_pickup_figures,
     "postgres-claims": postgres_claims.claims_figure,
+    "snapshot": postgres_claims.snapshot_figure,
     "growth": growth.growth_figures,
+    "upkeep": upkeep.upkeep_figures,
     "limits": storm_of_limits.limits_figures,
     "costs": control_costs.costs_figures,
     "restarts": restarts.restarts_figure,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from datetime import timedelta
@@ -13,12 +14,15 @@ from psycopg.rows import dict_row
 import ulak
 from bench import postgres
 from bench.claims import BOUND_MS, CLAIMS, DELAYED, PARKED, UNSERVED, WORKER, flows_of
-from bench.measure import Figure
+from bench.measure import Figure, alternate
+from ulak.cli.speed import fill, run_dry
 from ulak.clock import micros
 from ulak.store.protocol import ClaimRequest, Want
 
 BATCH = 200
 BATCHES = 25
+DRAINED = 20_000
+BESIDE_A_SNAPSHOT_MS = 10.0
 
 
 def claims_figure(scale: float = 1.0) -> Figure:
@@ -36,6 +40,49 @@ def claims_figure(scale: float = 1.0) -> Figure:
         p50 <= BOUND_MS,
         "python -m bench.figures postgres-claims",
     )
+
+
+def snapshot_figure(jobs: int = DRAINED) -> Figure:
+    """Claims that find nothing in a lane that was drained while a transaction stayed open.
+
+    The rows that have left the lane cannot be removed meanwhile, and a claim passes them by.
+    """
+    with postgres.durable() as server:
+        quiet, held = server.fresh(), server.fresh()
+        drain(quiet, jobs)
+        with psycopg.connect(held) as reader:
+            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            with engine_on(held):
+                reader.execute("SELECT count(*) FROM ulak.jobs")
+            drain(held, jobs)
+            beside, without = alternate(lambda: empty_claim_ms(held), lambda: empty_claim_ms(quiet))
+    return Figure(
+        f"claim that finds nothing, PostgreSQL, beside a snapshot older than {jobs:,} drained jobs",
+        f"<= {BESIDE_A_SNAPSHOT_MS:g} ms",
+        f"{beside:.2f} ms ({without:.2f} ms without it)",
+        beside <= BESIDE_A_SNAPSHOT_MS,
+        "python -m bench.figures snapshot",
+    )
+
+
+def drain(url: str, jobs: int) -> None:
+    """Run so many jobs of the served flow to their end."""
+    with engine_on(url) as engine:
+        fill(engine, engine.flows[0], jobs)
+        asyncio.run(run_dry(engine))
+
+
+def empty_claim_ms(url: str) -> float:
+    """Return the median of a claim that finds nothing."""
+    with engine_on(url) as engine:
+        store, lanes = engine.store, tuple(sorted(engine.flows[0].table.lanes))
+        store.register(WORKER, lease_us=micros(timedelta(hours=1)), lanes=lanes, about="bench")
+        request, took = ClaimRequest(WORKER, (Want(lanes, 1),)), []
+        for _ in range(CLAIMS):
+            started = time.perf_counter()
+            assert store.claim(request).claims == []
+            took.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(took)
 
 
 def engine_on(url: str) -> ulak.Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Annotated, Any
@@ -13,16 +14,17 @@ from ulak import settings, wiring
 from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.cli.target import AppOption, in_force, load
 from ulak.clock import rfc3339, to_datetime
+from ulak.core.flow import Flow
 from ulak.core.job import lane_before
-from ulak.core.lifecycle import CLAIMABLE, FINAL
+from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
 from ulak.core.schedule import LATE
-from ulak.core.table import knows
+from ulak.core.table import find_missing, knows
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
 from ulak.service import Condition, get_service
 from ulak.settings import Settings
-from ulak.store.protocol import CountRow, WorkerRow
+from ulak.store.protocol import CountRow, JobFilter, WorkerRow
 
 WAL_RESET = (
     "this SQLite has the WAL-reset bug (mended in 3.51.3, 3.50.7 and 3.44.6): a checkpoint that "
@@ -37,6 +39,8 @@ LOSES = (
     "ALTER DATABASE ... SET synchronous_commit = on"
 )
 NO_FSYNC = "fsync is off: a power cut may destroy the database. Set fsync = on"
+# A look at so many costs milliseconds; those beyond them are counted once these are seen to.
+MOST_UNDONE = 1000
 NO_RING = "the ring is not heard: jobs of other processes are found when workers look, not at once"
 
 
@@ -198,18 +202,46 @@ def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
         if flow is None and count.role not in FINAL:
             others = sorted(version for name, version in flows if name == count.flow)
             has = f"only version {', '.join(map(str, others))}" if others else "no such flow"
+            cure = _migrate(count) if others else ""
             troubles.append(
-                _trouble("version-missing", count, f"this program declares {has}")
-            )  # fmt: skip
+                _trouble("version-missing", count, f"this program declares {has}{cure}")
+            )
         elif (
             flow is not None
             and count.role not in FINAL
             and not knows(flow.table, count.state, count.role)
         ):
-            troubles.append(
-                _trouble("state-missing", count, "this program's version lacks the state")
-            )  # fmt: skip
-    return troubles
+            lacks = f"this program's version lacks the state{_migrate(count)}"
+            troubles.append(_trouble("state-missing", count, lacks))
+    valid = {key: flow for key, flow in flows.items() if key not in invalid}
+    return troubles + _unknown_undos(engine, valid)
+
+
+def _migrate(count: CountRow) -> str:
+    command = f"ulak flows migrate {count.flow} --from {count.flow_version}"
+    return f"; move them: {command} --map {count.state}=NEW"
+
+
+def _unknown_undos(
+    engine: Engine, flows: Mapping[tuple[str, int], Flow[Any]]
+) -> list[Trouble]:  # fmt: skip
+    """Return the jobs that owe an undo which this program lacks, of the newest that are undone."""
+    found: Counter[tuple[str, int, str, str]] = Counter()
+    for row in engine.store.list_jobs(JobFilter(role=UNDOING), limit=MOST_UNDONE):
+        flow = flows.get((row.flow, row.flow_version))
+        if flow is None or not knows(flow.table, row.state, row.role):
+            continue
+        missing = find_missing(flow.table, row)
+        if missing is not None:
+            found[row.flow, row.flow_version, row.state, missing] += 1
+    return [
+        Trouble(
+            code="undo-missing", flow=flow, version=version, state=state, jobs=jobs,
+            sentence=f'they owe the undo of "{missing}", which this program lacks; start one that '
+            "has it",
+        )
+        for (flow, version, state, missing), jobs in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _unserved(

@@ -24,11 +24,13 @@ GIVEN_BACK: Final = "given-back"
 OVERRAN: Final = "overran"
 NOTED: Final = "noted"
 TAKEN: Final = "taken"
+MIGRATED: Final = "migrated"
 
 KINDS: Final = frozenset(
     {
         SUBMITTED, ENTERED, MOVED, RETRY, HELD, RELEASED, DECIDED, SIGNALLED, WAITED, FAILED,
         UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED, TAKEN,
+        MIGRATED,
     }
 )  # fmt: skip
 

@@ -18,7 +18,8 @@ class JobRow(NamedTuple):
     """One job, as the table `jobs` holds it. Columns that never change come first.
 
     A store writes `row[FIRST_MUTABLE:SIDE]` when it commits a change; what follows are side
-    columns, moved by requests only and guarded by nothing.
+    columns, moved by requests only and guarded by nothing. Of the first columns `flow_version`
+    and `keys` change when an operator migrates the job to another version of its flow.
     """
 
     id: bytes

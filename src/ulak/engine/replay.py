@@ -181,7 +181,13 @@ def _order(events: Sequence[Event]) -> Iterator[Damage]:
 
 
 def _moves(events: Sequence[Event], flow: Flow[Any]) -> Iterator[Damage]:
+    """Hold the moves against the table, from where the job came under this version."""
     table = flow.table
+    migrations = [n for n, event in enumerate(events) if event.kind == kinds.MIGRATED]
+    if migrations:
+        # By which states it came there is the affair of another table.
+        first = events[migrations[-1]]._replace(from_state=None)
+        events = [first, *events[migrations[-1] + 1 :]]
     if events[0].seq == 1 and events[0].to_state != flow.lifecycle.initial:
         yield Damage(
             MOVE_ILLEGAL,

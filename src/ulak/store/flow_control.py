@@ -6,7 +6,7 @@ Pure: a store reads rows, asks here, and writes what it is told.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ulak.clock import Instant
@@ -55,6 +55,26 @@ def keys_in(slot: str | None, rate: str | None) -> list[str]:
     """Answer the keys by whose pause a job with this slot and bucket is stopped."""
     parts = [name.split("/", 2) for name in (slot, rate) if name is not None]
     return list(dict.fromkeys(p[2] for p in parts if len(p) > 2))
+
+
+# --- what jobs are parked on ----------------------------------------------------
+
+
+class Page(NamedTuple):
+    """Which names upkeep looks at next, of those that jobs are parked on."""
+
+    after: str
+    is_rich: bool
+    """Whether the last look found as many jobs to unpark as it may: then few names suffice."""
+
+    def following(self, names: Sequence[str], most: int, *, is_rich: bool) -> Page:
+        """Return the page after a look at these names, of which so many were wanted."""
+        if is_rich:
+            return Page(self.after, True)
+        return Page(names[-1] if len(names) == most else "", False)
+
+
+FIRST_PAGE: Final = Page("", False)
 
 
 # --- tokens ---------------------------------------------------------------------

@@ -150,6 +150,8 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def _write_change(self, change: Change, now: Instant) -> None:
         old = self._jobs[change.row.id]
+        if change.token is None:
+            old = old._replace(flow_version=change.row.flow_version, keys=change.row.keys)
         row = JobRow._make((*old[:FIRST_MUTABLE], *change.row[FIRST_MUTABLE:SIDE], *old[SIDE:]))
         self._put(self._settle(row, change.answers))
         self._append(row.tenant, change.events, change.proofs)

@@ -407,10 +407,11 @@ class Store(RecordStore, Protocol):
         counters, proofs - or not at all, and answer one receipt per change, in order.
 
         A worker's change is written while the stored token is `change.token`; an operator's
-        while the version is `change.version` and the job is not leased. A change that its guard
-        refuses writes nothing and never harms its neighbours. A change that `takes_slot` is
-        refused as `SlotTaken` when none is free, one that `takes_key` as `KeyTaken` when another
-        job holds it. A freed slot unparks the most urgent, oldest job parked on that limit.
+        while the version is `change.version` and the job is not leased. An operator's writes
+        `flow_version` and `keys` too, which no worker's moves. A change that its guard refuses
+        writes nothing and never harms its neighbours. A change that `takes_slot` is refused as
+        `SlotTaken` when none is free, one that `takes_key` as `KeyTaken` when another job holds
+        it. A freed slot unparks the most urgent, oldest job parked on that limit.
         The key of a slot that is paused has none free. `pauses` pause keys until then; a pause
         that ends later, or never, stays as it is.
         A change whose commit id is already in the trail is answered `Committed`: repeating is

@@ -2,14 +2,15 @@
 
 The changes of workers are one guarded update. Their last events are written by the same statement,
 from the rows that it moved; all else follows for those rows alone, so that no line of a trail is
-ever without its move. What that update did not move, and what needs more than a guard, is looked
-at one by one in the same transaction.
+ever without its move. The changes of operators and of upkeep go the same way, once their jobs are
+locked and their guards have let them pass. What that update did not move, and what needs more than
+a guard, is looked at one by one in the same transaction.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from ulak.clock import Instant
@@ -38,6 +39,7 @@ from ulak.store.postgres.values import (
     Groups,
     Id,
     Ids,
+    Numbers,
     Row,
     Sheet,
     Texts,
@@ -99,6 +101,11 @@ MOVE_ONE = f"""
     UPDATE ulak.jobs SET {", ".join(f"{name} = %s::{JOB_TYPES[name]}" for name in _MUTABLE)}
     WHERE id = %s::uuid
 """
+MIGRATE = """
+    UPDATE ulak.jobs SET flow_version = m.flow_version, keys = m.keys
+    FROM unnest(%s::uuid[], %s::bigint[], %s::text[]) AS m (id, flow_version, keys)
+    WHERE jobs.id = m.id
+"""
 IS_IN_TRAIL = """
     SELECT 1 FROM ulak.events
     WHERE job_id = %s::uuid AND seq = %s::bigint AND commit_id = %s::bytea AND month = %s::bigint
@@ -130,7 +137,8 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     if len(plain) < len(ordered):
         # Taken by id, all of them, before any is written.
         stored = _lock(t.db, ordered)
-    moved = _move(t, plain)
+        plain = [c for c in ordered if _is_plain(c) or _may_pass(c, stored.get(c.row.id))]
+    moved = _move(t, plain, stored)
     left = [change for change in ordered if change.row.id not in moved]
     if left and not stored:
         stored = _look(t.db, left)
@@ -139,8 +147,11 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     for change in ordered:
         if change.row.id in moved:
             receipts[change.row.id] = COMMITTED
-            _count_move(t, change)
-            rest.follow(change, change.row)
+            if change.token is None:
+                _count_difference(t, stored[change.row.id], change.row, change.row.flow_version)
+            else:
+                _count_move(t, change)
+            rest.follow(change, stored.get(change.row.id, change.row))
         else:
             old = stored.get(change.row.id)
             receipts[change.row.id] = _commit_one(t, change, old, rest)
@@ -167,8 +178,28 @@ def _is_plain(change: Change) -> bool:
     )
 
 
-def _move(t: Transaction, changes: Sequence[Change]) -> dict[bytes, int]:
-    """Move what its guard lets through; answer the ids, each with its number of requests."""
+def _may_pass(change: Change, old: JobRow | None) -> bool:
+    """Tell whether a change of an operator has passed its guard, and needs nothing else.
+
+    Its version moves with every change: one that passes was never written before.
+    """
+    return (
+        change.token is None
+        and change.takes_slot is None
+        and not change.takes_key
+        and old is not None
+        and refusal_of(change, old) is None
+        and follow_each_other(change, change.row.seq - len(change.events))
+    )
+
+
+def _move(
+    t: Transaction, changes: Sequence[Change], stored: Mapping[bytes, JobRow]
+) -> dict[bytes, int]:
+    """Move what its guard lets through; answer the ids, each with its number of requests.
+
+    The jobs of operators' changes are `stored`, and locked: their tokens cannot move either.
+    """
     if not changes:
         return {}
     groups = Groups()
@@ -180,9 +211,10 @@ def _move(t: Transaction, changes: Sequence[Change]) -> dict[bytes, int]:
         own, shared = _NO_EVENT_OWN, _NO_EVENT_SHARED
         if events:
             own, shared = _event_own_of(events[-1]), trail.shared_of(events[-1])
+        token = stored[row.id].token if change.token is None else change.token
         groups.add(
             (*_shared_of(row), *shared, origin, role, len(events)),
-            (row.id, change.token, *_own_of(row), *own),
+            (row.id, token, *_own_of(row), *own),
         )
     moved: dict[bytes, int] = dict(t.db.rows(MOVE_LEASED, groups.bind(MOVES)))
     earlier = [
@@ -192,7 +224,29 @@ def _move(t: Transaction, changes: Sequence[Change]) -> dict[bytes, int]:
         for event in change.events[:-1]
     ]
     trail.append(t.db, earlier)
+    passed = [c.row for c in changes if c.token is None and c.row.id in moved]
+    _migrate(t.db, [(row, stored[row.id]) for row in passed])
     return moved
+
+
+def _migrate(db: Session, rows: Iterable[tuple[JobRow, JobRow]]) -> None:
+    """Write what only operators' changes may move, for each new row and the one it replaces."""
+    new = [
+        (row.id, row.flow_version, row.keys)
+        for row, old in rows
+        if (row.flow_version, row.keys) != (old.flow_version, old.keys)
+    ]
+    if new:
+        ids, versions, keys_ = zip(*new, strict=True)
+        db.execute(MIGRATE, (Ids(ids), Numbers(versions), Texts(keys_)))
+
+
+def _count_difference(t: Transaction, old: JobRow, row: JobRow, version: int) -> None:
+    before = (old.flow, old.flow_version, old.state, old.role)
+    after = (old.flow, version, row.state, row.role)
+    if before != after:
+        t.count(before, -1)
+        t.count(after, 1)
 
 
 def _count_move(t: Transaction, change: Change) -> None:
@@ -233,11 +287,13 @@ def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) 
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], Id(row.id)))
+    version = old.flow_version
+    if change.token is None:
+        _migrate(t.db, [(row, old)])
+        version = row.flow_version
     month = month_of(old.created_at)
     trail.append(t.db, [(month, event) for event in change.events])
-    if (old.state, old.role) != (row.state, row.role):
-        t.count((old.flow, old.flow_version, old.state, old.role), -1)
-        t.count((old.flow, old.flow_version, row.state, row.role), 1)
+    _count_difference(t, old, row, version)
     rest.follow(change, old)
     return COMMITTED
 

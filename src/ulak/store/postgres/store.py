@@ -18,6 +18,7 @@ from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import StoreError
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Steps
+from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
     audit,
@@ -128,7 +129,7 @@ class PostgresStore:
         self._months: set[int] = set()
         self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
-        self._parked_after = ""
+        self._parked = FIRST_PAGE
         """Where the next look at what jobs are parked on begins."""
         self._here: Row | None = None
         self._is_ordinary = True
@@ -473,8 +474,8 @@ class PostgresStore:
         return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
-        unparked, self._parked_after = self._db.run(
-            "unpark", lambda t: upkeep.unpark(t, limit, self._parked_after)
+        unparked, self._parked = self._db.run(
+            "unpark", lambda t: upkeep.unpark(t, limit, self._parked)
         )
         return unparked
 

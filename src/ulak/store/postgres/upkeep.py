@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
 from ulak.store import pruning
-from ulak.store.flow_control import ON_KEY, ON_RATE
+from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.postgres import audit, keys, months, slots
 from ulak.store.postgres.commits import COUNT_REQUESTS, REQUESTS_OF, settle
 from ulak.store.postgres.connections import Session, Transaction
@@ -55,7 +55,7 @@ REPORT = """
 
 # What jobs are parked on, each found by one step along the index; so many at once.
 MOST_NAMES = 2000
-PARKED_NAMES = f"""
+PARKED_NAMES = """
     WITH RECURSIVE parked (name) AS (
         SELECT (
             SELECT parked_on FROM ulak.jobs WHERE parked_on > %s::text ORDER BY parked_on LIMIT 1
@@ -66,7 +66,7 @@ PARKED_NAMES = f"""
             WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1
         ) FROM parked WHERE parked.name IS NOT NULL
     )
-    SELECT name FROM parked WHERE name IS NOT NULL LIMIT {MOST_NAMES}
+    SELECT name FROM parked WHERE name IS NOT NULL LIMIT %s::bigint
 """
 KNOWN_PAUSES = "SELECT name FROM ulak.pauses WHERE kind = 'key' AND name = ANY (%s::text[])"
 
@@ -181,13 +181,14 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
         t.db.execute(REPORT, {**facts, "at": latest.at})
 
 
-def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
+def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
     """Pass on what a commit has missed, and look after what nobody will look at again.
 
-    Looks at a page of what jobs are parked on, the names after this one, in a few round trips
-    however many there are. Returns how many jobs were unparked, and where the next page begins.
+    Looks at a page of what jobs are parked on in a few round trips however many there are.
+    Returns how many jobs were unparked, and the next page.
     """
-    names = [row[0] for row in t.db.rows(PARKED_NAMES, (after,))]
+    most = limit if page.is_rich else MOST_NAMES
+    names = [row[0] for row in t.db.rows(PARKED_NAMES, (page.after, most))]
     rates = [name.removeprefix(ON_RATE) for name in names if name.startswith(ON_RATE)]
     keys_ = [name.removeprefix(ON_KEY) for name in names if name.startswith(ON_KEY)]
     limits = [name for name in names if not name.startswith((ON_RATE, ON_KEY))]
@@ -202,9 +203,7 @@ def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
     if limits:
         places |= slots.free_places(t.db, limits)
     unparked = slots.pass_on_all(t, places, limit)
-    if unparked < limit:
-        after = names[-1] if len(names) == MOST_NAMES else ""
-    return unparked, after
+    return unparked, page.following(names, most, is_rich=unparked >= limit)
 
 
 def fold_counts(t: Transaction) -> None:

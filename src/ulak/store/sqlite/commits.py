@@ -1,13 +1,15 @@
 """The one way a job changes: each change whole or not at all, a receipt for each.
 
 A batch is first written as a whole: one guarded update over all its rows, which must touch every
-one of them. Only then are events written, so that no line of a trail is ever without its move.
+one of them. The guards of operators' changes are looked at before it, which suffices where there is
+one writer. Only then are events written, so that no line of a trail is ever without its move.
 If the update touched fewer, everything is taken back and the changes are walked one by one.
 Either way they are taken by id, and what they do to other tables is written after (`order.py`).
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +77,13 @@ def _moving(shared: Mapping[str, str]) -> tuple[str, str, str]:
 
 MOVE_LEASED = Spread((*_SHARED, *_GUESSED), _moving)
 MOVE_ONE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE id = ?"
+MIGRATE_ONE = "UPDATE jobs SET flow_version = ?, keys = ? WHERE id = ?"
+STANDING = f"""
+    SELECT json_group_array(
+        json_array(hex(id), token, version, leased_by IS NULL, flow_version, keys)
+    ) FROM jobs WHERE id IN {PACKED_IDS}
+"""
+"""One value, as `rows` says why."""
 
 IS_IN_TRAIL = "SELECT 1 FROM events WHERE job_id = ? AND seq = ? AND commit_id = ?"
 VOID_STAGE = "DELETE FROM results WHERE job_id = ? AND stage = ?"
@@ -93,7 +102,7 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     """Write the changes and answer one receipt each, in order."""
     must_be_a_batch(changes)
     ordered = sorted(changes, key=_id)
-    plan = _plan(ordered)
+    plan = _plan(ordered, _tokens(t.db, ordered))
     if plan is not None:
         try:
             if MOVE_LEASED.write(t.db, plan.groups) == len(changes):
@@ -121,12 +130,30 @@ class _Plan:
     moves: dict[tuple[CountKey, CountKey], int] = field(default_factory=dict)
 
 
-def _plan(changes: Sequence[Change]) -> _Plan | None:
-    """Plan the guarded update, or answer None when some change needs more than a guard."""
+def _tokens(db: sqlite3.Connection, changes: Sequence[Change]) -> dict[bytes, int]:
+    """Return the tokens of the jobs whose operators' changes pass their guards."""
+    acts = {change.row.id: change for change in changes if change.token is None}
+    if not acts:
+        return {}
+    passed = {}
+    for hexed, token, *facts in json.loads(db.execute(STANDING, (pack(acts),)).fetchone()[0]):
+        change = acts[bytes.fromhex(hexed)]
+        if facts == [change.version, 1, change.row.flow_version, change.row.keys]:
+            passed[change.row.id] = token
+    return passed
+
+
+def _plan(changes: Sequence[Change], tokens: Mapping[bytes, int]) -> _Plan | None:
+    """Plan the guarded update, or answer None when some change needs more than a guard.
+
+    `tokens` are those of operators' changes, which bring none.
+    """
     plan = _Plan()
     groups, moves = plan.groups, plan.moves
     for change in changes:
         row, token, origin, number = change.row, change.token, change.moved_from, len(change.events)
+        if token is None:
+            token = tokens.get(row.id)
         if token is None or change.takes_slot is not None or change.takes_key:
             return None
         if not follow_each_other(change, row.seq - number):
@@ -270,10 +297,16 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], row.id))
+    version = old.flow_version
+    if change.token is None and (row.flow_version, row.keys) != (version, old.keys):
+        version = row.flow_version
+        t.db.execute(MIGRATE_ONE, (version, row.keys, row.id))
     trail.append(t.db, change.events)
-    if (old.state, old.role) != (row.state, row.role):
-        t.count((old.flow, old.flow_version, old.state, old.role), -1)
-        t.count((old.flow, old.flow_version, row.state, row.role), 1)
+    left = (old.flow, old.flow_version, old.state, old.role)
+    entered = (old.flow, version, row.state, row.role)
+    if left != entered:
+        t.count(left, -1)
+        t.count(entered, 1)
     if row.lane and row.leased_by is None:
         t.made_due = True
     if change.results and not change.voids:

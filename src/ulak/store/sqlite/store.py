@@ -18,6 +18,7 @@ from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
 from ulak.store import forks
 from ulak.store.caller import Driver, Steps
+from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.protocol import (
     NO_RATES,
     Added,
@@ -118,7 +119,7 @@ class SqliteStore:
         self._checkpoint_bytes = checkpoint_bytes
         self._open_writer: Writer | None = None
         self._open_readers: Readers | None = None
-        self._parked_after = ""
+        self._parked = FIRST_PAGE
         """Where the next look at what jobs are parked on begins."""
         self._rings: list[Callable[[], None]] = []
         self._wakeup: Wakeup | None = None
@@ -400,8 +401,8 @@ class SqliteStore:
         return self._read(lambda db: upkeep.asked(db, limit, after))
 
     def unpark(self, limit: int) -> int:
-        unparked, self._parked_after = self._writer.run(
-            "unpark", lambda t: upkeep.unpark(t, limit, self._parked_after)
+        unparked, self._parked = self._writer.run(
+            "unpark", lambda t: upkeep.unpark(t, limit, self._parked)
         )
         return unparked
 

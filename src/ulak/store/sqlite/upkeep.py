@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request
 from ulak.store import pruning
-from ulak.store.flow_control import ON_KEY, ON_RATE
+from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.protocol import Progress
 from ulak.store.sqlite import audit, keys
 from ulak.store.sqlite.commits import COUNT_REQUESTS, REQUESTS_OF, settle
@@ -45,7 +45,7 @@ REPORT = """
 # What jobs are parked on, each found by one step along the index; so many at once: a few
 # milliseconds of the one writer.
 MOST_NAMES = 500
-PARKED_NAMES = f"""
+PARKED_NAMES = """
     WITH RECURSIVE parked (name) AS (
         SELECT (SELECT parked_on FROM jobs INDEXED BY jobs_parked
                 WHERE parked_on > ? ORDER BY parked_on LIMIT 1)
@@ -54,7 +54,7 @@ PARKED_NAMES = f"""
                 WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1)
         FROM parked WHERE parked.name IS NOT NULL
     )
-    SELECT name FROM parked WHERE name IS NOT NULL LIMIT {MOST_NAMES}
+    SELECT name FROM parked WHERE name IS NOT NULL LIMIT ?
 """
 IS_KNOWN_PAUSE = "SELECT 1 FROM pauses WHERE kind = 'key' AND name = ?"
 
@@ -137,16 +137,19 @@ def report(t: Transaction, progress: Sequence[Progress]) -> None:
     t.db.executemany(REPORT, by_job)
 
 
-def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
+def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
     """Pass on what a commit has missed, and look after what nobody will look at again.
 
-    Looks at a page of what jobs are parked on, the names after this one. Returns how many jobs
-    were unparked, and where the next page begins.
+    Looks at a page of what jobs are parked on. Returns how many jobs were unparked, and the next
+    page.
     """
     unparked = 0
     buckets = Buckets(t)
-    names = [row[0] for row in t.db.execute(PARKED_NAMES, (after,)).fetchall()]
+    most = limit if page.is_rich else MOST_NAMES
+    names = [row[0] for row in t.db.execute(PARKED_NAMES, (page.after, most)).fetchall()]
     for name in names:
+        if unparked >= limit:
+            break
         if name.startswith(ON_RATE):
             buckets.look_after(name.removeprefix(ON_RATE))
             continue
@@ -157,9 +160,7 @@ def unpark(t: Transaction, limit: int, after: str) -> tuple[int, str]:
             places = keys.free_places(t, name)
         unparked += keys.pass_on(t, name, min(places, limit - unparked))
     buckets.write()
-    if unparked < limit:
-        after = names[-1] if len(names) == MOST_NAMES else ""
-    return unparked, after
+    return unparked, page.following(names, most, is_rich=unparked >= limit)
 
 
 def fold_counts(t: Transaction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -9,11 +10,12 @@ import pytest
 
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, Stale
 from ulak.core.job import Message, Result
+from ulak.core.migration import Migration, migrated
 from ulak.core.outcome import Cancel, Decide, Finished, Held, Left, Noted, Raised, Retry
 from ulak.errors import Refused
 from ulak.store.protocol import LARGEST_BATCH, Progress
 from ulak.testing.conformance.desk import LEASE, Desk, Reopen, Suite, patiently, snapshot
-from ulak.testing.conformance.flows import LINE, REVIEW, SAGA
+from ulak.testing.conformance.flows import LINE, NEWER, REVIEW, SAGA
 
 PERMANENT = Raised("boom", "it broke", permanent=True)
 
@@ -108,6 +110,55 @@ class TestCommits(Suite):
     def test_an_empty_batch_is_nothing(self, desk: Desk) -> None:
         assert desk.store.commit([]) == []
         assert desk.store.add([]) == []
+
+    # --- operators --------------------------------------------------------------
+
+    @pytest.mark.shows("E-17")
+    def test_of_200_acts_with_one_stale_199_commit_with_199_events(self, desk: Desk) -> None:
+        rows = [desk.submit(dedup_key=f"k{n}") for n in range(200)]
+        changes = [desk.act(row, Cancel("ada")) for row in rows]
+        changes[77] = changes[77]._replace(version=rows[77].version + 1)
+        receipts = desk.store.commit(changes)
+        assert [n for n, receipt in enumerate(receipts) if receipt == Stale(rows[77])] == [77]
+        assert sum(isinstance(receipt, Committed) for receipt in receipts) == 199
+        cancelled = [e for row in rows for e in desk.store.trail(row.id) if e.kind == "cancelled"]
+        assert len(cancelled) == 199
+        assert [key.job_id for key in desk.store.scan_keys()] == [rows[77].id]
+        assert desk.job(rows[77].id) == rows[77]
+        counted = {(c.state, c.jobs) for c in desk.store.counts() if c.jobs}
+        assert counted == {("cancelled", 199), ("first", 1)}
+        again = desk.store.commit(changes)
+        assert sum(isinstance(receipt, Committed) for receipt in again) == 199
+        assert [len(desk.store.trail(row.id)) for row in rows].count(2) == 199
+
+    @pytest.mark.shows("E-50")
+    def test_an_act_moves_jobs_to_another_version_of_their_flow(self, desk: Desk) -> None:
+        rows = [desk.submit(dedup_key=f"k{n}") for n in range(4)]
+        cancel = desk.act(rows[3], Cancel("ada"))
+        migration = Migration(NEWER, from_version=1, states={"first": "first"})
+        changes = [
+            migrated(
+                migration, row, desk.now, actor="ada", note="", commit_id=os.urandom(16),
+                keys='{"first":{"slot":"k"}}',
+            )
+            for row in rows
+        ]  # fmt: skip
+        desk.write(cancel)
+        kinds = [type(receipt) for receipt in desk.store.commit(changes)]
+        assert kinds == [Committed, Committed, Committed, Stale]
+        assert [desk.job(row.id) for row in rows[:3]] == [change.row for change in changes[:3]]
+        assert {(row.flow_version, row.keys) for row in desk.jobs()} == {
+            (2, '{"first":{"slot":"k"}}'), (1, None),
+        }  # fmt: skip
+        counted = {(c.flow_version, c.state, c.jobs) for c in desk.store.counts() if c.jobs}
+        assert counted == {(2, "first", 3), (1, "cancelled", 1)}
+        assert [e.kind for e in desk.store.trail(rows[0].id)] == ["submitted", "migrated"]
+        assert desk.commit(changes[0]) == Committed()
+        assert len(desk.store.trail(rows[0].id)) == 2
+        desk.hire("w")
+        assert desk.claim(places=4) == []
+        assert len(desk.claim(places=4, flow=NEWER)) == 3
+        assert {key.job_id for key in desk.store.scan_keys()} == {row.id for row in rows[:3]}
 
     # --- guards -----------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.clock import ManualClock
 from ulak.store.postgres import PostgresStore
+from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import Pooler
 
 
@@ -32,6 +33,33 @@ def store(reached: str) -> Iterator[PostgresStore]:
     store.open()
     yield store
     store.close()
+
+
+class RoundTrips:
+    """How often an answer of the server was waited for since the last `take`."""
+
+    def __init__(self) -> None:
+        self._waits = 0
+
+    def note(self) -> None:
+        self._waits += 1
+
+    def take(self) -> int:
+        waits, self._waits = self._waits, 0
+        return waits
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
+    """Counts them from now on."""
+    counted, wait = RoundTrips(), Pipeline.wait
+
+    def noted(self: Pipeline) -> object:
+        counted.note()
+        return wait(self)
+
+    monkeypatch.setattr(Pipeline, "wait", noted)
+    return counted
 
 
 def store_at(reached: str) -> PostgresStore:
