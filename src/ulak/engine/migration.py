@@ -83,7 +83,7 @@ def migrate(
         BadInput: the map cannot be followed; nothing was changed.
         StoreError: the store does not answer; what was moved so far stays moved.
     """
-    must_act(actor)
+    must_act(actor, note)
     migration = _plan(engine, wanted)
     work = _Work(engine, migration, actor=actor, note=note, dry_run=dry_run)
     for _ in range(1 if dry_run else MOST_PASSES):
