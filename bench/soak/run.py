@@ -125,7 +125,11 @@ def wait_for_the_end(
 ) -> None:
     """Wait until so many orders, and what came of them, have ended and every message is sent."""
     while time.monotonic() < deadline:
-        counts = engine.counts()
+        try:
+            counts = engine.counts()
+        except ulak.StoreError:
+            time.sleep(0.2)  # a server that is only just back
+            continue
         ended = sum(c.jobs for c in counts if c.flow == "order" and c.role in FINAL)
         if ended >= jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
             # A failed order may yet be retried by an operator.

@@ -18,7 +18,7 @@ from ulak.store.postgres.timeouts import NoAnswer
 from ulak.store.waiting import StoreAway
 from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.records import TTL, answered, record
-from ulak.testing.servers import Postgres
+from ulak.testing.servers import HOST, ROLE, Postgres
 
 NUMBERS = itertools.count(1)
 LONG_S = 120.0
@@ -120,6 +120,22 @@ def test_nobody_waits_for_ever_for_an_answer_of_a_stopped_server(
     assert {type(error) for error in raised.values()} == {StoreAway}
     lent.roll_back()
     eventually(lambda: "submit" not in ask_all({"submit": desk.submit}))
+
+
+@pytest.mark.shows("E-83")
+def test_a_stopped_server_is_given_up_although_another_of_the_url_answers(
+    server: Postgres, url: str
+) -> None:
+    """As after a failover, where the old one has not died but stands still."""
+    with Postgres() as other:
+        hosts = f"{HOST}:{server.port},{HOST}:{other.port}"
+        store = PostgresStore(f"postgresql://{ROLE}@{hosts}/postgres?connect_timeout=2")
+        store.open()
+        open_connections(store, 1)
+        with server.frozen():
+            raised = ask_all({"read": store.workers})
+        assert isinstance(raised["read"], StoreAway)
+        store.close()
 
 
 @pytest.mark.shows("E-83")

@@ -13,6 +13,8 @@ from pathlib import Path
 from bench.measure import DATA, commit, keep
 from bench.soak.faults import failover, processes, server
 from bench.soak.faults.frame import Fault, Outcome, Plan, run_fault
+from ulak.testing.networks import NoNetwork
+from ulak.testing.servers import ServerFailed
 
 FAULTS: Sequence[Fault] = (*server.FAULTS, *failover.FAULTS, *processes.FAULTS)
 RESULTS = {store: DATA / f"soak-faults-{store}.json" for store in ("sqlite", "postgres")}
@@ -30,6 +32,8 @@ def run_in_scratch(fault: Fault, store: str, plan: Plan, *, is_kept: bool = Fals
     folder = Path(tempfile.mkdtemp(prefix=f"fault-{fault.name}-", dir=DATA))
     try:
         return run_fault(fault, store, folder, plan)
+    except (NoNetwork, ServerFailed, TimeoutError) as error:
+        return Outcome(fault.name, store, wrong=[f"the fault could not be made: {error}"])
     finally:
         if is_kept:
             print(f"kept in {folder.relative_to(DATA.parent)}")

@@ -26,7 +26,7 @@ LEASE_S = 15.0
 BEHIND_S = 1.2 * LEASE_S
 ROWS = "SELECT id::text, jobs::text FROM ulak.jobs"
 SYNCHRONOUS = "ALTER SYSTEM SET synchronous_standby_names = '*'"
-IS_SYNCHRONOUS = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
+IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
 @contextmanager

@@ -46,6 +46,8 @@ class Pace(threading.Thread):
         began = time.monotonic()
         while not self._stopped.wait(TICK_S):
             self._read()
+            if not self.ready:
+                began = time.monotonic()  # whatever the start takes, no orders pile up
             wanted = int((time.monotonic() - began) * self._orders_per_s)
             allowed = min(wanted, len(self._accepted) + MOST_AHEAD)
             if allowed > self.orders:

@@ -22,6 +22,7 @@ from bench.soak.faults import programs
 from bench.soak.faults.frame import Fault, Ground
 from bench.soak.faults.pace import SHARE
 from bench.soak.ledger import read_all
+from bench.soak.run import findings_of_verify
 from ulak.core import event as kinds
 from ulak.engine.why import STATE_NOT_SERVED, VERSION_NOT_SERVED
 from ulak.ids import from_text
@@ -172,7 +173,7 @@ def deploy_two_releases(ground: Ground) -> None:
     """The next release is rolled out, rolled back and rolled out again, worker by worker.
 
     It has a state and a version that the release before lacks. What only it can run waits for it,
-    and `why` says so; nothing else waits, and nothing fails.
+    and `why` says so; nothing else waits, and nothing fails. Its workers stay.
     """
     jobs: list[ulak.Job] = []
     with an_engine(ground, "release-a") as a, an_engine(ground, "release-b") as b:
@@ -200,8 +201,7 @@ def deploy_two_releases(ground: Ground) -> None:
         (ground.folder / programs.PERMIT).touch()
         roll(ground, "release-b", before_each=submit)
         ground.wait_until(lambda: have_ended(b, jobs), "the parcels end")
-        found = [f"{f.kind}: job {f.job_id}: {f.sentence}" for f in b.verify()]
-    roll(ground)
+        found = [*findings_of_verify(b)]
 
     def check(seen: Evidence) -> Iterator[str]:
         yield from found

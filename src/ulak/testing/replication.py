@@ -18,7 +18,15 @@ from typing import Any
 
 import psycopg
 
-from ulak.testing.servers import HOST, LOOK_EVERY_S, ROLE, START_WITHIN_S, Postgres, ServerFailed
+from ulak.testing.servers import (
+    HOST,
+    LOOK_EVERY_S,
+    ROLE,
+    START_WITHIN_S,
+    Postgres,
+    ServerFailed,
+    find_program,
+)
 
 READY_FOR_WRITES = "database system is ready to accept connections"
 HAS_REST = "SELECT pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn()"
@@ -54,7 +62,7 @@ class Standby(Postgres):
         """Receive nothing more, and return when what was received is there to be read."""
         ask(self, "ALTER SYSTEM SET primary_conninfo = ''")
         ask(self, "SELECT pg_reload_conf()")
-        self._wait(lambda: not ask(self, "SELECT FROM pg_stat_wal_receiver"), "still receives")
+        self._wait(lambda: not ask(self, "SELECT 1 FROM pg_stat_wal_receiver"), "still receives")
         give_up = time.monotonic() + REST_WITHIN_S
         while ask(self, HAS_REST) == [(True,)] and time.monotonic() < give_up:
             time.sleep(LOOK_EVERY_S)
@@ -68,9 +76,11 @@ class Standby(Postgres):
         self._wait(lambda: READY_FOR_WRITES in self.log[before:], "was not promoted")
 
     def _prepare(self) -> None:
+        # On PATH may be a link to the server alone, and a wrapper that looks for clusters.
+        program = find_program("postgres").resolve().with_name("pg_basebackup")
         self._run(
             [
-                *(str(self._programs / "pg_basebackup"), "--pgdata", str(self._data)),
+                *(str(program), "--pgdata", str(self._data)),
                 *("--dbname", self.primary.url(), "--write-recovery-conf"),
                 *("--checkpoint", "fast", "--wal-method", "stream", "--no-sync"),
             ]

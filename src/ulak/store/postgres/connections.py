@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -208,6 +209,15 @@ class Transaction:
             proofs.chain(self.db, self.links)
 
 
+class _Address(NamedTuple):
+    """Which of the servers that a URL may lead to; the names are libpq's."""
+
+    host: str
+    hostaddr: str | None
+    """None for a unix socket."""
+    port: str
+
+
 class Connections:
     """Every connection of this process but the listener's."""
 
@@ -228,8 +238,8 @@ class Connections:
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
         self._probing = threading.Lock()
-        self._probed = (0.0, True)
-        """Until when the last probe speaks for all, and whether the server has answered it."""
+        self._probed: dict[_Address, tuple[float, bool]] = {}
+        """Until when the last probe speaks for all of a server, and whether that has answered."""
         self._every: WeakSet[psycopg.Connection[Row]] = WeakSet()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
@@ -421,15 +431,18 @@ class Connections:
             self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
             said = f"PostgreSQL cannot be reached: {_said(error)}"
             raise (StoreError(said) if _is_refusal(error) else StoreAway(said)) from error
-        connection.probe = self._is_there
+        # A URL may name several servers, and a name may come to lead to another one.
+        info = connection.info
+        address = _Address(info.host, info.hostaddr or None, str(info.port))
+        connection.probe = partial(self._is_there, address)
         if self._prepare:
             # Behind a pooler nothing is: the session is another's next.
             connection.execute(f"SELECT {settings(session, whole_session=True)}", prepare=False)
         return connection
 
-    def _open(self) -> TimedConnection:
+    def _open(self, **chosen: str | None) -> TimedConnection:
         connection = TimedConnection.connect(
-            make_conninfo("", **timeouts.CLIENT | conninfo_to_dict(self._conninfo)),
+            make_conninfo("", **timeouts.CLIENT | conninfo_to_dict(self._conninfo) | chosen),
             autocommit=True,
             prepare_threshold=PREPARE_AFTER if self._prepare else None,
             application_name="ulak",
@@ -437,18 +450,19 @@ class Connections:
         self._every.add(connection)
         return connection
 
-    def _is_there(self) -> bool:
-        """Ask on a connection of its own whether the server answers; for all who wait, once."""
+    def _is_there(self, address: _Address) -> bool:
+        """Ask on a connection of its own whether a server answers; for all who wait, once."""
         with self._probing:
-            holds_until, is_there = self._probed
+            holds_until, is_there = self._probed.get(address, (0.0, True))
             if time.monotonic() >= holds_until:
-                is_there = self._has_answered()
-                self._probed = (time.monotonic() + timeouts.PROBE_HOLDS_S, is_there)
+                is_there = self._has_answered(address)
+                self._probed[address] = (time.monotonic() + timeouts.PROBE_HOLDS_S, is_there)
             return is_there
 
-    def _has_answered(self) -> bool:
+    def _has_answered(self, address: _Address) -> bool:
         try:
-            with self._open() as connection:
+            # Whatever it has become: it may be a standby by now.
+            with self._open(**address._asdict(), target_session_attrs="any") as connection:
                 connection.give_up_at = time.monotonic() + timeouts.CONNECT_TIMEOUT_S
                 connection.execute("SELECT 1", prepare=False)
         except (NoAnswer, errors.ConnectionTimeout):
