@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,29 +96,30 @@ def _emit_to_many_keys(engine: ulak.Engine) -> None:
 
 def release_a(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
     """The release before: parcels of version 1 are sorted and sent."""
-    engine.add(_parcel(1, ["sort", "send"], folder))
+    engine.add(_parcel(1, {"sort": ["send"], "send": ["done"]}, folder))
 
 
 def release_b(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
     """The next release: parcels of version 1 are weighed too, and there is a version 2."""
-    engine.add(_parcel(1, ["sort", "weigh", "send"], folder))
-    engine.add(_parcel(2, ["wrap", "send"], folder))
+    weighed = {"sort": ["weigh", "send"], "weigh": ["send"], "send": ["done"]}
+    engine.add(_parcel(1, weighed, folder))
+    engine.add(_parcel(2, {"wrap": ["send"], "send": ["done"]}, folder))
 
 
-def _parcel(version: int, states: list[str], folder: Path) -> ulak.Flow[Any]:
-    moves = {state: [following] for state, following in pairwise([*states, "done"])}
-    flow: ulak.Flow[Any] = ulak.Flow("parcel", ulak.Lifecycle(states[0], moves), version=version)
+def _parcel(version: int, moves: dict[str, list[str]], folder: Path) -> ulak.Flow[Any]:
+    life = ulak.Lifecycle(next(iter(moves)), moves)
+    flow: ulak.Flow[Any] = ulak.Flow("parcel", life, version=version)
 
-    async def work(run: ulak.Run[Any]) -> None:
-        await asyncio.sleep(0.02)
+    def declare(state: str, following: str) -> None:
+        @flow.stage(state)
+        async def work(run: ulak.Run[Any]) -> ulak.Goto | ulak.RetryLater:
+            if state == "weigh" and not (folder / PERMIT).exists():
+                return ulak.RetryLater(0.2, why="the scales are in use")
+            await asyncio.sleep(0.02)
+            return ulak.Goto(following)
 
-    async def weigh(run: ulak.Run[Any]) -> ulak.RetryLater | None:
-        if not (folder / PERMIT).exists():
-            return ulak.RetryLater(0.2, why="the scales are in use")
-        return None
-
-    for state in states:
-        flow.stage(state)(weigh if state == "weigh" else work)
+    for state, (following, *_) in moves.items():
+        declare(state, following)
     return flow
 
 
