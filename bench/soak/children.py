@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 import ulak
+from bench.soak.clock import SteppedClock
 from bench.soak.ledger import Ledger, read_all
 from bench.soak.orders import Order, flows, key_of, order, time_of
 from ulak import wiring
@@ -37,7 +38,10 @@ def store_of(folder: Path, url: str | None, broken: str | None) -> Store:
 
         store: Store = BROKEN[broken](folder / DATABASE)
         return store
-    return wiring.store_of(url or f"sqlite:///{folder.resolve() / DATABASE}")
+    url = url or f"sqlite:///{folder.resolve() / DATABASE}"
+    # On PostgreSQL the server's clock decides, whatever the machine of a worker says.
+    clock = SteppedClock(folder) if url.startswith("sqlite:") else None
+    return wiring.store_of(url, clock=clock)
 
 
 def engine_of(
@@ -67,10 +71,14 @@ def opened(engine: ulak.Engine) -> ulak.Engine:
 
 def work(folder: Path, lease_s: float, url: str | None, broken: str | None) -> None:
     """Be a worker until SIGTERM."""
+    serve(*engine_of(folder, url, broken), lease_s)
+
+
+def serve(engine: ulak.Engine, ledger: Ledger, lease_s: float) -> None:
+    """Work on the flows of an engine until SIGTERM."""
     # A relay that vanishes keeps its messages for a minute; here as long as a lease.
     lease = timedelta(seconds=lease_s)
     relay.HOLD_US = micros(lease)
-    engine, ledger = engine_of(folder, url, broken)
     worker = opened(engine).worker(replace(SETTINGS, lease=lease))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     ledger.append("ready")
@@ -127,6 +135,7 @@ def main() -> None:
     parser.add_argument("--store")
     parser.add_argument("--broken")
     given = parser.parse_args()
+    SteppedClock(given.folder).rule_process()
     if given.part == "worker":
         work(given.folder, given.lease, given.store, given.broken)
     else:

@@ -22,6 +22,7 @@ class Line(NamedTuple):
     sent      job/seq/n         a message of the outbox was published
     accepted  number job new    a submit was answered
     dead                        the process was stopped for good; its id is `pid`
+    forked    pid               a stage has forked this child
     """
 
     kind: str
@@ -30,15 +31,14 @@ class Line(NamedTuple):
 
 
 class Ledger:
-    """Appends lines; one for each process, shared by its threads."""
+    """Appends lines; shared by the threads of a process, and by its forks."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._pid = os.getpid()
 
     def append(self, kind: str, *words: object, pid: int | None = None) -> None:
         """Write one line; when this returns, no kill of this process can take it back."""
-        line = " ".join((kind, str(pid or self._pid), *map(str, words))) + "\n"
+        line = " ".join((kind, str(pid or os.getpid()), *map(str, words))) + "\n"
         os.write(self._fd, line.encode())
 
     def close(self) -> None:

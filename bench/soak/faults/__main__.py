@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.measure import DATA, commit, keep
-from bench.soak.faults import failover, server
+from bench.soak.faults import failover, processes, server
 from bench.soak.faults.frame import Fault, Outcome, Plan, run_fault
 from ulak.testing.networks import NoNetwork
 from ulak.testing.servers import ServerFailed
 
-FAULTS: Sequence[Fault] = (*server.FAULTS, *failover.FAULTS)
+FAULTS: Sequence[Fault] = (*server.FAULTS, *failover.FAULTS, *processes.FAULTS)
 RESULTS = {store: DATA / f"soak-faults-{store}.json" for store in ("sqlite", "postgres")}
 MOST_SHOWN = 10
 

@@ -18,6 +18,9 @@ from bench.soak.storm import Children
 TICK_S = 0.05
 WINDOW_S = 3.0
 STEP_S = 0.25
+# So many orders may be ahead of the submitter: on a machine that is too slow for the rate they
+# would become more and more, and take long after the fault.
+MOST_AHEAD = 100
 SHARE = 0.8
 """So much of the former rate counts as the former rate."""
 
@@ -36,6 +39,7 @@ class Pace(threading.Thread):
         self._orders_per_s = orders_per_s
         self._begun: list[float] = []
         self._begun_by: Counter[int] = Counter()
+        self._accepted: set[str] = set()
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -44,7 +48,8 @@ class Pace(threading.Thread):
             self._read()
             if not self.ready:
                 began = time.monotonic()  # whatever the start takes, no orders pile up
-            allowed = int((time.monotonic() - began) * self._orders_per_s)
+            wanted = int((time.monotonic() - began) * self._orders_per_s)
+            allowed = min(wanted, len(self._accepted) + MOST_AHEAD)
             if allowed > self.orders:
                 self._children.allow(allowed)
                 self.orders = allowed
@@ -61,6 +66,8 @@ class Pace(threading.Thread):
             if line.kind == "begin":
                 self._begun.append(now)
                 self._begun_by[line.pid] += 1
+            elif line.kind == "accepted":
+                self._accepted.add(line.words[0])
             elif line.kind == "ready":
                 self.ready.add(line.pid)
 

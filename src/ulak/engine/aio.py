@@ -14,6 +14,7 @@ from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.core.policy import Rate
+from ulak.engine.crossing import call_on
 from ulak.engine.function import Call
 from ulak.engine.intake import guest_of
 from ulak.engine.outbox import DeadMessage
@@ -381,7 +382,7 @@ class AsyncEngine:
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
-            loop.call_soon_threadsafe(moved.set)
+            call_on(loop, moved.set)
 
         stop = self._engine.on_move(ring)
         try:

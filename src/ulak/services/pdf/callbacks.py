@@ -22,6 +22,7 @@ import msgspec
 
 from ulak import Backoff, Engine, Flow, Lifecycle, Run
 from ulak.clock import Clock
+from ulak.engine.crossing import call_on
 from ulak.errors import JobNotFound, UlakError
 from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.document import UrlBlocked
@@ -162,7 +163,7 @@ async def find_ends(jobs: PdfJobStore, flow: Flow[Callback]) -> None:
     loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
     def ring() -> None:
-        loop.call_soon_threadsafe(moved.set)
+        call_on(loop, moved.set)
 
     stop = jobs.engine.on_move(ring)
     try:

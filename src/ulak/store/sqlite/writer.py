@@ -405,8 +405,13 @@ def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     return db
 
 
+# Each is two descriptors, and a process may have no more than 1,024. A guess: more readers than
+# this wait for the same cores anyway.
+MOST_READERS = 32
+
+
 class Readers:
-    """Connections for reading, as many as there are threads reading at once."""
+    """Connections for reading, as many as there are threads reading at once, up to a bound."""
 
     def __init__(self, path: Path, files: Files) -> None:
         self._path = path
@@ -417,17 +422,20 @@ class Readers:
         self._lent = 0
         self._paused = False
         self._closed = False
+        # What is lent takes none: its thread may read here meanwhile, and would wait for itself.
+        self._turns = threading.Semaphore(MOST_READERS)
 
     def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on a connection of its own; it must have fetched everything it answers."""
         try:
             # A new connection may be one to another file.
             self._files.check()
-            db = self._take()
-            try:
-                return read(db)
-            finally:
-                self._give_back(db)
+            with self._turns:
+                db = self._take()
+                try:
+                    return read(db)
+                finally:
+                    self._give_back(db)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translated(error) from error
 

@@ -1,6 +1,10 @@
 """Readers hold nothing between two answers: whoever reads slowly keeps no old pages alive."""
 
+import sqlite3
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,7 @@ import pytest
 
 from ulak.store.protocol import JobFilter
 from ulak.store.sqlite import SqliteStore
+from ulak.store.sqlite.writer import MOST_READERS
 from ulak.testing.conformance import Desk
 
 READS: dict[str, Callable[[SqliteStore], Any]] = {
@@ -32,3 +37,27 @@ def test_no_read_transaction_outlives_its_answer(store: SqliteStore, path: Path,
     busy, _, _ = store._writer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert busy == 0
     assert path.with_name(path.name + "-wal").stat().st_size == 0
+
+
+@pytest.mark.shows("E-86")
+def test_any_number_of_threads_read_on_a_bounded_number_of_connections(store: SqliteStore) -> None:
+    used: set[int] = set()
+
+    def read(db: sqlite3.Connection) -> None:
+        used.add(id(db))
+        time.sleep(0.01)
+
+    threads = [threading.Thread(target=store._read, args=(read,)) for _ in range(4 * MOST_READERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(used) <= MOST_READERS
+
+
+@pytest.mark.shows("E-86")
+def test_a_thread_that_has_lent_connections_can_still_read(store: SqliteStore) -> None:
+    with ExitStack() as lent:
+        for _ in range(MOST_READERS + 1):
+            lent.enter_context(store.reading())
+        assert store.counts() == []
