@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import psycopg
 
@@ -163,6 +164,8 @@ def run_part(folder: Path, plan: Plan, over: threading.Event) -> None:
 
         for store in soaked:
             mark(store, "part")
+        # At odd moments: what goes up and down every 30 s too would be seen in one phase for hours.
+        dice = Random(plan.seed)
         next_sample, next_kill, window_from = now() + plan.sample_s, now() + plan.kill_s, now()
         month = _read_month(plan, now())
         ends_at = plan.hours * 3600
@@ -190,11 +193,11 @@ def run_part(folder: Path, plan: Plan, over: threading.Event) -> None:
                         mark(store, f"missed: {error}")
                     else:
                         sampler.write(folder, Line(now(), store.name, values))
-                next_sample = max(next_sample + plan.sample_s, now())
+                next_sample = now() + plan.sample_s * dice.uniform(0.5, 1.5)
+        ended_s = now()  # what the last look takes is no soaking
         for store in soaked:
-            for fault in store.stop():
-                mark(store, f"fault: {fault}")
-            mark(store, "verified")
+            for fault in [*(f"fault: {fault}" for fault in store.stop()), "verified"]:
+                sampler.write(folder, Line(ended_s, store.name, {}, fault))
 
 
 def _open(name: str, folder: Path, ahead_us: int, stack: contextlib.ExitStack) -> Soaked:
