@@ -43,18 +43,18 @@ def main() -> int:
     parser.add_argument("--store", choices=list(STORES), default="both")
     parser.add_argument("--rate", type=float, default=usual.rate, help="jobs a second, per store")
     parser.add_argument("--go-on", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
+    options = parser.parse_args()
     DATA.mkdir(exist_ok=True)
-    folder = (given.go_on or Path(tempfile.mkdtemp(prefix="soak-hours-", dir=DATA))).resolve()
+    folder = (options.go_on or Path(tempfile.mkdtemp(prefix="soak-hours-", dir=DATA))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # The server of PostgreSQL runs as a user of its own, and its data are in there.
     folder.chmod(0o755)
     if (folder / "plan.json").exists():
         plan = Plan.read(folder)
-        plan = replace(plan, hours=given.hours or plan.hours)
+        plan = replace(plan, hours=options.hours or plan.hours)
     else:
-        hours = given.hours or usual.hours
-        plan = Plan(hours, given.rate, STORES[given.store], zero_us=find_zero(hours))
+        hours = options.hours or usual.hours
+        plan = Plan(hours, options.rate, STORES[options.store], zero_us=find_zero(hours))
     plan.write(folder)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

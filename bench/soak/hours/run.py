@@ -46,7 +46,7 @@ SET_CLOCK = """
 
 
 class KeptPostgres(Postgres):
-    """A server whose data stay in a folder when it ends, even by a kill."""
+    """A server that leaves its data in a folder when it ends, even by a kill."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(durable=True, settings=SETTINGS)
@@ -105,14 +105,14 @@ class Soaked:
 
     def sample(self, window_s: float) -> dict[str, float]:
         """Return every value of this moment."""
-        since = SystemClock().now() + self._ahead_us - int(window_s * SECOND)
+        now = SystemClock().now() + self._ahead_us
         values: dict[str, float] = {}
         for role, child in self.children.items():
             values |= sampler.watch_process(role, child.pid)
         values |= self._pickups.take()
         if self.name == "sqlite":
-            return values | sampler.watch_sqlite(self._path, since, window_s)
-        return values | sampler.watch_postgres(self.url, since, window_s)
+            return values | sampler.watch_sqlite(self._path, now, window_s)
+        return values | sampler.watch_postgres(self.url, now, window_s)
 
     @property
     def _path(self) -> Path:
@@ -145,7 +145,7 @@ class Soaked:
 
 
 def run_part(folder: Path, plan: Plan, over: threading.Event) -> None:
-    """Go on from the last sample in a folder until the hours are over, or until it is told to end.
+    """Go on from the last sample in a folder until the hours are over, or until `over` is set.
 
     What happens is in the lines of the folder; the judgement is made from them alone.
     """

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median, quantiles
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from ulak.clock import Instant
+from ulak.clock import SECOND, Instant
 from ulak.store.sqlite.wal import Wal
 
 SAMPLES = "samples.jsonl"
@@ -23,7 +23,7 @@ MB = 1_000_000
 ENDED = "lane = '' AND role NOT IN ('held', 'waiting')"
 COUNTS = (
     "SELECT count(*) FILTER (WHERE NOT ({ended})), "
-    "count(*) FILTER (WHERE {ended} AND changed_at >= {since}), "
+    "count(*) FILTER (WHERE {ended} AND changed_at BETWEEN {since} AND {now}), "
     "(SELECT count(*) FROM {schema}outbox WHERE sent_at IS NULL) FROM {schema}jobs"
 )
 TABLES = """
@@ -103,7 +103,7 @@ class Pickups:
         self._file.close()
 
 
-def watch_sqlite(path: Path, since: Instant, window_s: float) -> dict[str, float]:
+def watch_sqlite(path: Path, now: Instant, window_s: float) -> dict[str, float]:
     """Return rows and sizes of a file; the connection is closed, so that no reader stays."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as db:
         tables = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type='table'")]
@@ -112,7 +112,7 @@ def watch_sqlite(path: Path, since: Instant, window_s: float) -> dict[str, float
             for name in tables
             if not name.startswith("sqlite_")
         }
-        values |= _rates(db, "", since, window_s)
+        values |= _rates(db, "", now, window_s)
         page = db.execute("PRAGMA page_size").fetchone()[0]
         free = db.execute("PRAGMA freelist_count").fetchone()[0]
     log = path.with_name(f"{path.name}-wal")
@@ -124,7 +124,7 @@ def watch_sqlite(path: Path, since: Instant, window_s: float) -> dict[str, float
     return {**values, "free pages MB": free * page / MB}
 
 
-def watch_postgres(url: str, since: Instant, window_s: float) -> dict[str, float]:
+def watch_postgres(url: str, now: Instant, window_s: float) -> dict[str, float]:
     """Return rows, dead rows and sizes of a database; partitions count for their table."""
     values: dict[str, float] = {}
     oldest: list[int] = []
@@ -151,11 +151,12 @@ def watch_postgres(url: str, since: Instant, window_s: float) -> dict[str, float
             # What they share, its buffers, is not anonymous.
             own = watch_process("backend", pid).get("backend anonymous MB", 0.0)
             _add(values, {"connections": 1, "backends anonymous MB": own})
-        return {**values, "oldest month": min(oldest), **_rates(db, "ulak.", since, window_s)}
+        return {**values, "oldest month": min(oldest), **_rates(db, "ulak.", now, window_s)}
 
 
-def _rates(db: Any, schema: str, since: Instant, window_s: float) -> dict[str, float]:
-    query = COUNTS.format(ended=ENDED, since=since, schema=schema)
+def _rates(db: Any, schema: str, now: Instant, window_s: float) -> dict[str, float]:
+    since = now - int(window_s * SECOND)
+    query = COUNTS.format(ended=ENDED, since=since, now=now, schema=schema)
     unfinished, ended, unsent = _one(db, query)
     return {"unfinished": unfinished, "ended per s": ended / window_s, "unsent": unsent}
 
@@ -169,6 +170,6 @@ def _add(values: dict[str, float], more: dict[str, float]) -> None:
         values[name] = values.get(name, 0) + value
 
 
-def moments(lines: list[Line], store: str, name: str) -> Iterator[tuple[float, float]]:
+def moments(lines: Sequence[Line], store: str, name: str) -> Iterator[tuple[float, float]]:
     """Return the moments and values of one series."""
     return ((li.t, li.values[name]) for li in lines if li.store == store and name in li.values)

@@ -33,7 +33,7 @@ KINDS = {
     "order": 20,  # three stages, effects that run once, a message; some spawn another job
     "shaky": 10,  # fails at first, is retried
     "narrow": 10,  # at most two at once
-    "asked": 4,  # a person decides
+    "decided": 4,  # a person decides
     "held": 2,  # stops for a person, who releases it
     "awaited": 3,  # waits for a signal
     "unwanted": 2,  # waits, and is cancelled
@@ -157,9 +157,9 @@ def make_flows(begun: Callable[[Task], None]) -> list[ulak.Flow[Task]]:
     async def squeeze(run: ulak.Run[Task]) -> None:
         await asyncio.sleep(0.02)
 
-    asked: ulak.Flow[Task] = ulak.Flow("asked", _path("review", "go", "done"), payload=Task)
-    asked.gate("review", choices={"approve": "go"})
-    asked.stage("go")(work_quietly)
+    decided: ulak.Flow[Task] = ulak.Flow("decided", _path("review", "go", "done"), payload=Task)
+    decided.gate("review", choices={"approve": "go"})
+    decided.stage("go")(work_quietly)
     held: ulak.Flow[Task] = ulak.Flow("held", _path("go", "done"), payload=Task)
 
     @held.stage("go")
@@ -172,7 +172,7 @@ def make_flows(begun: Callable[[Task], None]) -> list[ulak.Flow[Task]]:
         flow.wait("wait", signal="come", to="go")
         flow.stage("go")(work_quietly)
         waits.append(flow)
-    return [plain, order, shaky, narrow, asked, held, *waits, broken]
+    return [plain, order, shaky, narrow, decided, held, *waits, broken]
 
 
 async def work_quietly(run: ulak.Run[Task]) -> None:
@@ -226,7 +226,7 @@ class Client:
     def _attend(self) -> None:
         """Decide, release, signal and cancel what waits for a person."""
         acts: dict[str, tuple[str, Callable[[str], Any]]] = {
-            "asked": ("held", lambda job: self._engine.decide(job, "approve", actor="ada")),
+            "decided": ("held", lambda job: self._engine.decide(job, "approve", actor="ada")),
             "held": ("held", lambda job: self._engine.release(job, actor="ada")),
             "awaited": ("waiting", lambda job: self._engine.signal(job, "come", actor="ada")),
             "unwanted": ("waiting", lambda job: self._engine.cancel(job, actor="ada")),
@@ -257,7 +257,7 @@ def main() -> None:
             os.write(note, b"%.6f\n" % max(0.0, time.time() - task.at))
 
     def end_with_the_parent() -> None:
-        os.read(0, 1)  # nothing is ever written there; past Python's buffers, whose lock would stay
+        os.read(0, 1)  # nothing is ever written there; a read by Python would keep a lock
         os.kill(os.getpid(), signal.SIGTERM)
 
     engine = make_engine(url, int(ahead_us), begun)

@@ -32,6 +32,9 @@ SURE = 3.3
 # Kept for ever by design, or a matter of how busy the machine is.
 NOT_JUDGED = ("rows audit", "rows proofs", "mortal ", "pickup ", "free pages", "oldest month")
 
+# `max_wal_size` of the server, and the checkpoint that brings it back.
+MOST_WAL_MB = 1.1 * 256 * 1.048576
+
 # Of a hundred tables most are empty.
 SHOWN_FROM = {" MB": 0.1}
 
@@ -51,7 +54,7 @@ class Trend:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it grows by no more than its bound in a day, as far as can be told."""
+        """Whether it grows by no more than its bound in a day; what is no trend does not count."""
         grown = -self.per_day if self.name == "ended per s" else self.per_day
         return self.bound is None or not self.is_sure or grown <= self.bound
 
@@ -103,13 +106,12 @@ def judge(lines: Sequence[Line], plan: Plan) -> Verdict:
         judged = [_without_warm_up(part) for part in parts]
         seconds = sum(part[-1].t - part[0].t for part in judged if part)
         verdict.is_short |= seconds < SHORTEST_S
-        trends = _find_trends(judged, seconds, plan)
+        trends = _find_trends(store, judged, seconds, plan)
         marks = [line for line in own if line.mark]
         wrong = [line.mark for line in marks if line.mark.startswith("fault")]
-        wrong += _find_months_kept(own, plan)
         if not verdict.is_short:
             wrong += [f"{each.name} grows" for each in trends if not each.is_flat]
-            wrong += _find_rows_too_many(judged, plan)
+            wrong += _find_too_much(store, judged, plan) + _find_months_kept(own, plan)
         verdict.trends[store], verdict.wrong[store] = trends, wrong
         verdict.facts[store] = {
             "hours": round(sum(part[-1].t - part[0].t for part in parts if part) / 3600, 2),
@@ -145,7 +147,9 @@ def _count_jobs(parts: Sequence[list[Line]]) -> float:
     )
 
 
-def _find_trends(parts: Sequence[list[Line]], seconds: float, plan: Plan) -> list[Trend]:
+def _find_trends(
+    store: str, parts: Sequence[list[Line]], seconds: float, plan: Plan
+) -> list[Trend]:
     names = {name: None for part in parts for line in part for name in line.values}
     trends = []
     for name in names:
@@ -153,7 +157,7 @@ def _find_trends(parts: Sequence[list[Line]], seconds: float, plan: Plan) -> lis
         spans = [_medians(part, seconds / SPANS) for part in series]
         per_s, z = find_slope(spans)
         middle = median([value for part in series for _, value in part])
-        bound = find_bound(name, middle, plan.rate * DAY_S)
+        bound = find_bound(store, name, middle, plan.rate * DAY_S)
         trends.append(Trend(name, middle, per_s * DAY_S, bound, abs(z) > SURE))
     return trends
 
@@ -179,13 +183,14 @@ def find_slope(parts: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, f
     return slope, rises / sqrt(variance)
 
 
-def find_bound(name: str, middle: float, jobs_a_day: float) -> float | None:
+def find_bound(store: str, name: str, middle: float, jobs_a_day: float) -> float | None:
     """Return by how much a series may grow in a day, None when it is not judged.
 
     Memory: less than a pointer for every job. Descriptors, threads and connections: so few that
     the usual limit of 1,024 is months away. Rows, sizes and the rate: a tenth of what there is.
+    PostgreSQL keeps as many segments of its WAL as it likes, up to a limit: that is judged instead.
     """
-    if name.startswith(NOT_JUDGED):
+    if name.startswith(NOT_JUDGED) or (store, name) == ("postgres", "wal MB"):
         return None
     if name.endswith((" rss MB", " pss MB", " anonymous MB")):
         return POINTER * jobs_a_day / MB
@@ -196,12 +201,18 @@ def find_bound(name: str, middle: float, jobs_a_day: float) -> float | None:
     return 0.1 * middle + (0.0 if name == "ended per s" else 20.0)
 
 
-def _find_rows_too_many(parts: Sequence[list[Line]], plan: Plan) -> list[str]:
-    """Finished jobs are kept for a while: there are no more than twice what comes in that time."""
-    most = max((line.values["rows jobs"] for part in parts for line in part), default=0.0)
-    # Schedules and spawned jobs come on top of the rate.
-    allowed = 2 * (plan.rate + 3) * (plan.keep_s + plan.prune_s)
-    return [f"{most:g} jobs are kept, {allowed:g} may be"] if most > allowed else []
+def _find_too_much(store: str, parts: Sequence[list[Line]], plan: Plan) -> list[str]:
+    """Return what has exceeded a limit that holds at every moment."""
+    # Twice what comes while finished jobs are kept; schedules and spawned jobs are beside the rate.
+    limits = {"rows jobs": 2 * (plan.rate + 3) * (plan.keep_s + plan.prune_s)}
+    if store == "postgres":
+        limits["wal MB"] = MOST_WAL_MB
+    wrong = []
+    for name, limit in limits.items():
+        most = max((li.values[name] for p in parts for li in p if name in li.values), default=0.0)
+        if most > limit:
+            wrong.append(f"{name} reached {most:g}, {limit:g} may be")
+    return wrong
 
 
 def _find_months_kept(lines: Sequence[Line], plan: Plan) -> list[str]:
