@@ -43,14 +43,14 @@ PANELS = {
 }
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
-LEGEND = "hours; a band from least to most; ticks: kills; dashed: the month's end; dotted: a gap"
+LEGEND = "x: hours | band: least to most | ticks: kills | dashed: the month's end | dotted: a gap"
 
 COLUMNS = 4
 WIDTH, HEIGHT = 250, 150
 LEFT, RIGHT, TOP, BOTTOM = 42, 10, 26, 24
 HEAD = 34
 # So many points of a line: the median of each span, with a band from its least to its most.
-POINTS = 90
+POINTS = 60
 
 STYLE = """
     .ground { fill: #ffffff } text { fill: #24292f; font: 11px sans-serif }
@@ -76,10 +76,7 @@ def draw(lines: Sequence[Line], plan: Plan) -> str:
     for n, store in enumerate(plan.stores):
         _add_line(svg, f"line {store}", [(LEFT + n * 110, 17), (LEFT + 24 + n * 110, 17)])
         _add_text(svg, LEFT + 30 + n * 110, 21, NAMES[store])
-    legend = (
-        "band: least to most  |  ticks below: kills  |  dashed: the month's end  |  dotted: a gap"
-    )
-    _add_text(svg, width - RIGHT, 21, f"x: hours  |  {legend}", "end")
+    _add_text(svg, width - RIGHT, 21, LEGEND, "end")
     for n, (name, title) in enumerate(PANELS.items()):
         at = f"translate({n % COLUMNS * WIDTH} {HEAD + n // COLUMNS * HEIGHT})"
         panel = Xml.SubElement(svg, "g", transform=at)
