@@ -60,12 +60,16 @@ pytest: setup
 test-pythons: setup servers browser weasyprint ## the tests on every Python, the wheel, the lock
 	$(BIN)/python -m scripts.pythons $(ARGS)
 
-soak: setup servers browser weasyprint ## what takes long: kills and faults (STORE=postgres), all sampled tests, mutants, a bare Debian
+soak: setup servers browser weasyprint ## what takes long: kills and faults (STORE=postgres), all sampled tests, mutants, a bare Debian; HOURS=3: a load for so long
+ifdef HOURS
+	exec $(BIN)/python -m bench.soak.hours --hours $(HOURS) --store $(or $(STORE),both) $(ARGS)
+else
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
 	$(BIN)/python -m bench.soak.faults --store $(or $(STORE),sqlite) --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest -n auto --dist worksteal --whole -m "sampled or sized"
 	$(BIN)/python -m tests.tools.mutate --seed $(or $(SEED),1) --count 60
 	bash scripts/rehearse.sh
+endif
 
 bench: setup servers browser ## measure speed
 	$(BIN)/python -m bench

@@ -33,6 +33,13 @@ def test_what_starts_servers_makes_sure_of_them_first(target: str) -> None:
     assert commands.index(SCRIPT) < commands.index("python -m ")
 
 
+def test_a_soak_of_hours_is_the_long_one_alone() -> None:
+    assert "bench.soak.hours" not in commands_of("soak")
+    commands = run_make("--dry-run", "soak", "HOURS=2", "STORE=sqlite")
+    assert "-m bench.soak.hours --hours 2 --store sqlite" in commands
+    assert "pytest" not in commands
+
+
 @pytest.mark.parametrize("target", ["run", "setup", "check", "fmt", "lock"])
 def test_what_starts_no_server_installs_none(target: str) -> None:
     assert SCRIPT not in commands_of(target)
