@@ -22,7 +22,6 @@ import msgspec
 
 from ulak import Backoff, Engine, Flow, Lifecycle, Run
 from ulak.clock import Clock
-from ulak.engine.crossing import call_on
 from ulak.errors import JobNotFound, UlakError
 from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.document import UrlBlocked
@@ -163,7 +162,8 @@ async def find_ends(jobs: PdfJobStore, flow: Flow[Callback]) -> None:
     loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
     def ring() -> None:
-        call_on(loop, moved.set)
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(moved.set)
 
     stop = jobs.engine.on_move(ring)
     try:
