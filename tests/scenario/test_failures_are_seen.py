@@ -1,12 +1,15 @@
 """What goes wrong is in the log: once, with its job, and with what a stage itself has logged."""
 
 import asyncio
+import contextvars
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +302,67 @@ def test_the_log_of_a_run_carries_its_run_in_every_program(
     facts = vars(line)
     assert (facts["job_id"], facts["flow"], facts["attempt"]) == (job.id, "plain", 1)
     assert facts["state"] == "mine", "what the line says itself stays"
+
+
+@contextmanager
+def own_logging(style: str) -> Iterator[io.StringIO]:
+    """What a program writes that sets its log up itself, and makes records of its own."""
+    stream, usual = io.StringIO(), logging.getLogRecordFactory()
+    handler, app = logging.StreamHandler(stream), logging.getLogger("app")
+    names = dict.fromkeys(("job_id", "flow", "state", "attempt"), "-")
+    if style == "json":
+        handler.format = lambda record: json.dumps(vars(record), default=str)  # type: ignore[method-assign]
+    else:
+        text = " ".join(f"{name}=%({name})s" for name in names)
+        handler.setFormatter(logging.Formatter(f"%(message)s host=%(host)s {text}", defaults=names))
+
+    def make(*arguments: Any, **options: Any) -> logging.LogRecord:
+        record = logging.LogRecord(*arguments, **options)
+        record.host = "here"
+        return record
+
+    logging.setLogRecordFactory(make)
+    app.addHandler(handler)
+    app.setLevel(logging.INFO)
+    try:
+        yield stream
+    finally:
+        app.removeHandler(handler)
+        app.setLevel(logging.NOTSET)
+        logging.setLogRecordFactory(usual)
+
+
+async def say_in_every_way(run: ulak.Run[Any]) -> None:
+    say = partial(logging.getLogger("app.deep").info, "said %s", "in a stage")
+    say()
+    say(extra={"state": "mine", "job_id": "another"})
+    await asyncio.to_thread(say)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(say,))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.shows("E-81")
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_every_line_of_a_stage_carries_its_run_in_a_program_with_logging_of_its_own(
+    style: str,
+) -> None:
+    """Broken by facts that only handlers of `ulak worker`, or only `run.log`, add."""
+    one = ulak.Flow.steps("one", ("go", say_in_every_way))
+    two = ulak.Flow.steps("two", ("go", from_thread))
+    with own_logging(style) as stream, engine_on(store_of("memory://"), one, two) as engine:
+        first, second = worked(engine, one), worked(engine, two)
+        logging.getLogger("app").info("said outside")
+    lines = stream.getvalue().splitlines()
+    expected = [(job.id, job.flow, "go", 1) for job in (first, first, first, second)]
+    expected.insert(1, ("another", "one", "mine", 1))
+    for line, facts in zip(lines, expected, strict=False):
+        if style == "json":
+            found = json.loads(line)
+            assert tuple(found[n] for n in ("job_id", "flow", "state", "attempt")) == facts
+            assert found["host"] == "here"
+        else:
+            text = "said in a stage host=here job_id={} flow={} state={} attempt={}"
+            assert line == text.format(*facts)
+    assert len(lines) == len(expected) + 1
+    assert "job_id" not in lines[-1] or "job_id=- flow=- state=- attempt=-" in lines[-1]

@@ -16,7 +16,6 @@ from typing import Any
 from ulak.auth import asking
 from ulak.cli.hiding import Hiding
 from ulak.clock import rfc3339
-from ulak.core.run_log import RunFilter
 from ulak.engine.engine import Engine
 from ulak.settings import SECRETS, Settings
 
@@ -69,12 +68,11 @@ def _handlers() -> Iterator[logging.Handler]:
 
 
 class Hidden(logging.Filter):
-    """Adds to each line which request or run it belongs to, and takes from it what is secret."""
+    """Adds to each line which request it belongs to, and takes from it what is secret."""
 
     def __init__(self, hiding: Hiding) -> None:
         super().__init__()
         self._hiding = hiding
-        self._of_run = RunFilter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         request = asking.now()
@@ -82,7 +80,6 @@ class Hidden(logging.Filter):
             record.__dict__.setdefault("correlation_id", request.correlation_id)
             if request.principal:
                 record.__dict__.setdefault("principal", request.principal)
-        self._of_run.filter(record)
         self._hide_message(record)
         self._hide_stack(record)
         for name, value in _facts(record).items():
@@ -144,7 +141,8 @@ _usual = logging.Formatter()
 
 
 def _sign(record: logging.LogRecord, *, child: str) -> bool:
-    record.child = child
+    # Before the run, which is there already: a line names its process first.
+    record.__dict__ = {"child": child, **record.__dict__}
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
@@ -13,7 +14,6 @@ from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
 from ulak.core.keys import storable_key
 from ulak.core.lifecycle import UNDOING
-from ulak.core.run_log import logger_of_runs
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
 
@@ -68,9 +68,9 @@ class Run(Generic[P]):
 
     __slots__ = ("_host", "_job", "_stop")
 
-    log = logger_of_runs()
+    log = logging.getLogger("ulak.run")
     """A logger: it tells what happened to the process, the trail what happened to the job. Its
-    lines carry job id, flow, state and attempt."""
+    lines carry job id, flow, state and attempt, as those of every other logger do."""
 
     def __init__(self, job: JobRow, host: Host, stop: Callable[[], bool]) -> None:
         self._job = job

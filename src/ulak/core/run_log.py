@@ -8,11 +8,14 @@ context and its run would keep each other alive.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextvars import ContextVar, Token
+from typing import Any, Final
 
 from ulak.core.job import JobRow
 from ulak.ids import to_text
 
+_FACTS: Final = ("job_id", "flow", "state", "attempt")
 _NOW: ContextVar[JobRow | None] = ContextVar("ulak_run", default=None)
 
 
@@ -34,20 +37,33 @@ def facts_of(row: JobRow) -> dict[str, object]:
     }  # fmt: skip
 
 
-class RunFilter(logging.Filter):
-    """Adds to each line of a stage which run it belongs to; a fact that is there stays."""
+def mark_records() -> None:
+    """Have every record that a stage makes carry its run, whichever logger makes it.
 
-    def filter(self, record: logging.LogRecord) -> bool:
+    For the whole process, and once: handlers and formats stay as the program has set them up.
+    """
+    usual = logging.getLogRecordFactory()
+    if not isinstance(usual, _Marking):
+        logging.setLogRecordFactory(_Marking(usual))
+
+
+class _Marking:
+    """Makes records as the program does, and adds which run is under way."""
+
+    def __init__(self, usual: Callable[..., logging.LogRecord]) -> None:
+        self._usual = usual
+
+    def __call__(self, *arguments: Any, **options: Any) -> logging.LogRecord:
+        record = self._usual(*arguments, **options)
         row = _NOW.get()
         if row is not None:
-            for name, value in facts_of(row).items():
-                record.__dict__.setdefault(name, value)
-        return True
+            record.__dict__ = _Attributes(facts_of(row) | record.__dict__)
+        return record
 
 
-def logger_of_runs() -> logging.Logger:
-    """Return the logger of `run.log`, whose lines carry their run in every program."""
-    logger = logging.getLogger("ulak.run")
-    if not any(isinstance(known, RunFilter) for known in logger.filters):
-        logger.addFilter(RunFilter())
-    return logger
+class _Attributes(dict[str, Any]):
+    """The attributes of a record. Logging refuses an `extra=` that is there already, and a line
+    may well say another state: that of the run does not count as being there."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in _FACTS and super().__contains__(name)

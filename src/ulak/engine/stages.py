@@ -35,6 +35,7 @@ class Stages:
     def __init__(
         self, settings: WorkerSettings, ended: Ended, *, tracing: Tracing | None = None
     ) -> None:
+        run_log.mark_records()
         self._ended = ended
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
