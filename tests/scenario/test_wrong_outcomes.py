@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ import pytest
 import ulak
 from tests.scenario import isolated
 from tests.scenario.doubles import SOON, engine_on, settings, store_of
+from ulak.artifacts.local import LocalStorage
+from ulak.artifacts.s3 import S3Settings
+from ulak.artifacts.signing import DownloadLinks
+from ulak.auth.identity import Identity
+from ulak.auth.principal import Principal
+from ulak.clock import ManualClock
+from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
+from ulak.store.memory import MemoryStore
 from ulak.testing import Harness
+from ulak.web.idempotency.requests import Rule
 
 HOUR = timedelta(hours=1)
 
@@ -212,6 +222,64 @@ def test_every_call_refuses_what_is_no_duration() -> None:
                     call(value)
             with pytest.raises(ulak.FlowError, match="every="):
                 engine.schedule("s", work, every=value)
+
+
+@pytest.mark.shows("E-78")
+def test_scopes_credentials_and_links_refuse_what_is_no_duration(tmp_path: Path) -> None:
+    """Broken by a door that takes a timedelta alone, or believes whatever it is given."""
+    store = MemoryStore()
+    identity = Identity(store, secret="x" * 32)
+    issued = identity.create_key("ci", roles=["service"], actor="ada")
+    person = Principal("ada", tenant=None, roles=frozenset({"admin"}))
+    links, storage = DownloadLinks(b"k" * 32), LocalStorage(tmp_path)
+    scope = Scope("orders.charge")
+    doors: dict[str, Callable[[Any], object]] = {
+        "ttl=": lambda value: Scope("s", ttl=value),
+        "lease=": lambda value: Scope("s", lease=value),
+        "lock_wait=": lambda value: Scope("s", lock_wait=value),
+        "fed_for=": lambda value: Scope("s", fed_for=value),
+        "wait=": lambda value: Rule(scope, wait=value),
+        "wait= ": lambda value: asyncio.run(Guard(store).aio.begin(None, wait=value)),  # type: ignore[arg-type]
+        "life=": lambda value: identity.create_key("ci", roles=["service"], actor="a", life=value),
+        "overlap=": lambda value: identity.rotate_key(issued.key.id, actor="a", overlap=value),
+        "life= ": lambda value: identity.make_link(person, value),
+        "login_life=": lambda value: Identity(store, secret="x" * 32, login_life=value),
+        "life=  ": lambda value: links.make_code("pdfs/a/1.pdf", "1", value),
+        "expires_in=": lambda value: storage.get_presigned_url("pdfs/a/1.pdf", value),
+        "timeout": lambda value: S3Settings("bucket", timeout=value),
+        "connect_timeout": lambda value: S3Settings("bucket", connect_timeout=value),
+    }
+    for name, call in doors.items():
+        for value in NO_DURATION:
+            with pytest.raises(ulak.BadInput, match=name.strip()):
+                call(value)
+    (left,) = identity.keys()
+    assert left.id == issued.key.id
+
+
+@pytest.mark.shows("E-78")
+def test_scopes_credentials_and_links_take_seconds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    identity = Identity(store, secret="x" * 32, login_life=3600)
+    key = identity.create_key("ci", roles=["service"], actor="ada", life=90.5).key
+    assert key.expires_at == key.created_at + timedelta(seconds=90.5)
+    identity.rotate_key(key.id, actor="ada", overlap=60)
+    links = DownloadLinks(b"k" * 32, clock)
+    code = links.make_code("pdfs/a/1.pdf", "1", 60)
+    assert code == links.make_code("pdfs/a/1.pdf", "1", timedelta(seconds=60))
+    guard = Guard(store)
+    scope = Scope("orders.charge", mode="lease", ttl=60, lease=30.5, lock_wait=0.5, fed_for=30)
+    asked = Asked(scope, "k-1", request_hash="h")
+    execution = guard.begin(asked)
+    assert isinstance(execution, Execution)
+    execution.settle(Answer(200, b"1"))
+    assert guard.begin(asked) == Answer(200, b"1")
+    clock.advance(timedelta(seconds=61))
+    begun = guard.begin(asked)
+    assert isinstance(begun, Execution)
+    begun.abandon()
+    assert S3Settings("bucket", timeout=30, connect_timeout=5.5).timeout == 30
 
 
 @pytest.mark.shows("E-78")

@@ -13,11 +13,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ulak.artifacts.storage import Stat, StorageBackend, cut, life_of, must_be_storable, parts_of
+from ulak.clock import Duration
 from ulak.errors import ArtifactUnreadable, BadInput, NotSupported
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EncryptedStorage:
     def delete(self, ref: str) -> bool:
         return self._inner.delete(ref)
 
-    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
         life_of(expires_in)
         return None

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from ulak.artifacts.storage import (
     parts_of,
     parts_of_prefix,
 )
-from ulak.clock import Instant, to_datetime, to_instant
+from ulak.clock import Duration, Instant, to_datetime, to_instant
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
 
 TEMPORARY: Final = ".writing-"
@@ -120,7 +120,7 @@ class LocalStorage:
         except ArtifactMissing:
             return False
 
-    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
         life_of(expires_in)
         return None

@@ -23,6 +23,7 @@ from ulak.artifacts.storage import (
     parts_of,
     parts_of_prefix,
 )
+from ulak.clock import Duration, duration_complaint, micros, seconds
 from ulak.errors import (
     ArtifactMissing,
     ArtifactUnreadable,
@@ -66,9 +67,9 @@ class S3Settings:
     secret_access_key: str = field(default="", repr=False)
     prefix: str = ""
     """Whole parts of keys that stand before every key."""
-    timeout: timedelta = timedelta(seconds=30)
+    timeout: Duration = timedelta(seconds=30)
     """Of one request; a guess, for 50 MiB over a slow line."""
-    connect_timeout: timedelta = timedelta(seconds=5)
+    connect_timeout: Duration = timedelta(seconds=5)
     retries: int = 2
     """How often a request is repeated that found nobody, or a server in trouble."""
 
@@ -190,7 +191,7 @@ class S3Storage:
             return False
         return True
 
-    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
         life = life_of(expires_in)
         return str(self._read(ref, lambda: self._obstore.sign(self._store, "GET", ref, life)))
@@ -270,8 +271,13 @@ def _mistakes(settings: S3Settings) -> Iterator[tuple[str, str]]:
         parts_of_prefix(settings.prefix)
     except BadInput as error:
         yield VARIABLES["prefix"], str(error)
-    if settings.timeout <= timedelta(0) or settings.connect_timeout <= timedelta(0):
-        yield "timeout", "a request needs some time"
+    for name in ("timeout", "connect_timeout"):
+        span: Duration = getattr(settings, name)
+        wrong = duration_complaint(span)
+        if wrong is None and micros(span) <= 0:
+            wrong = "a request needs some time"
+        if wrong is not None:
+            yield name, wrong
     if settings.retries < 0:
         yield "retries", "write 0 or more"
 
@@ -313,12 +319,12 @@ def _open(settings: S3Settings) -> S3Store:
         disable_bulk_delete=True,
         client_options={
             "allow_http": endpoint.startswith("http://"),
-            "timeout": settings.timeout,
-            "connect_timeout": settings.connect_timeout,
+            "timeout": timedelta(seconds=seconds(settings.timeout)),
+            "connect_timeout": timedelta(seconds=seconds(settings.connect_timeout)),
         },
         retry_config={
             "max_retries": settings.retries,
-            "retry_timeout": settings.timeout,
+            "retry_timeout": timedelta(seconds=seconds(settings.timeout)),
             "backoff": {
                 "init_backoff": timedelta(milliseconds=100),
                 "max_backoff": timedelta(seconds=2),

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from ulak.artifacts.storage import parts_of
-from ulak.clock import SECOND, Clock, Instant, SystemClock, micros
+from ulak.clock import SECOND, Clock, Duration, Instant, SystemClock, micros, read_micros
 from ulak.errors import BadInput, Unauthenticated
 
 PURPOSE: Final = "artifact links"
@@ -47,19 +47,20 @@ class DownloadLinks:
         self._key = key
         self._clock = clock or SystemClock()
 
-    def make_code(self, artifact_key: str, job_id: str, life: timedelta = LINK_LIFE) -> str:
-        """Answer a code that reads this artifact of this job until its life is over.
+    def make_code(self, artifact_key: str, job_id: str, life: Duration = LINK_LIFE) -> str:
+        """Return a code that reads this artifact of this job until its life is over.
 
         Ends are whole seconds. The code is a secret until then.
 
         Raises:
-            BadInput: the artifact has no such key, or the code would live less than a second
-                or more than an hour.
+            BadInput: the artifact has no such key, or the code would live for no duration, less
+                than a second or more than an hour.
         """
         parts_of(artifact_key)
-        if not timedelta(seconds=1) <= life <= LONGEST_LIFE:
+        life_us = read_micros(life, "life=")
+        if not SECOND <= life_us <= micros(LONGEST_LIFE):
             raise BadInput(f"a link lives a second to an hour, not {life}")
-        ends_at = (self._clock.now() + micros(life)) // SECOND
+        ends_at = (self._clock.now() + life_us) // SECOND
         return f"{ends_at}.{self._sign(artifact_key, job_id, ends_at)}"
 
     def must_allow(self, code: str, artifact_key: str, job_id: str) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, Protocol
 
+from ulak.clock import Duration, read_micros
 from ulak.errors import ArtifactUnreadable, BadInput
 
 LONGEST_KEY: Final = 512
@@ -101,7 +102,7 @@ class StorageBackend(Protocol):
             ArtifactWriteFailed: it was not confirmed; the same call may be made again.
         """
 
-    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         """Answer a link that reads the artifact without asking us; None where there is none.
 
         The link is a secret until it expires. Whether the artifact exists is not looked at.
@@ -221,13 +222,13 @@ LONGEST_LINK: Final = timedelta(days=7)
 """What the signature of S3 allows."""
 
 
-def life_of(expires_in: timedelta | int) -> timedelta:
-    """Answer how long a link is good.
+def life_of(expires_in: Duration) -> timedelta:
+    """Return how long a link is good.
 
     Raises:
-        BadInput: less than a second, or more than seven days.
+        BadInput: it is no duration, less than a second, or more than seven days.
     """
-    life = expires_in if isinstance(expires_in, timedelta) else timedelta(seconds=expires_in)
+    life = timedelta(microseconds=read_micros(expires_in, "expires_in="))
     if not timedelta(seconds=1) <= life <= LONGEST_LINK:
         raise BadInput(f"a link is good for a second to seven days, not for {life}")
     return life

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal
 
 from ulak.auth import secrets
 from ulak.auth.grants import Grant, must_cover
 from ulak.auth.principal import ANYBODY, Principal
-from ulak.clock import Instant, micros, to_datetime
+from ulak.clock import Duration, Instant, read_micros, to_datetime
 from ulak.core.acts import must_act
 from ulak.errors import BadInput, Contended, NotFound, StoreError, Unauthenticated
 from ulak.store.credentials import KEY
@@ -21,7 +21,6 @@ REVOKED: Final = "revoked"
 
 State = Literal["active", "expired", "revoked"]
 
-LONGEST_LIFE: Final = timedelta(days=36_500)
 
 # A guess: whoever changes a credential is a person, so another one hardly comes in between twice.
 # As often a new id is drawn.
@@ -128,13 +127,14 @@ class Credentials:
         )  # fmt: skip
         return view(revoked, self._now())
 
-    def _end_of(self, life: timedelta | None) -> Instant | None:
-        """Answer when what begins now expires."""
+    def _end_of(self, life: Duration | None) -> Instant | None:
+        """Return when what begins now expires."""
         if life is None:
             return None
-        if not timedelta(0) < life <= LONGEST_LIFE:
+        life_us = read_micros(life, "life=")
+        if life_us == 0:
             raise BadInput("a credential lives for some time, a hundred years at most")
-        return self._now() + micros(life)
+        return self._now() + life_us
 
 
 def principal_of(row: CredentialRow) -> Principal:

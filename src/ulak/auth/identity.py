@@ -20,7 +20,7 @@ from ulak.auth.people import People
 from ulak.auth.principal import ADMIN, Principal
 from ulak.auth.remembered import Remembered
 from ulak.auth.tokens import Claims, Tokens, is_token
-from ulak.clock import SECOND, Instant, micros, to_datetime
+from ulak.clock import SECOND, Duration, Instant, read_micros, to_datetime
 from ulak.errors import Overloaded, StoreError, Unauthenticated
 from ulak.store.credentials import KEY, LINK, USER
 from ulak.store.protocol import CredentialRow, Store
@@ -72,12 +72,12 @@ class Identity(Keys, People, Links):
         *,
         secret: str,
         first_key: str = "",
-        login_life: timedelta = LOGIN_LIFE,
+        login_life: Duration = LOGIN_LIFE,
     ) -> None:
         super().__init__(store)
         self._tokens = Tokens(secret)
         self._first_key = first_key
-        self._login_us = micros(login_life)
+        self._login_us = read_micros(login_life, "login_life=")
         self._remembered = Remembered(store.clock)
         self._verifying = threading.BoundedSemaphore(MOST_VERIFICATIONS)
 

@@ -19,7 +19,7 @@ from ulak.auth.credentials import (
 )
 from ulak.auth.grants import Grant, checked
 from ulak.auth.principal import ANYBODY, Principal
-from ulak.clock import Instant, micros
+from ulak.clock import Duration, Instant, micros, read_micros
 from ulak.core.acts import must_act
 from ulak.errors import BadInput, Unauthenticated
 from ulak.store.credentials import KEY
@@ -28,6 +28,7 @@ from ulak.store.protocol import CredentialRow
 ROTATED: Final = "rotated"
 
 OVERLAP: Final = timedelta(days=1)
+LONGEST_OVERLAP: Final = timedelta(days=3650)
 """How long a key that is rotated goes on beside its successor: a working day and a night."""
 
 
@@ -50,7 +51,7 @@ class Keys(Credentials):
         actor: str,
         tenant: str | None = None,
         scopes: Iterable[str] = (),
-        life: timedelta | None = None,
+        life: Duration | None = None,
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> IssuedKey:
@@ -78,7 +79,7 @@ class Keys(Credentials):
         id: str,
         *,
         actor: str,
-        overlap: timedelta = OVERLAP,
+        overlap: Duration = OVERLAP,
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> IssuedKey:
@@ -92,7 +93,8 @@ class Keys(Credentials):
             BadInput: it is not good any more, or the overlap is negative.
             Forbidden: the giver would give more than it has.
         """
-        if not timedelta(0) <= overlap <= timedelta(days=3650):
+        overlap_us = read_micros(overlap, "overlap=")
+        if overlap_us > micros(LONGEST_OVERLAP):
             raise BadInput("the overlap is a time from nothing to ten years")
         old = self._rotatable(id)
         life = None if old.expires_at is None else old.expires_at - old.created_at
@@ -104,7 +106,7 @@ class Keys(Credentials):
         issued = self._issue_key(
             grant, expires_at, actor=actor, note=note or f"rotates {old.id}", giver=giver
         )
-        ends_at = self._now() + micros(overlap)
+        ends_at = self._now() + overlap_us
 
         def shorten(row: CredentialRow) -> CredentialRow | None:
             ends_sooner = row.expires_at is not None and row.expires_at <= ends_at

@@ -8,6 +8,7 @@ from typing import Final
 from ulak.auth.credentials import Credentials
 from ulak.auth.grants import Grant, known_roles
 from ulak.auth.principal import Principal
+from ulak.clock import Duration
 from ulak.errors import BadInput
 from ulak.store.credentials import LINK
 
@@ -22,7 +23,7 @@ class Links(Credentials):
     def make_link(
         self,
         principal: Principal,
-        life: timedelta = LINK_LIFE,
+        life: Duration = LINK_LIFE,
         *,
         actor: str = "",
         note: str = "",

@@ -6,10 +6,10 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
+from ulak.clock import Duration, read_micros, seconds
 from ulak.engine.threads import Aside
 from ulak.errors import BadInput, GuardUnavailable, IdempotencyError, InProgress
 from ulak.idempotency.answer import Answer
@@ -58,7 +58,7 @@ class AsyncGuard:
         weakref.finalize(self, _close, (self._looking, self._waiting, self._ending))
 
     async def begin(
-        self, asked: Asked, *, wait: timedelta = timedelta()
+        self, asked: Asked, *, wait: Duration = 0
     ) -> Execution | Answer:  # fmt: skip
         """Claim a key, or answer what was answered before, as `Guard.begin` does.
 
@@ -68,9 +68,10 @@ class AsyncGuard:
                 a transactional scope, and be answered from the record then.
 
         Raises:
+            BadInput: `wait` is no duration.
             IdempotencyError: as `Guard.begin` does.
         """
-        until = asyncio.get_running_loop().time() + wait.total_seconds()
+        until = asyncio.get_running_loop().time() + read_micros(wait, "wait=") / 1e6
         while True:
             try:
                 return await self._begin(asked)
@@ -162,7 +163,7 @@ class AsyncGuard:
     async def _begin(self, asked: Asked) -> Execution | Answer:
         here = self._of_loop()
         loop = asyncio.get_running_loop()
-        until = loop.time() + asked.scope.lock_wait.total_seconds()
+        until = loop.time() + seconds(asked.scope.lock_wait)
         while True:
             told = await here.look(asked) if here.may_be_known(asked) else None
             if told is not None:
@@ -183,7 +184,7 @@ class AsyncGuard:
         here.running[asked.id] = asyncio.get_running_loop().create_future()
         try:
             if is_open:
-                await here.places.take(asked.scope.lock_wait.total_seconds())
+                await here.places.take(seconds(asked.scope.lock_wait))
         except BaseException:
             here.over(asked.id)
             raise

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ulak.clock import micros
+from ulak.clock import micros, seconds
 from ulak.errors import StoreError
 from ulak.store.protocol import Store
 
@@ -88,4 +88,4 @@ class Renewals:
 
 
 def _third(execution: Leased) -> float:
-    return execution.scope.lease.total_seconds() / 3
+    return seconds(execution.scope.lease) / 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from threading import Lock
 
@@ -16,7 +16,7 @@ from ulak.artifacts.storage import (
     parts_of,
     parts_of_prefix,
 )
-from ulak.clock import Clock, SystemClock, to_datetime
+from ulak.clock import Clock, Duration, SystemClock, to_datetime
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
 
 
@@ -88,7 +88,7 @@ class MemoryStorage:
             self._must_write(ref)
             return self._stored.pop(ref, None) is not None
 
-    def get_presigned_url(self, ref: str, expires_in: timedelta | int = 300) -> str | None:
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
         life_of(expires_in)
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import timedelta
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -14,6 +13,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
+from ulak.clock import Duration
 from ulak.errors import UlakError
 from ulak.idempotency import Answer, Guard, Scope
 from ulak.web import problems
@@ -42,7 +42,7 @@ class Protection:
     """The member of a JSON body that may hold the key too."""
     fingerprint: Fingerprint | None = None
     """What must be the same under one key, instead of everything that is asked."""
-    wait: timedelta = timedelta()
+    wait: Duration = 0
     """How long a duplicate waits for the first answer, instead of 409; the caller's
     `Prefer: wait=N` wins, and 30 s are the most."""
 

@@ -7,17 +7,17 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
 from starlette.types import Scope as Connection
 
+from ulak.clock import Duration, read_micros, seconds
 from ulak.idempotency import Asked, Scope, fingerprint
 from ulak.idempotency.key import HEADER, read_key
 
 Policy = Literal["required", "optional", "off"]
 
-LONGEST_WAIT: Final = timedelta(seconds=30)
+LONGEST_WAIT_S: Final = 30
 _WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?:$|[,;\s])")
 _KEY: Final = HEADER.lower().encode()
 # Above this a fingerprint takes longer than a loop should be held up: some ten milliseconds.
@@ -50,8 +50,11 @@ class Rule:
     in_body: str | None = None
     """The member of a JSON body that may hold the key too."""
     fingerprint: Fingerprint | None = None
-    wait: timedelta = timedelta()
+    wait: Duration = 0
     """How long a duplicate waits for the first answer when it does not say so itself."""
+
+    def __post_init__(self) -> None:
+        read_micros(self.wait, f'the idempotency scope "{self.scope.name}": wait=')
 
     async def read(
         self, connection: Connection, body: bytes, tenant: str, actor: str
@@ -78,11 +81,11 @@ class Rule:
             digest = self._digest(requested)
         return Asked(self.scope, key, request_hash=digest, tenant=tenant, actor=actor)
 
-    def patience(self, connection: Connection) -> timedelta:
-        """Answer how long the caller would wait for somebody else's answer."""
+    def patience(self, connection: Connection) -> float:
+        """Return for how many seconds the caller would wait for somebody else's answer."""
         said = _WAIT.search(header(connection, b"prefer"))
-        wanted = self.wait if said is None else timedelta(seconds=int(said[1]))
-        return min(wanted, LONGEST_WAIT)
+        wanted_s = seconds(self.wait) if said is None else int(said[1])
+        return min(wanted_s, LONGEST_WAIT_S)
 
     def _digest(self, requested: Requested) -> str:
         if self.fingerprint is not None:

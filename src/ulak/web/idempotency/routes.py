@@ -17,7 +17,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request
@@ -28,6 +27,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from ulak.clock import Duration
 from ulak.errors import IdempotencyError, UlakError
 from ulak.idempotency import Answer, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
@@ -65,7 +65,7 @@ def idempotent_route(
     policy: Policy = "required",
     in_body: str | None = None,
     fingerprint: Fingerprint | None = None,
-    wait: timedelta = timedelta(),
+    wait: Duration = 0,
 ) -> Callable[..., Any]:
     """Make the dependency that protects a route of the class `IdempotentRoute`.
 
