@@ -160,6 +160,24 @@ def test_workers_work_in_children_and_this_process_only_serves(office):
     assert not any(map(is_alive, children))
 
 
+@pytest.mark.shows("E-83", "E-58")
+def test_readiness_looks_at_the_age_of_each_childs_lease(office):
+    """Broken by a parent that believes a child for ever which has registered once."""
+    command = ("up", "office:engine", "--port", "0", "--workers", "1", "--lease", "1.5")
+    with running(office, *command) as process:
+        base = address(greeting(process))
+        until(lambda: unready(base) is None)
+        pid = office.result(office.submit("write"))
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: "worker-1 has renewed its lease of 1.5 s" in (unready(base) or ""))
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: unready(base) is None)
+        assert is_alive(pid)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
 @pytest.mark.shows("E-27")
 def test_a_child_that_is_killed_has_a_successor_that_does_its_job(office):
     job = office.submit("wait_for", "done")

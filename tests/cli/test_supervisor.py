@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -68,6 +69,22 @@ def test_children_are_ready_when_each_has_registered(tmp_path):
     assert made.unclean() is None
     made = Supervisor([child("time.sleep(600)"), mute], drain=timedelta())
     supervise(made, lambda: made.unready() == "mute-1 has not registered yet")
+
+
+@pytest.mark.shows("E-83", "E-58")
+def test_a_child_that_reports_no_renewal_any_more_is_named():
+    """Broken by readiness that believes a child for ever which has registered once."""
+    silent = replace(child("time.sleep(600)"), lease=0.05)
+    made = Supervisor([silent], drain=timedelta())
+    supervise(made, lambda: "painter-1 has renewed its lease of 0.05 s" in str(made.unready()))
+    # One that goes on to report is ready, however old its first report is.
+    code = "import socket, time; line = socket.socket(fileno=0)\n"
+    code += "while True: line.send(b'r'); time.sleep(0.01)"
+    again = Child("painter-1", (sys.executable, "-S", "-c", code), lease=1.5)
+    made = Supervisor([again], drain=timedelta())
+    (life,) = made._lives
+    seen: set[float | None] = set()
+    supervise(made, lambda: seen.add(life.renewed_at) or (len(seen) > 20 and not made.unready()))
 
 
 def test_a_child_that_ends_by_itself_is_started_again(tmp_path, monkeypatch, caplog):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ulak.cli.supervisor import Child
 from ulak.cli.worker import queues_of
-from ulak.clock import seconds
+from ulak.clock import Duration, seconds
 from ulak.engine.engine import Engine
 from ulak.errors import NotSupported
 from ulak.settings import Settings
@@ -19,26 +19,26 @@ def queues_beside(engine: Engine) -> list[str]:
 
 
 def children_of(
-    engine: Engine, found: Settings, *, workers: int, options: Sequence[str]
+    engine: Engine, found: Settings, *, workers: int, lease: Duration, options: Sequence[str]
 ) -> list[Child]:
-    """Answer the children of a program: those of its queues apart, and `workers` for the rest.
+    """Return the children of a program: those of its queues apart, and `workers` for the rest.
 
     Args:
         engine: The program's.
         found: What is in force: children run the same program and services.
         workers: How many serve the queues that are not apart; 0 leaves those to others.
+        lease: How long one lasts, unless its queue has one of its own.
         options: How workers behave, as `ulak worker` takes it.
 
     Raises:
         NotSupported: no child would see the jobs of the store.
     """
-    served: dict[str, tuple[list[str], list[str]]] = {}
+    served: dict[str, tuple[list[str], Duration]] = {}
     for queue, apart in sorted(engine.queues_apart.items()):
-        # Typed last, so it is the one that counts.
-        own = [] if apart.lease is None else ["--lease", f"{seconds(apart.lease):g}"]
+        own = lease if apart.lease is None else apart.lease
         served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
     if beside := queues_beside(engine):
-        served |= {f"worker-{n}": (beside, []) for n in range(1, workers + 1)}
+        served |= {f"worker-{n}": (beside, lease) for n in range(1, workers + 1)}
     features = engine.store.features
     if served and not features.shared:
         raise NotSupported(
@@ -50,9 +50,13 @@ def children_of(
     if found.service:
         program += ["--service", found.service]
     return [
-        Child(name, _command(name, queues, [*program, *options, *own]))
+        Child(
+            name,
+            _command(name, queues, [*program, *options, "--lease", f"{seconds(own):g}"]),
+            own,
+        )
         for name, (queues, own) in served.items()
-    ]  # fmt: skip
+    ]
 
 
 def _command(name: str, queues: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from ulak.errors import BadInput
 PR_SET_PDEATHSIG = 1
 # A guess: short beside the time a process takes to start, long beside a turn of the loop.
 GLANCE_S = 0.02
+# How often a child looks whether its lease was renewed; a lease lasts a second at least.
+REPORT_EVERY_S = 0.2
 
 
 class Parent:
@@ -33,17 +35,27 @@ class Parent:
             raise BadInput("--child is how `ulak up` starts its children; leave it out")
         # Under another number, which what stages start does not inherit.
         self._line = socket.socket(fileno=os.dup(0))
+        self._line.setblocking(False)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     async def tell_of(self, worker: Worker) -> None:
-        """Report once that the worker is registered."""
-        while not worker.is_registered:
-            await asyncio.sleep(GLANCE_S)
+        """Report that the worker is registered, and then each renewal of its lease."""
+        told = None
+        while True:
+            lease = worker.lease if worker.is_registered else None
+            if lease is not None and lease.renewed_at != told:
+                told = lease.renewed_at
+                self._report()
+            await asyncio.sleep(GLANCE_S if told is None else REPORT_EVERY_S)
+
+    def _report(self) -> None:
         try:
             self._line.send(b"r")
+        except BlockingIOError:
+            pass  # a parent that stands still has enough to read
         except ConnectionError:
             # It had ended before the kernel was asked to watch it.
             os._exit(1)

@@ -1,6 +1,6 @@
 """The children of one command: started, watched, started again, and never left behind.
 
-life of a child     starts, reports over a line that it is registered, ends
+life of a child     starts, reports over a line that it is registered, and each renewal, ends
                     ended by itself: started again, after a pause that doubles
 SIGTERM to us       SIGTERM to each, which drains; SIGKILL when that takes too long
 a second one        SIGINT to each, which hurries
@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ulak.clock import Duration, seconds
@@ -44,6 +45,8 @@ class Child:
 
     name: str
     command: tuple[str, ...]
+    lease: Duration = timedelta(seconds=30)
+    """How old the last renewal may be that it has reported."""
 
 
 class Supervisor:
@@ -72,7 +75,8 @@ class Supervisor:
         return sum(life.process is not None for life in self._lives)
 
     def unready(self) -> str | None:
-        """Say which child has not registered yet, or keeps ending; None when all is well."""
+        """Say which child has not registered yet, has an old lease, or keeps ending; None when all
+        is well."""
         if self._is_stopped:
             return "the workers drain"
         return next((said for life in self._lives if (said := life.complaint())), None)
@@ -186,9 +190,11 @@ class _Life:
     def __init__(self, child: Child) -> None:
         self.name = child.name
         self.process: subprocess.Popen[bytes] | None = None
-        self.has_registered = False
+        self.renewed_at: float | None = None
+        """When it last reported that it has a lease."""
         self.unclean = ""
         self._command = child.command
+        self._lease_s = seconds(child.lease)
         self._started_at = 0.0
         self._ends = 0
         """How often it has ended since it was last settled."""
@@ -233,9 +239,15 @@ class _Life:
         """Say what is wrong with it, None when nothing is."""
         if self._ends >= KEEPS_ENDING and not (self.process and self._is_settled()):
             return f"{self.name} keeps ending: {self._ends} times, the last time by {self._why}"
-        if not self.has_registered:
+        if self.renewed_at is None:
             last = f"; the last one ended by {self._why}" if self._ends else ""
             return f"{self.name} has not registered yet{last}"
+        age_s = time.monotonic() - self.renewed_at
+        if age_s > self._lease_s:
+            return (
+                f"{self.name} has renewed its lease of {self._lease_s:g} s {age_s:.0f} s ago; "
+                "others may take its jobs"
+            )
         return None
 
     def _is_settled(self) -> bool:
@@ -272,10 +284,10 @@ async def _first(
 
 
 async def _hear(life: _Life, line: socket.socket) -> None:
-    """Wait for the one thing that a child has to say."""
+    """Note when a child reports that it has a lease."""
     with suppress(OSError):
-        if await asyncio.get_running_loop().sock_recv(line, 1):
-            life.has_registered = True
+        while await asyncio.get_running_loop().sock_recv(line, 64):
+            life.renewed_at = time.monotonic()
 
 
 def _way(code: int) -> str:

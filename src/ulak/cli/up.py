@@ -66,7 +66,7 @@ def up(
         engine, USUAL, queues=beside if engine.queues_apart else None, lease=lease, drain=drain
     )
     children = children_of(
-        engine, found, workers=workers, options=("--lease", lease, "--drain", drain)
+        engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
     )
     logs.start(found.env, logs.secrets_of(found, engine))
     wiring.trace(engine)

@@ -84,6 +84,11 @@ class Lease:
         """Whether no renewal has succeeded for a whole lease: others may take the jobs by now."""
         return self._monotonic() - self._renewed_at > self._lease_s
 
+    @property
+    def renewed_at(self) -> float:
+        """When it was last renewed, by the monotonic clock."""
+        return self._renewed_at
+
     def complaint(self) -> str | None:
         """Say that the lease is too old, and what that means; None while it is not."""
         if not self.is_late():
