@@ -9,7 +9,7 @@ A package declares one under the entry-point group `ulak.services`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +58,9 @@ class Service:
     """Makes its commands, which stand below `ulak NAME`."""
     condition: Callable[[Settings], Condition] | None = None
     """Tells what of it is in force here, and what this machine lacks."""
+    verify: Callable[[Engine, Settings], Iterable[tuple[str, str, str]]] | None = None
+    """Finds what the service keeps that does not fit its jobs: a kind, which is stable, the id of
+    the job or '', and a sentence with a cure. `ulak verify` prints it with its own findings."""
 
 
 def installed(group: str = GROUP) -> Mapping[str, list[EntryPoint]]:

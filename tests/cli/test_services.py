@@ -1,5 +1,6 @@
 """Services are found by name: their flows, routes and commands, and what is wrong with them."""
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -220,3 +221,20 @@ def test_a_command_of_ulak_is_never_replaced(install, run, tmp_path):
     assert "trail" in run("jobs", "--help").out
     assert "package sly" not in run("--help").out
     assert not (tmp_path / "imported").exists()
+
+
+def test_verify_prints_what_a_service_finds(run, install, monkeypatch):
+    install(
+        "strict-service",
+        "strict = strict_service:service",
+        "from ulak.service import Service\n"
+        "def verify(engine, settings): yield 'page-missing', '7', 'print it again'\n"
+        "service = Service('strict', attach=lambda engine, settings: None, verify=verify)\n",
+    )
+    monkeypatch.setenv("ULAK_SERVICE", "strict")
+    answer = run("verify")
+    assert answer.code == 1
+    assert "page-missing  7: print it again" in answer.out
+    answer = run("verify", "--json")
+    found = {"kind": "page-missing", "job_id": "7", "sentence": "print it again"}
+    assert json.loads(answer.out) == {"jobs": 0, "findings": [found]}

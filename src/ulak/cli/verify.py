@@ -5,19 +5,25 @@ from __future__ import annotations
 import typer
 
 from ulak.cli.output import JsonOption, print_json, print_table, some
-from ulak.cli.target import AppOption, reading
+from ulak.cli.target import AppOption, in_force, reading
+from ulak.service import get_service
 
 
 def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
     """Replay every trail against its lifecycle; exit 1 when something is damaged."""
+    from ulak.engine.verify import Finding
     from ulak.engine.verify import verify as look
 
+    found = in_force(app)
     with reading(app) as engine:
         findings = look(engine)
+        for service in map(get_service, found.services):
+            if service.verify is not None:
+                findings += [Finding(*stray) for stray in service.verify(engine, found)]
         jobs = sum(count.jobs for count in engine.counts())
     if as_json:
-        found = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
-        print_json({"jobs": jobs, "findings": found})
+        said = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
+        print_json({"jobs": jobs, "findings": said})
     elif findings:
         rows = [(f.kind, f"{f.job_id}: {f.sentence}" if f.job_id else f.sentence) for f in findings]
         print_table(("kind", "finding"), rows, keep=("kind",))

@@ -237,3 +237,24 @@ def test_it_is_scheduled_and_runs_one_at_a_time(
         for job_id in ids:
             assert engine.wait(job_id, timeout=timedelta(seconds=30)).state == "done"
     assert most == 1
+
+
+@pytest.mark.shows("P-24")
+def test_what_was_restored_to_another_moment_is_found_on_both_sides(desk: Desk) -> None:
+    """Jobs of a later moment than the artifacts, then artifacts of a later moment than the jobs."""
+    kept, lost = job_in(desk, SUCCEEDED), job_in(desk, SUCCEEDED)
+    job_in(desk, FAILED)
+    young = desk.artifacts.store_pdf("never-heard-of", A_PDF)
+    assert list(cleanup.find_strays(desk.jobs)) == []
+    assert lost.artifact_key is not None
+    desk.artifacts.delete_pdf(lost.artifact_key)
+    desk.clock.advance(DAY / 2)
+    found = {(kind, job_id): why for kind, job_id, why in cleanup.find_strays(desk.jobs)}
+    assert found.keys() == {
+        ("artifact-missing", lost.job_id), ("artifact-without-job", "never-heard-of"),
+    }  # fmt: skip
+    assert lost.artifact_key in found["artifact-missing", lost.job_id]
+    assert young in found["artifact-without-job", "never-heard-of"]
+    assert desk.jobs.get_job(kept.job_id).status is SUCCEEDED
+    cleanup.sweep(desk.jobs)
+    assert [kind for kind, *_ in cleanup.find_strays(desk.jobs)] == ["artifact-missing"]

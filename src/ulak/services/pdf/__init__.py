@@ -8,6 +8,7 @@ anybody but the worker that renders.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,4 +140,20 @@ def _condition(settings: Settings) -> Condition:
     return condition(settings)
 
 
-service = Service("pdf", attach=_attach, routes=_routes, commands=_commands, condition=_condition)
+def _verify(engine: Engine, settings: Settings) -> Iterable[tuple[str, str, str]]:
+    from ulak.services.pdf.cleanup import find_strays
+    from ulak.services.pdf.configuration import artifacts_of
+    from ulak.services.pdf.jobs import PdfJobStore
+    from ulak.services.pdf.settings import load
+
+    config = load(platform=settings)
+    jobs = PdfJobStore(engine, artifacts_of(config, engine.store.clock), config)
+    try:
+        yield from find_strays(jobs)
+    finally:
+        jobs.close()
+
+
+service = Service(
+    "pdf", attach=_attach, routes=_routes, commands=_commands, condition=_condition, verify=_verify
+)

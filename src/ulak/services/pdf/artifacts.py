@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -189,12 +189,20 @@ class PdfArtifactStore:
             ArtifactError: the storage does not answer.
         """
         self._backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
+        return self._sweep(self.find_orphans(known, older_than))
+
+    def find_orphans(self, known: Known, older_than: timedelta) -> Iterator[tuple[str, str]]:
+        """Find what `sweep_orphans` would delete: the key of each PDF, and the job that it names.
+
+        Raises:
+            ArtifactError: the storage does not answer.
+        """
 
         def lost(keys: Mapping[str, str]) -> list[str]:
             with_record = set(known(sorted(set(keys.values()))))
             return [key for key, job_id in keys.items() if job_id not in with_record]
 
-        return self._sweep(lost, older_than)
+        return self._find(lost, older_than)
 
     def sweep_superseded(self, current: Current, older_than: timedelta) -> int:
         """Delete each PDF of a succeeded job that is not the one that it succeeded with.
@@ -215,19 +223,24 @@ class PdfArtifactStore:
             valid = current(sorted(set(keys.values())))
             return [key for key, job_id in keys.items() if valid.get(job_id, key) != key]
 
-        return self._sweep(lost, older_than)
+        return self._sweep(self._find(lost, older_than))
 
-    def _sweep(self, lost: Callable[[Mapping[str, str]], list[str]], older_than: timedelta) -> int:
+    def _find(
+        self, lost: Callable[[Mapping[str, str]], list[str]], older_than: timedelta
+    ) -> Iterator[tuple[str, str]]:
         before = self._clock.now() - micros(older_than)
         old = (key for key in self._backend.list(FOLDER) if _is_older(key, before))
-        deleted = 0
         while page := {key: job_id_of(key) for key in islice(old, _A_PAGE)}:
-            for key in lost(page):
-                try:
-                    deleted += self._backend.delete(key)
-                except ArtifactError as error:
-                    facts = {"job_id": page[key], "error": str(error)}
-                    log.warning("an orphaned PDF was not deleted", extra=facts)
+            yield from ((key, page[key]) for key in lost(page))
+
+    def _sweep(self, found: Iterator[tuple[str, str]]) -> int:
+        deleted = 0
+        for key, job_id in found:
+            try:
+                deleted += self._backend.delete(key)
+            except ArtifactError as error:
+                facts = {"job_id": job_id, "error": str(error)}
+                log.warning("an orphaned PDF was not deleted", extra=facts)
         return deleted
 
 

@@ -25,6 +25,8 @@ log = logging.getLogger("ulak.pdf")
 
 NAME: Final = CLEAN_UP
 """What the schedule and its flow are called."""
+LOST: Final = "artifact-missing"
+STRAY: Final = "artifact-without-job"
 A_BATCH: Final = 1000
 _INCLUDED: Final = timedelta(microseconds=1)
 """The engine says "before"; what is exactly as old as it may be is due as well."""
@@ -108,7 +110,7 @@ def sweep(jobs: PdfJobStore) -> int:
     An attempt that is still under way is younger than what is looked at, also one whose lease was
     lost and that nobody has told.
     """
-    older_than = 2 * jobs.config.stage_timeout + jobs.config.lease
+    older_than = _attempt_is_over(jobs)
     try:
         return jobs.artifacts.sweep_orphans(
             lambda job_ids: _alive(jobs, job_ids), older_than
@@ -116,6 +118,39 @@ def sweep(jobs: PdfJobStore) -> int:
     except ArtifactError as error:
         log.warning("orphaned artifacts were not swept", extra={"error": type(error).__name__})
         return 0
+
+
+def find_strays(jobs: PdfJobStore) -> Iterator[tuple[str, str, str]]:
+    """Find jobs without their artifact and artifacts without a job, as (kind, job id, sentence).
+
+    Store and storage were restored to different moments, or somebody has deleted files.
+
+    Raises:
+        ArtifactError: the storage does not answer.
+    """
+    for job in _standing(jobs, "succeeded"):
+        key = _current(jobs, [job.id]).get(job.id)
+        # The clean-up deletes an artifact before its job expires: such a job is read again.
+        if key and not jobs.artifacts.exists(key) and _current(jobs, [job.id]):
+            why = (
+                f"it has succeeded, and its artifact {key} is not stored: restore artifacts of a "
+                "later moment, or submit it again"
+            )
+            yield LOST, job.id, why
+    orphans = jobs.artifacts.find_orphans(
+        lambda job_ids: _alive(jobs, job_ids), _attempt_is_over(jobs)
+    )
+    for key, job_id in orphans:
+        why = (
+            f"no job needs the artifact {key}: the clean-up deletes it; if the jobs were restored "
+            "to an earlier moment, copy it first"
+        )
+        yield STRAY, job_id, why
+
+
+def _attempt_is_over(jobs: PdfJobStore) -> timedelta:
+    """Return the age at which an artifact is of no attempt that is still under way."""
+    return 2 * jobs.config.stage_timeout + jobs.config.lease
 
 
 def _expire(jobs: PdfJobStore, job: Job) -> bool:
