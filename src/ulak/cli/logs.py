@@ -141,7 +141,8 @@ _usual = logging.Formatter()
 
 
 def _sign(record: logging.LogRecord, *, child: str) -> bool:
-    record.child = child
+    # Before the run, which is there already: a line names its process first.
+    record.__dict__ = {"child": child, **record.__dict__}
     return True
 
 
