@@ -73,7 +73,7 @@ class Ground:
     plan: Plan
     pace: Pace
     costs: list[str] = field(default_factory=list)
-    """A sentence that has one of these texts in it is a cost of the fault and nothing wrong."""
+    """A violation that has one of these texts in it is a cost of the fault and nothing wrong."""
     afterwards: list[Callable[[], None]] = field(default_factory=list)
     """What clients do when the former rate is back."""
     checks: list[Check] = field(default_factory=list)
@@ -233,8 +233,9 @@ def _eyes(ground: Ground) -> Eyes:
 def _judge(ground: Ground, outcome: Outcome) -> None:
     lines = read_all(ground.folder / LEDGER)
     seen = Evidence(ground.engine.store, lines, jobs=outcome.orders, seed=ground.plan.seed)
-    said = [*violations(seen), *findings_of_verify(ground.engine)]
-    said += [sentence for check in ground.checks for sentence in check(seen)]
-    for sentence in said:
+    # What a check has found may add to the costs. No cost is what `verify` and a check find.
+    outcome.wrong += [sentence for check in ground.checks for sentence in check(seen)]
+    outcome.wrong += findings_of_verify(ground.engine)
+    for sentence in violations(seen):
         is_cost = any(text in sentence for text in ground.costs)
         (outcome.costs if is_cost else outcome.wrong).append(sentence)
