@@ -123,9 +123,15 @@ def test_decision_0001_names_every_table_and_column(
 
 
 def commands(group: Any, path: str = "ulak") -> Iterator[tuple[str, Any]]:
-    """Every command of the command line, with its words."""
+    """Every command of the command line, with its words.
+
+    A group that does something alone, with an option of its own, is one as well.
+    """
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
+            own = options(command) - {"--app", "-a", "--json", "--help"}
+            if command.invoke_without_command and own:
+                yield f"{path} {name}", command
             yield from commands(command, f"{path} {name}")
         else:
             yield f"{path} {name}", command
