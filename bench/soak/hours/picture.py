@@ -56,8 +56,8 @@ STYLE = """
     .ground { fill: #ffffff } text { fill: #24292f; font: 11px sans-serif }
     .title { font-weight: bold } .grid { stroke: #d0d7de } .mark { stroke: #6e7781 }
     .sqlite { stroke: #0969da; fill: #0969da } .postgres { stroke: #bc4c00; fill: #bc4c00 }
-    .line { fill: none; stroke-width: 1.5 } .line.sqlite { stroke-width: 3; opacity: 0.7 }
-    .band { stroke: none; opacity: 0.25 }
+    .line { fill: none !important; stroke-width: 1.5 } .band { stroke: none; opacity: 0.25 }
+    .line.sqlite { stroke-width: 3; opacity: 0.7 }
     @media (prefers-color-scheme: dark) {
         .ground { fill: #0d1117 } text { fill: #e6edf3 } .grid { stroke: #30363d }
         .mark { stroke: #8b949e } .sqlite { stroke: #58a6ff; fill: #58a6ff }
@@ -163,6 +163,7 @@ def make_table(verdict: Verdict) -> str:
     """Return the facts and the trends of the drawn series in Markdown."""
     stores = list(verdict.trends)
     rows = [["", *(NAMES[store] for store in stores)], ["---"] * (len(stores) + 1)]
+    rows.append(["verdict", *("; ".join(verdict.wrong[store]) or "PASS" for store in stores)])
     for fact in verdict.facts[stores[0]]:
         cells = [f"{verdict.facts[store][fact]:,g}" for store in stores]
         rows.append([fact, *cells])
@@ -178,7 +179,8 @@ def _cell(found: Sequence[Trend]) -> str:
     (trend,) = found
     bound = "" if trend.bound is None else f" of {trend.bound:,.1f}"
     unsure = "" if trend.is_sure else ", no trend"
-    return f"{trend.middle:,.1f}; {trend.per_day:+,.1f} a day{bound}{unsure}"
+    said = f"{trend.middle:,.1f}; {trend.per_day:+,.1f} a day{bound}{unsure}"
+    return said if trend.is_flat else f"**{said}**"
 
 
 def main() -> None:
