@@ -9,7 +9,16 @@ import pytest
 
 import ulak
 import ulak.web
+from tests import loop_watch
 from tests.web.discretion import must_be_discreet
+
+
+@pytest.fixture(autouse=True)
+def free_loop() -> Iterator[None]:
+    """Fail a test in which ulak waits for a store on an event loop, where it stops all requests."""
+    with loop_watch.watching() as found:
+        yield
+    assert found == []
 
 
 @pytest.fixture
