@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from ulak.clock import ManualClock
-from ulak.errors import Contended, Refused, StoreError
+from ulak.errors import Contended, Misconfigured, Refused, StoreError
 from ulak.store.postgres import connections
 from ulak.store.postgres.connections import Connections, Session, Transaction
 from ulak.store.waiting import StoreAway
@@ -80,7 +80,7 @@ def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> Non
         ("SELECT %s::text", ("\ud800",), Refused),
         ("SELECT %s", (2**70,), Refused),
         ("INSERT INTO ulak.retired_months VALUES (NULL)", None, Refused),
-        ("SELECT nonsense", None, Refused),
+        ("SELECT nonsense", None, Misconfigured),
         ("SELECT pg_terminate_backend(pg_backend_pid())", None, StoreAway),
     ],
 )
