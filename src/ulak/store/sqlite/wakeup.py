@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ QUIET_MS = 4
 LONGEST_QUIET_MS = 32
 # How often a FIFO that is gone is made again.
 RENEW_MS = 5000
+# After a ring without a listener none is tried for so long: a failed one costs a lone submit some
+# per cent. A listener that begins meanwhile looks once more when this has passed.
+SILENCE_MS = 5
 
 _TO_RING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -42,16 +46,21 @@ class Wakeup:
         self._name = os.fsencode(path.with_name(f".{path.name}.wakeup"))
         self._heard = heard
         self._fifo: int | None = None
+        self._silent_until = 0.0
         self._stopping = False
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
 
     def ring(self) -> None:
         """Wake every process that listens; cheap when none does."""
+        now = time.monotonic()
+        if now < self._silent_until:
+            return
         try:
             fifo = os.open(self._name, _TO_RING)
-        except OSError:
-            return  # there is no listener, no FIFO, or it is another program's
+        except OSError:  # there is no listener, no FIFO, or it is another program's
+            self._silent_until = now + SILENCE_MS / 1000
+            return
         os.close(fifo)
 
     def listen(self) -> None:
@@ -85,7 +94,9 @@ class Wakeup:
             self._fifo = self._open()
             # What was committed while nobody listened here was not heard.
             has_changed = self._heard()
-            _wait(stop, self._fifo, RENEW_MS)
+            if not _wait(stop, self._fifo, SILENCE_MS + 1):
+                has_changed = self._heard() or has_changed
+                _wait(stop, self._fifo, RENEW_MS)
             if self._fifo is not None:
                 fifo, self._fifo = self._fifo, None
                 os.close(fifo)
@@ -102,9 +113,10 @@ class Wakeup:
         return None
 
 
-def _wait(stop: int, fifo: int | None, timeout_ms: int) -> None:
+def _wait(stop: int, fifo: int | None, timeout_ms: int) -> bool:
+    """Wait for a ring or the end; return whether one of them has come."""
     poll = select.poll()
     poll.register(stop, select.POLLIN)
     if fifo is not None:
         poll.register(fifo, 0)  # a hang-up is always reported
-    poll.poll(timeout_ms)
+    return bool(poll.poll(timeout_ms))

@@ -51,7 +51,7 @@ def listening(path: Path) -> Iterator[tuple[Wakeup, list[None]]]:
 
 def must_hear(listener: Wakeup, heard: list[None]) -> None:
     """Ring until it is heard: a listener rests for a moment now and then."""
-    before = len(heard) + 2  # what it has heard by itself, before and after it began to listen
+    before = len(heard) + 3  # what it has looked at by itself since it began to listen
 
     def ring() -> bool:
         listener.ring()
@@ -121,6 +121,14 @@ def test_a_ring_that_nobody_hears_is_nothing(path: Path, fifo: Path) -> None:
     fifo.unlink()
     listener.ring()
     assert not fifo.exists()
+
+
+def test_a_listener_finds_what_was_committed_in_the_silence_after_a_ring_in_vain(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "RENEW_MS", NEVER_MS)
+    with listening(path) as (_, heard):
+        eventually(lambda: len(heard) == 2)  # when it began, and when the silence was over
 
 
 def test_a_program_that_only_submits_does_not_listen(path: Path) -> None:
