@@ -1,5 +1,6 @@
 """A store that a test may interrupt, and the few words that scenarios of the worker share."""
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -68,6 +69,12 @@ def eventually(holds: Callable[[], object], *, within_s: float = 120.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.005)
+
+
+async def pass_steps(steps: int) -> None:
+    """Let everything else on the loop take so many steps."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
 
 
 def in_time(ask: Callable[[], object]) -> BaseException | None:

@@ -1,7 +1,6 @@
 """PostgreSQL goes away and comes back under an engine that works: killed, cut off, silent, full."""
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from ulak.store.postgres import PostgresStore
 from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import ROLE, Postgres
 
-NUMBERS = itertools.count(1)
 PARTS = ("add", "claim", "commit", "renew")
 OTHERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak'"
 
@@ -35,12 +33,9 @@ def server() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def url(server: Postgres) -> str:
+def url(own_url: str) -> str:
     """The URL of an empty database, which goes with the server."""
-    name = f"outage_{next(NUMBERS)}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    return server.url(name)
+    return own_url
 
 
 class Load:

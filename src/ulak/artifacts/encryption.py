@@ -17,7 +17,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ulak.artifacts.storage import Stat, StorageBackend, cut, life_of, must_be_storable, parts_of
+from ulak.artifacts.storage import Stat, StorageBackend, cut, must_be_storable, parts_of, read_life
 from ulak.clock import Duration
 from ulak.errors import ArtifactUnreadable, BadInput, NotSupported
 
@@ -98,7 +98,7 @@ class EncryptedStorage:
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
-        life_of(expires_in)
+        read_life(expires_in)
         return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:

@@ -25,11 +25,11 @@ from ulak.artifacts.storage import (
     Stat,
     cut,
     is_part,
-    life_of,
     must_be_storable,
     must_be_whole,
     parts_of,
     parts_of_prefix,
+    read_life,
 )
 from ulak.clock import Duration, Instant, to_datetime, to_instant
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
@@ -122,7 +122,7 @@ class LocalStorage:
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
-        life_of(expires_in)
+        read_life(expires_in)
         return None
 
     # --- looking around ---------------------------------------------------------------

@@ -17,11 +17,11 @@ from ulak.artifacts.storage import (
     Stat,
     cut,
     is_part,
-    life_of,
     must_be_storable,
     must_be_whole,
     parts_of,
     parts_of_prefix,
+    read_life,
 )
 from ulak.clock import Duration, duration_complaint, micros, seconds
 from ulak.errors import (
@@ -193,7 +193,7 @@ class S3Storage:
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
-        life = life_of(expires_in)
+        life = read_life(expires_in)
         return str(self._read(ref, lambda: self._obstore.sign(self._store, "GET", ref, life)))
 
     # --- looking around ---------------------------------------------------------------

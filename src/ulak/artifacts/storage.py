@@ -222,7 +222,7 @@ LONGEST_LINK: Final = timedelta(days=7)
 """What the signature of S3 allows."""
 
 
-def life_of(expires_in: Duration) -> timedelta:
+def read_life(expires_in: Duration) -> timedelta:
     """Return how long a link is good.
 
     Raises:

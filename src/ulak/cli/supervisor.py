@@ -155,7 +155,8 @@ class Supervisor:
                 "a child has ended", extra={"child": life.name, "why": why, "again_in_s": pause_s}
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def _watch(self, life: _Life, line: socket.socket) -> str:
         """Wait until a child has ended, by itself or because it is told to; answer how."""

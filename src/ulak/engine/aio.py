@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -129,7 +130,8 @@ class AsyncEngine:
         engine = self._engine
         answer = asyncio.wrap_future(engine.intake.offer(jobs[part]))
         try:
-            return await asyncio.wait_for(answer, engine.submit_timeout_s)
+            async with asyncio.timeout(engine.submit_timeout_s):
+                return await answer
         except TimeoutError:
             raise engine.unknown_outcome(jobs, stored=part.start) from None
 
@@ -398,9 +400,8 @@ class AsyncEngine:
                         raise TimeoutError(
                             f'job {job_id} is still in "{job.state}" after {timeout}'
                         )
-                try:
-                    await asyncio.wait_for(moved.wait(), left)
-                except TimeoutError:
-                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await moved.wait()
         finally:
             stop()

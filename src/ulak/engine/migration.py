@@ -20,6 +20,7 @@ from ulak.core.job import JobRow, Result
 from ulak.core.keys import keys_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
+from ulak.engine.bulk import MOST_TOLD, Refusal
 from ulak.engine.engine import Engine
 from ulak.engine.results import read_payload
 from ulak.errors import BadInput, Contended, Refused, TransitionNotAllowed, UlakError
@@ -30,7 +31,6 @@ A_PAGE: Final = 200
 # Jobs of an old program that still runs may come into a state that was looked at already. One that
 # goes on submitting is not waited for.
 MOST_PASSES: Final = 3
-MOST_NAMED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,6 @@ class StateMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A job that was not moved, and why."""
-
-    id: str
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Migrated:
     """How far a migration has come."""
 
@@ -67,7 +58,7 @@ class Migrated:
     """How many jobs went from which state to which."""
     leased: int
     """Jobs that a worker has leased; they are left alone."""
-    left: Sequence[Left]
+    left: Sequence[Refusal]
     """The first of those that could not be moved."""
     left_count: int
     standing: Mapping[str, int]
@@ -133,7 +124,7 @@ class _Work:
         self._renames = any(old != new for old, new in migration.states.items())
         self._moved: Counter[tuple[str, str]] = Counter()
         self._leased = 0
-        self._left: list[Left] = []
+        self._left: list[Refusal] = []
         self._left_count = 0
 
     def sweep(self) -> int:
@@ -239,5 +230,5 @@ class _Work:
 
     def _leave(self, row: JobRow, error: UlakError) -> None:
         self._left_count += 1
-        if len(self._left) < MOST_NAMED:
-            self._left.append(Left(to_text(row.id), error.code, str(error)))
+        if len(self._left) < MOST_TOLD:
+            self._left.append(Refusal(to_text(row.id), error.code, str(error)))

@@ -119,7 +119,7 @@ class Worker:
         """The claim that is under way."""
         self._looked_at = 0.0
         self._looks_back = False
-        """Whether the last claim has asked for jobs of the release before."""
+        """Whether the last claim has looked for jobs of the release before."""
         self._look_back_at = 0.0
         self._finished_since = False
         """Whether a run has ended since the last claim was sent."""

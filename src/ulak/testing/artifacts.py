@@ -10,11 +10,11 @@ from threading import Lock
 from ulak.artifacts.storage import (
     Stat,
     cut,
-    life_of,
     must_be_storable,
     must_be_whole,
     parts_of,
     parts_of_prefix,
+    read_life,
 )
 from ulak.clock import Clock, Duration, SystemClock, to_datetime
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
@@ -90,7 +90,7 @@ class MemoryStorage:
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         parts_of(ref)
-        life_of(expires_in)
+        read_life(expires_in)
         return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:

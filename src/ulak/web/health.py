@@ -71,7 +71,8 @@ class StoreProbe:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(asyncio.to_thread(self._ask))
         try:
-            await asyncio.wait_for(asyncio.shield(self._asking), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.shield(self._asking)
         except TimeoutError:
             return f"the store has not answered within {PATIENCE_S:g} s"
         except StoreError as error:

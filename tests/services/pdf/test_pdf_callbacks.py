@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario.doubles import pass_steps
 from tests.services.pdf.plant import eventually, plant
 from tests.services.pdf.receiver import HANGS, Receiver, Told, receiving
 from tests.services.pdf.site import CONFIG, DATABASES, Site, database
@@ -477,3 +478,25 @@ def test_workers_killed_between_the_end_and_the_callback_lose_nothing(
         assert first.body == second.body
         assert json.loads(second.body)["status"] == "succeeded"
         assert is_signed(second)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_the_look_for_ends_is_cancelled_also_while_a_job_moves(
+    steps: int, small: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by `asyncio.wait_for`: the worker's end would wait for this look for ever."""
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    async def story() -> None:
+        monkeypatch.setattr(asyncio, "to_thread", at_once)
+        looking = asyncio.create_task(callbacks.find_ends(small.jobs, small.callback_flow))
+        await pass_steps(10)
+        small.engine.moved()
+        await pass_steps(steps)
+        looking.cancel()
+        await pass_steps(20)
+        assert looking.cancelled()
+
+    asyncio.run(story())

@@ -1,9 +1,13 @@
 """`engine.aio` has the verbs of the engine: the same names, arguments and answers."""
 
+import asyncio
 import inspect
+from typing import Any
 
 import pytest
 
+import ulak
+from tests.scenario.doubles import pass_steps
 from ulak import Engine
 from ulak.engine.aio import AsyncEngine
 
@@ -34,3 +38,30 @@ def test_a_verb_has_one_signature(verb: str) -> None:
     awaited = inspect.signature(getattr(AsyncEngine, verb))
     plain = inspect.signature(getattr(Engine, verb))
     assert str(awaited) == str(plain)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_wait_ends_that_is_cancelled_while_a_job_moves(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by `asyncio.wait_for`: Python 3.11 forgets a cancel that comes with the ring."""
+    flow: ulak.Flow[Any] = ulak.Flow.steps("slow", ("work", lambda run: None))
+
+    async def story() -> None:
+        engine = ulak.connect("memory://", flows=[flow])
+        job = await engine.aio.submit(flow)
+
+        async def get(self: AsyncEngine, job_id: str) -> ulak.Job:
+            return job
+
+        monkeypatch.setattr(AsyncEngine, "get", get)
+        waiting = asyncio.create_task(engine.aio.wait(job.id))
+        await pass_steps(10)
+        engine.moved()
+        await pass_steps(steps)
+        waiting.cancel()
+        await pass_steps(20)
+        assert waiting.cancelled()
+        await asyncio.to_thread(engine.close)
+
+    asyncio.run(story())

@@ -175,7 +175,6 @@ async def find_ends(jobs: PdfJobStore, flow: Flow[Callback]) -> None:
                 log.warning("callbacks cannot be found", extra={"error": type(error).__name__})
                 found = 0
             if found < A_BATCH:
-                # Not by wait_for: of a cancel and a ring at once Python 3.11 forgets the cancel.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await moved.wait()

@@ -80,7 +80,8 @@ class Reader:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="ulak-pdf-read", daemon=True).start()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                return await asyncio.wrap_future(answer)
         except ArtifactMissing:
             raise lost(job_id) from None
         except TimeoutError:
