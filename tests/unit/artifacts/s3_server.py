@@ -6,9 +6,11 @@ Run as a program it prints its URL and serves until its standard input ends.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import httpx
 
@@ -49,14 +51,27 @@ def emulator() -> Iterator[Emulator]:
             process.kill()
 
 
+def one_at_a_time(app: WSGIApplication) -> WSGIApplication:
+    """Let each request end before the next: moto shows an object before it has its metadata."""
+    lock = threading.Lock()
+
+    def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        with lock:
+            return list(app(environ, start))
+
+    return serve
+
+
 if __name__ == "__main__":
-    from contextlib import redirect_stdout
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server
 
-    from moto.server import ThreadedMotoServer
-
-    with redirect_stdout(sys.stderr):
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-        server.start()
-    host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)  # noqa: T201 - how a child says where it is
+    app = one_at_a_time(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://{server.host}:{server.port}", flush=True)  # noqa: T201 - how a child says where it is
     sys.stdin.read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
-from ulak.store.batches import is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
 from ulak.store.in_turn import (
     PRIORITIES,
@@ -84,13 +83,21 @@ _STANDING = """
     WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
 _HEADS = ", ".join(
-    f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = wanted.value AND priority = {p}')})"
+    f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = wanted.name AND priority = {p}')})"
     for p in PRIORITIES
 )
-STANDING = f"""
-    SELECT wanted.value, {_HEADS} FROM json_each(?) AS wanted
-    WHERE EXISTS (SELECT 1 {_STANDING.format(lane="lane = wanted.value")})
-"""
+
+
+@cache
+def standing_in(lanes: int) -> str:
+    """Write the look at so many lanes."""
+    return f"""
+        WITH wanted (name) AS (VALUES {", ".join(["(?)"] * lanes)})
+        SELECT wanted.name, {_HEADS} FROM wanted
+        WHERE EXISTS (SELECT 1 {_STANDING.format(lane="lane = wanted.name")})
+    """
+
+
 # The families in which jobs stand, each given by the first lane and the end of its range.
 STANDING_FAMILIES = f"""
     SELECT wanted.key FROM json_each(?) AS wanted
@@ -133,6 +140,11 @@ LEASE = f"""
     UPDATE OR FAIL jobs SET leased_by = ?2, leased_at = ?3, token = token + 1, stood = 1
     WHERE id IN {PACKED_IDS}
 """
+# One job, each value bound: a lone job is most of what an idle worker claims.
+LEASE_ONE = f"""
+    UPDATE jobs SET leased_by = ?, leased_at = ?, token = token + 1, stood = 1
+    WHERE id = ? RETURNING {JOB_COLUMNS}
+"""
 ENTER = f"""
     UPDATE OR FAIL jobs SET state = ?2, role = '{BUSY}', version = version + 1, seq = seq + 1,
                     changed_at = ?3
@@ -148,29 +160,32 @@ LEASED = f"""
     ))
     FROM jobs JOIN payloads ON payloads.job_id = jobs.id WHERE jobs.id IN {PACKED_IDS}
 """
-PAYLOAD = "SELECT data FROM payloads WHERE job_id = ?"
+PAYLOAD = "SELECT data, schema, trace FROM payloads WHERE job_id = ?"
 PARK = "UPDATE jobs SET parked_on = ? WHERE id = ?"
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM results WHERE job_id IN {PACKED_IDS}
     ORDER BY job_id, round, stage, name
 """
 
-# Whether it is a worker, when the first pause ends and the first bucket has filled for somebody,
-# and whether a queue or a flow is paused: one step for those who use none of it.
-LOOK = """
-    SELECT EXISTS (SELECT 1 FROM workers WHERE id = ?1),
+# By the time of day only where one of the two does not know how long the machine has been running.
+_LAPSED = """
+    FROM workers
+    WHERE CASE WHEN boot IS NULL OR ?2 = '' THEN expires_at <= ?1
+               ELSE boot <> ?2 OR ends_us <= ?3 END
+"""
+LAPSED_WORKERS = f"SELECT id {_LAPSED} ORDER BY id"
+# Whether a lease has lapsed and whether something is asked of a job; whether it is a worker, when
+# the first pause ends and the first bucket has filled for somebody, and whether a queue or a flow
+# is paused: one step for those who use none of it.
+LOOK = f"""
+    SELECT EXISTS (SELECT 1 {_LAPSED}),
+        EXISTS (SELECT 1 FROM requests),
+        EXISTS (SELECT 1 FROM workers WHERE id = ?4),
         (SELECT min(until_at) FROM pauses INDEXED BY pauses_ending WHERE until_at IS NOT NULL),
         (SELECT min(ready_at) FROM buckets INDEXED BY buckets_ready WHERE ready_at IS NOT NULL),
         EXISTS (SELECT 1 FROM pauses WHERE kind = 'queue' OR kind = 'flow')
 """
 PAUSED = "SELECT kind, name FROM pauses WHERE kind <> 'key' AND (until_at IS NULL OR until_at > ?)"
-# By the time of day only where one of the two does not know how long the machine has been running.
-LAPSED_WORKERS = """
-    SELECT id FROM workers
-    WHERE CASE WHEN boot IS NULL OR ?2 = '' THEN expires_at <= ?1
-               ELSE boot <> ?2 OR ends_us <= ?3 END
-    ORDER BY id
-"""
 LEASED_BY = f"SELECT {JOB_COLUMNS} FROM jobs WHERE leased_by = ? ORDER BY id"
 IS_HOLDING = "SELECT 1 FROM jobs WHERE leased_by = ? LIMIT 1"
 LAPSE = """
@@ -212,6 +227,8 @@ Standing = Mapping[str, Sequence[Instant | None]]
 class _Look(NamedTuple):
     """What a claim sees besides jobs."""
 
+    any_lapsed: int
+    any_requests: int
     is_worker: int
     pause_ends_at: Instant | None
     bucket_ready_at: Instant | None
@@ -224,8 +241,11 @@ class _Look(NamedTuple):
 
 def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     """Give back lapsed leases, then lease what is due."""
-    unparked = give_back_lapsed(t)
-    look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
+    unparked = 0
+    look = _look(t, request.worker)
+    if look.any_lapsed:
+        unparked = give_back_lapsed(t)
+        look = _look(t, request.worker)
     buckets = Buckets(t)
     if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
         unparked += control.end_pauses(t)
@@ -238,19 +258,21 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     if look.any_paused:
         paused = frozenset(t.db.execute(PAUSED, (t.now,)).fetchall())
         wants = tuple(Want(open_lanes(want.lanes, paused), want.places) for want in wants)
-    standing = _standing(t, dict.fromkeys(lane for want in wants for lane in want.lanes))
-    wants = tuple(
-        Want(tuple(lane for lane in want.lanes if lane in standing), want.places) for want in wants
-    )
+    standing = _standing(t, {lane for want in wants for lane in want.lanes})
     search = _Search(t, buckets, request, standing)
     chosen = [job_id for want in wants for job_id in search.choose(want)]
     claims = _lease(t, chosen, request) if chosen else []
     next_at: Instant | None = t.now
     if buckets.write() or look.next_at() is not None:
-        look = _Look(*t.db.execute(LOOK, (request.worker,)).fetchone())
-    if not (search.is_cut or is_full(claims)):
+        look = _look(t, request.worker)
+    if not (search.is_cut or search.is_full):
         next_at = _earlier(_next_due(t, standing), look.next_at())
-    return Claimed(claims, t.now, requests_of(t, request.worker), next_at, unparked, paused)
+    requests = requests_of(t, request.worker) if look.any_requests else []
+    return Claimed(claims, t.now, requests, next_at, unparked, paused)
+
+
+def _look(t: Transaction, worker: str) -> _Look:
+    return _Look(*t.db.execute(LOOK, (t.now, *t.uptime(), worker)).fetchone())
 
 
 class _Search:
@@ -273,26 +295,33 @@ class _Search:
         self.is_cut = False
         """It stopped before it had seen everything."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has chosen as many bytes as one claim may bring."""
+        return self._size >= LARGEST_CLAIM_BYTES
+
     def choose(self, want: Want) -> Iterator[bytes]:
-        """Answer up to `places` jobs, each with what it needs; park those that lack something."""
-        fresh = self._lanes.isdisjoint(want.lanes)
-        self._lanes.update(want.lanes)
+        """Return up to `places` jobs, each with what it needs; park those that lack something."""
+        lanes = [lane for lane in want.lanes if lane in self._standing]
+        fresh = self._lanes.isdisjoint(lanes)
+        self._lanes.update(lanes)
         if not fresh:
             # What an earlier want took from these lanes must be known one by one.
             self._chosen.update(job_id.hex().upper() for job_id in self._crowds)
-        if any(map(is_family, want.lanes)):
-            yield from self._in_turn(want.lanes, want.places)
+        if any(map(is_family, lanes)):
+            yield from self._in_turn(lanes, want.places)
         elif self._ageing_us:
-            yield from self._aged(want.lanes, want.places, fresh=fresh)
+            yield from self._aged(lanes, want.places, fresh=fresh)
         else:
-            yield from self._by_priority(want.lanes, want.places, fresh=fresh)
+            yield from self._by_priority(lanes, want.places, fresh=fresh)
 
     def _by_priority(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
         """Take whatever is more urgent before anything that is less."""
-        for priority in PRIORITIES:
+        every = self._ranges(lanes)
+        for priority in sorted({level for _, level in every}):
             if free <= 0 or self.is_cut:
                 return
-            ranges = [(lane, level) for lane, level in self._ranges(lanes) if level == priority]
+            ranges = [place for place in every if place[1] == priority]
             crowd = self._crowd(ranges, free) if fresh else None
             for job_id in self._select(ranges, free) if crowd is None else crowd:
                 free -= 1
@@ -394,7 +423,7 @@ class _Search:
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if is_suspect and self._most_lapses < candidate.lapses:
             return False
-        if self._size >= LARGEST_CLAIM_BYTES:
+        if self.is_full:
             self.is_cut = True
             return False
         if candidate.slot is not None or candidate.rate is not None:
@@ -437,24 +466,39 @@ class _Search:
 
 
 def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> list[Claim]:
-    ids = pack(chosen)
-    t.db.execute(LEASE, (ids, request.worker, t.now))
-    found: dict[bytes, Claim] = {}
-    for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
-        digits, trace, schema = facts.pop(), facts.pop(), facts.pop()
-        job_id = facts[0] = bytes.fromhex(facts[0])
-        row = as_job(facts)
-        data = _long_payload(t, job_id) if digits is None else bytes.fromhex(digits)
-        found[job_id] = Claim(row, Payload(data, schema, trace), ())
+    found = (
+        _lease_one(t, chosen[0], request) if len(chosen) == 1 else _lease_many(t, chosen, request)
+    )
     _load_results(t, found)
     if request.entries:
         _enter(t, found, request)
     return [found[job_id] for job_id in chosen]
 
 
-def _long_payload(t: Transaction, job_id: bytes) -> bytes:
-    data: bytes = t.db.execute(PAYLOAD, (job_id,)).fetchone()[0]
-    return data
+def _lease_one(t: Transaction, job_id: bytes, request: ClaimRequest) -> dict[bytes, Claim]:
+    [row] = t.db.execute(LEASE_ONE, (request.worker, t.now, job_id)).fetchall()
+    return {job_id: Claim(as_job(row), _read_payload(t, job_id), ())}
+
+
+def _lease_many(
+    t: Transaction, chosen: Sequence[bytes], request: ClaimRequest
+) -> dict[bytes, Claim]:
+    ids = pack(chosen)
+    t.db.execute(LEASE, (ids, request.worker, t.now))
+    found: dict[bytes, Claim] = {}
+    for facts in _decode_rows(t.db.execute(LEASED, (ids,)).fetchone()[0]):
+        digits, trace, schema = facts.pop(), facts.pop(), facts.pop()
+        job_id = facts[0] = bytes.fromhex(facts[0])
+        if digits is None:
+            payload = _read_payload(t, job_id)
+        else:
+            payload = Payload(bytes.fromhex(digits), schema, trace)
+        found[job_id] = Claim(as_job(facts), payload, ())
+    return found
+
+
+def _read_payload(t: Transaction, job_id: bytes) -> Payload:
+    return Payload(*t.db.execute(PAYLOAD, (job_id,)).fetchone())
 
 
 def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
@@ -493,13 +537,14 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
     trail.append_own(t, written)
 
 
-def _standing(t: Transaction, lanes: Iterable[str]) -> Standing:
+def _standing(t: Transaction, lanes: Collection[str]) -> Standing:
     """Find the lanes and the families in which jobs stand."""
-    plain = [lane for lane in lanes if not is_family(lane)]
     families = {lane: bounds(lane) for lane in lanes if is_family(lane)}
+    plain = [lane for lane in lanes if lane not in families]
     found: dict[str, Sequence[Instant | None]] = {}
     if plain:
-        found = {row[0]: row[1:] for row in t.db.execute(STANDING, (json.dumps(plain),))}
+        rows = t.db.execute(standing_in(len(plain)), plain).fetchall()
+        found = {row[0]: row[1:] for row in rows}
     if families:
         rows = t.db.execute(STANDING_FAMILIES, (json.dumps(families),)).fetchall()
         found.update({lane: () for (lane,) in rows})

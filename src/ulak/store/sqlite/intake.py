@@ -74,9 +74,12 @@ def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
 
 
 def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
-    """Store all the jobs, or answer False: the transaction must be started over."""
+    """Store all the jobs, or return False: the transaction must be started over."""
     try:
-        _insert(t, sorted(jobs, key=_id))
+        if len(jobs) == 1:
+            _insert_one(t, jobs[0])
+        else:
+            _insert(t, sorted(jobs, key=_id))
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
         # An id that is stored already, or data that no table takes: one by one it is known which.
@@ -89,8 +92,10 @@ def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
         for row, _, _, expires_at, _ in jobs
         if row.dedup_key is not None
     ]
+    if not keyed:
+        return True
     keyed.sort()
-    return not keyed or TAKE_FREE_KEYS.write(t.db, keyed) == len(keyed)
+    return TAKE_FREE_KEYS.write(t.db, keyed) == len(keyed)
 
 
 def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:

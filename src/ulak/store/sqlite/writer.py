@@ -173,7 +173,11 @@ class Writer:
             raise WouldWait("another thread or process is writing")
         try:
             faults.point(points.before)
-            transaction, answer = self._transact_by(deadline, work, points.inside)
+            left_s = BUSY_TIMEOUT_S if deadline is None else deadline - time.monotonic()
+            if left_s < BUSY_TIMEOUT_S:
+                transaction, answer = self._transact_within(left_s, work, points.inside)
+            else:
+                transaction, answer = self._transact(work, points.inside)
             self.check_files()
             faults.point(points.after)
             self._look_at_wal()
@@ -202,12 +206,15 @@ class Writer:
             StoreAway: others have held it for too long.
             StoreError: this store is closed.
         """
-        until = time.monotonic() + TURN_TIMEOUT_S
-        if not self._turns.acquire(urgent=urgent, timeout_s=TURN_TIMEOUT_S):
-            raise self._taken("another thread of this process")
+        left_s = TURN_TIMEOUT_S
+        if not self._turns.try_acquire():
+            began = time.monotonic()
+            if not self._turns.acquire(urgent=urgent, timeout_s=TURN_TIMEOUT_S):
+                raise self._taken("another thread of this process")
+            left_s -= time.monotonic() - began
         self._refuse_if_closed()
         try:
-            self._lock(until - time.monotonic())
+            self._lock(left_s)
         except BaseException:
             self._turns.release()
             raise
@@ -277,13 +284,10 @@ class Writer:
             raise
         return transaction, answer
 
-    def _transact_by(
-        self, deadline: float | None, work: Callable[[Transaction], T], inside: str
+    def _transact_within(
+        self, left_s: float, work: Callable[[Transaction], T], inside: str
     ) -> tuple[Transaction, T]:
-        """Wait no longer than the deadline for a writer without the lock file."""
-        left_s = BUSY_TIMEOUT_S if deadline is None else deadline - time.monotonic()
-        if left_s >= BUSY_TIMEOUT_S:
-            return self._transact(work, inside)
+        """Wait no longer than that for a writer without the lock file."""
         self.db.execute(f"PRAGMA busy_timeout = {max(0, int(left_s * 1000))}")
         try:
             return self._transact(work, inside)
