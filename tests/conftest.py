@@ -19,5 +19,5 @@ pytest_plugins = [
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return three processes for two cores: a third of a test's time is waiting for children."""
-    return (os.cpu_count() or 1) * 3 // 2 or 1
+    """Return two processes for a core: a third of a test's time is waiting for children."""
+    return (os.cpu_count() or 1) * 2

@@ -5,12 +5,21 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from tests.services.pdf.desk import Desk, make_tables
 from ulak.services.pdf.browser import keeper, pool
 from ulak.services.pdf.weasy import pool as weasy_pool
 
 AMPLE = timedelta(seconds=240)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Show a property with all its examples on SQLite, and repeat it on PostgreSQL now and then."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return
+    if is_hypothesis_test(item.obj) and "postgres" in item.callspec.params.values():
+        item.add_marker("sampled")
 
 
 @pytest.fixture(autouse=True)
