@@ -1,5 +1,7 @@
 """`ulak doctor`: what is in force, and which jobs nobody can serve."""
 
+import asyncio
+
 import pytest
 
 NEXT = """
@@ -83,6 +85,46 @@ def test_before_a_deploy_doctor_lists_states_that_a_version_has_lost(shop, tmp_p
     assert [told[name] for name in ("flow", "version", "state", "jobs")] == [
         "claim", 1, "requested", 1,
     ]  # fmt: skip
+
+
+TRIP = """
+trip = ulak.Flow(
+    "trip",
+    ulak.Lifecycle("book", {"book": ["fly"], "fly": ["done"]}),
+    retry=0,
+    undo_retry=ulak.Backoff(1, first=3600),
+)
+
+@trip.stage("book")
+def book(run): ...
+
+@trip.stage("fly")
+def fly(run): raise RuntimeError("no plane")
+
+engine.add(trip)
+"""
+UNDO = """
+@book.undo
+def cancel(run): raise RuntimeError("nobody answers")
+
+"""
+
+
+@pytest.mark.shows("E-50")
+def test_before_a_deploy_doctor_lists_undos_that_a_version_has_lost(shop, tmp_path):
+    (tmp_path / "trips.py").write_text(NEXT + TRIP.replace("engine.add", UNDO + "engine.add"))
+    (tmp_path / "hasty.py").write_text(NEXT + TRIP)
+    import trips
+
+    with trips.engine as engine:
+        engine.submit(trips.trip)
+        asyncio.run(engine.worker().run(until_idle=True))
+    for extra in ([], ["--before-deploy"]):
+        told = shop.run("doctor", *extra, "--json", "-a", "hasty:engine").document["troubles"]
+        (trouble,) = [trouble for trouble in told if trouble["code"] == "undo-missing"]
+        assert [trouble[name] for name in ("flow", "version", "jobs")] == ["trip", 1, 1]
+        assert 'the undo of "book"' in trouble["sentence"]
+    assert shop.run("doctor", "--before-deploy", "-a", "trips:engine").code == 0
 
 
 def test_ended_jobs_need_nobody(shop, tmp_path):

@@ -8,6 +8,7 @@ import ulak
 import ulak.web
 from tests.scenario.doubles import Double, engine_on, eventually, settings, store_of
 from ulak.errors import StoreError
+from ulak.store.sqlite.turns import LockFile
 from ulak.web import health
 
 LONG_S = 120.0
@@ -89,6 +90,22 @@ def test_a_store_that_hangs_is_not_ready_and_is_asked_once(engine, ask, monkeypa
     for response in asyncio.run(probe_thrice()):
         assert is_unready(response, "has not answered")
     assert len(asked) == 1
+
+
+@pytest.mark.shows("E-83", "E-58")
+def test_a_process_that_only_submits_is_not_ready_while_another_keeps_its_file_locked(
+    tmp_path, ask, monkeypatch
+):
+    monkeypatch.setattr(health, "PATIENCE_S", 0.2)
+    path = tmp_path / "jobs.db"
+    with engine_on(store_of(f"sqlite:///{path}")) as engine:
+        app = ulak.web.app(engine, identity=None)
+        assert ask(app, "/health/ready").status_code == 200
+        other = LockFile(path.with_name("jobs.db.lock"))
+        assert other.try_acquire()
+        assert is_unready(ask(app, "/health/ready"), "has not answered within")
+        other.release()
+        eventually(lambda: ask(app, "/health/ready").status_code == 200)
 
 
 def test_ready_waits_for_what_the_process_still_lacks(engine, ask):

@@ -57,7 +57,7 @@ def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
 
 
 class StoreProbe:
-    """Asks the store a small question; however many ask at once, one question is under way.
+    """Asks the store whether it reads and writes; however many ask at once, it is asked once.
 
     A store that hangs would otherwise take one more thread with every probe.
     """
@@ -82,4 +82,7 @@ class StoreProbe:
         return None
 
     def _ask(self) -> None:
-        self._engine.open().store.workers()
+        store = self._engine.open().store
+        store.workers()
+        # A file that is locked or full can still be read. This waits for a turn and writes nothing.
+        store.report(())
