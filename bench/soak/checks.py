@@ -49,15 +49,15 @@ class Evidence:
         self.numbers = {key_of(placed): n for n, placed in self.orders.items()}
 
     def of(self, kind: str) -> Iterator[Line]:
-        """Answer the lines of one kind, in the order of writing."""
+        """Return the lines of one kind, in the order of writing."""
         return (line for line in self.lines if line.kind == kind)
 
     def order_of(self, row: JobRow) -> Order:
-        """Answer the order that a job was submitted with."""
+        """Return the order that a job was submitted with."""
         return self.orders[self.numbers[row.dedup_key or ""]]
 
     def jobs(self, flow: str) -> Iterator[tuple[str, JobRow]]:
-        """Answer the jobs of one flow."""
+        """Return the jobs of one flow."""
         return ((job, row) for job, row in self.rows.items() if row.flow == flow)
 
 
@@ -150,7 +150,7 @@ def _no_limit_was_exceeded(seen: Evidence) -> Iterator[str]:
 
 
 def occupancy(lines: Sequence[Line]) -> dict[str, tuple[int, int]]:
-    """Answer for each limit how many were inside at most, and how many may be."""
+    """Return for each limit how many were inside at most, and how many may be."""
     inside: dict[str, set[tuple[int, str, str]]] = {limit: set() for limit in LIMITS}
     most = dict.fromkeys(LIMITS, 0)
     for line in lines:

@@ -30,13 +30,13 @@ class Eyes(Protocol):
     """What the storm sees."""
 
     def unsent(self) -> int:
-        """Answer how many messages are yet to be published."""
+        """Return how many messages are yet to be published."""
 
     def leased(self) -> list[tuple[str, int, str, str]]:
-        """Answer job, token, state and role of every job that is leased."""
+        """Return job, token, state and role of every job that is leased."""
 
     def slots(self) -> list[str]:
-        """Answer for every slot that is held the worker that holds it."""
+        """Return for every slot that is held the worker that holds it."""
 
     def standstill(self) -> contextlib.AbstractContextManager[bool]:
         """Let nobody write meanwhile where one writer stops all others, or answer False."""

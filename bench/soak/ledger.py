@@ -54,7 +54,7 @@ class Reader:
         self._file = path.open("rb")
 
     def read(self) -> Iterator[Line]:
-        """Answer the lines that were written since the last call."""
+        """Return the lines that were written since the last call."""
         while True:
             at = self._file.tell()
             line = self._file.readline()
@@ -70,7 +70,7 @@ class Reader:
 
 
 def read_all(path: Path) -> list[Line]:
-    """Answer every line, in the order of writing."""
+    """Return every line, in the order of writing."""
     reader = Reader(path)
     try:
         return list(reader.read())

@@ -79,12 +79,12 @@ def order(seed: int, n: int) -> Order:
 
 
 def key_of(placed: Order) -> str:
-    """Answer the dedup key of an order."""
+    """Return the dedup key of an order."""
     return f"order-{placed.n}"
 
 
 def time_of(placed: Order) -> timedelta | None:
-    """Answer how long an order may take, if it is one that expires."""
+    """Return how long an order may take, if it is one that expires."""
     return timedelta(milliseconds=300) if placed.trouble == "expiring" else None
 
 

@@ -50,7 +50,7 @@ class Watch:
         self._db: psycopg.Connection[Any] | None = None
 
     def done(self) -> int | None:
-        """Answer how many jobs are durably done, None while nobody answers."""
+        """Return how many jobs are durably done, None while nobody answers."""
         try:
             if self._db is None:
                 self._db = psycopg.connect(self._url, autocommit=True)
@@ -62,7 +62,7 @@ class Watch:
         return int(found[0])
 
     def rate(self, window_s: float) -> float:
-        """Answer the jobs a second of the time to come."""
+        """Return the jobs a second of the time to come."""
         began, before = time.monotonic(), self.done()
         time.sleep(window_s)
         after, ended = self.done(), time.monotonic()

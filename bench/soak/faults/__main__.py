@@ -45,7 +45,8 @@ def print_outcome(outcome: Outcome) -> None:
     """Print a line of the table, and what is wrong below it."""
     back = "never" if outcome.back_after_s is None else f"{outcome.back_after_s:.1f}"
     print(
-        f"{outcome.name:24} {outcome.rate_before:>8.0f} {outcome.lasted_s:>8.1f} {back:>8} "
+        f"{outcome.name:24} {outcome.rate_before:>8.0f} {outcome.rate_during:>8.0f} "
+        f"{outcome.lasted_s:>8.1f} {back:>8} "
         f"{outcome.orders:>8} {len(outcome.costs):>6} {len(outcome.wrong):>6}"
     )
     for sentence in outcome.wrong[:MOST_SHOWN]:
@@ -61,7 +62,7 @@ def run_faults(
     """Run faults one after the other and print the table; keep it when it has all of them."""
     known, measured = find_faults(store), commit()
     print(
-        f"{'fault':24} {'runs/s':>8} {'lasted s':>8} {'back s':>8} {'orders':>8} "
+        f"{'fault':24} {'runs/s':>8} {'during':>8} {'lasted s':>8} {'back s':>8} {'orders':>8} "
         f"{'costs':>6} {'wrong':>6}"
     )
     outcomes = []

@@ -20,7 +20,7 @@ from bench import postgres
 from bench.soak.checks import Evidence, violations
 from bench.soak.children import DATABASE, LEDGER, engine_of
 from bench.soak.eyes import Eyes, PostgresEyes, SqliteEyes
-from bench.soak.faults.pace import Pace
+from bench.soak.faults.pace import SHARE, Pace
 from bench.soak.ledger import Ledger, read_all
 from bench.soak.people import Operator
 from bench.soak.run import findings_of_verify, troubles, wait_for_the_end
@@ -127,6 +127,8 @@ class Fault:
     stores: tuple[str, ...]
     strike: Callable[[Ground], None]
     lease_s: float = LEASE_S
+    harms_all: bool = True
+    """Whether it may stop everything; else all but the harmed goes on at the former rate."""
     site: Callable[[], AbstractContextManager[tuple[str, Any]]] = durable_server
 
 
@@ -137,6 +139,7 @@ class Outcome:
     name: str
     store: str
     rate_before: float = 0.0
+    rate_during: float = 0.0
     lasted_s: float = 0.0
     back_after_s: float | None = None
     """When the first window of the former rate begins, after the end of the fault."""
@@ -180,6 +183,7 @@ def _run(fault: Fault, outcome: Outcome, folder: Path, url: str, server: Any, pl
         fault.strike(ground)
         ended = time.monotonic()
         outcome.lasted_s = ended - began
+        outcome.rate_during = pace.usual_rate(began, ended)
         if plan.is_timed:
             outcome.back_after_s = pace.wait_for_rate(
                 outcome.rate_before, since=ended, within_s=LOOKED_FOR_S
@@ -200,6 +204,8 @@ def _run(fault: Fault, outcome: Outcome, folder: Path, url: str, server: Any, pl
     outcome.wrong += [*children.faults, *troubles(people)]
     if plan.is_timed and (outcome.back_after_s is None or outcome.back_after_s > BACK_WITHIN_S):
         outcome.wrong.append(f"the former rate was not back within {BACK_WITHIN_S:g} s")
+    if plan.is_timed and not fault.harms_all and outcome.rate_during < SHARE * outcome.rate_before:
+        outcome.wrong.append("what the fault does not concern went slower while it lasted")
 
 
 def _measure(pace: Pace, seconds: float) -> float:

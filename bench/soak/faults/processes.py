@@ -281,7 +281,10 @@ FAULTS = (
     Fault("clock-steps", BOTH, step_clocks),
     Fault("forked-children", BOTH, kill_a_worker_that_forked, lease_s=SHORT_LEASE_S),
     Fault("preloaded", BOTH, work_in_forks_of_an_open_engine, lease_s=SHORT_LEASE_S),
-    Fault("slow-publisher", BOTH, partial(publish_slowly, part="plainly-slow")),
-    Fault("slow-async-publisher", BOTH, partial(publish_slowly, part="asynchronously-slow")),
+    Fault("slow-publisher", BOTH, partial(publish_slowly, part="plainly-slow"), harms_all=False),
+    Fault(
+        "slow-async-publisher", BOTH, partial(publish_slowly, part="asynchronously-slow"),
+        harms_all=False,
+    ),
     Fault("rolling-deploy", BOTH, deploy_two_releases),
-)
+)  # fmt: skip

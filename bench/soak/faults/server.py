@@ -158,7 +158,7 @@ FAULTS = (
     Fault("stopped", ("postgres",), stop_server),
     Fault("vanished-host", ("postgres",), vanish, site=remote_server),
     Fault("lost-address", ("postgres",), forsake_worker, site=remote_server),
-    Fault("held-rows", ("postgres",), hold_rows),
+    Fault("held-rows", ("postgres",), hold_rows, harms_all=False),
     Fault("held-key", ("postgres",), hold_key),
     Fault("locked-table", ("postgres",), lock_table),
     Fault("write-lock", ("sqlite",), hold_write_lock),
