@@ -44,7 +44,7 @@ def claims_figure(scale: float = 1.0) -> Figure:
 
 
 def flows_of() -> tuple[ulak.Flow[Any], ulak.Flow[Any], ulak.Flow[Any]]:
-    """Answer a flow that is served, one of its queue with a limit, and one that nobody serves."""
+    """Return a flow that is served, one of its queue with a limit, and one that nobody serves."""
     served: ulak.Flow[Any] = ulak.Flow.steps("served", ("work", nothing))
     limited: ulak.Flow[Any] = ulak.Flow(
         "limited", ulak.Lifecycle("work", {"work": ["done"]}), queue="served"
@@ -55,7 +55,7 @@ def flows_of() -> tuple[ulak.Flow[Any], ulak.Flow[Any], ulak.Flow[Any]]:
 
 
 def claims(path: Path, scale: float) -> tuple[float, float, float]:
-    """Answer the median and the 99th percentile of a claim, and the median of an empty one."""
+    """Return the median and the 99th percentile of a claim, and the median of an empty one."""
     flows = served, limited, _ = flows_of()
     engine = ulak.Engine(SqliteStore(path), flows=flows)
     with engine:

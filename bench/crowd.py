@@ -29,7 +29,7 @@ def crowd_figure() -> Figure:
 
 
 def crowd(stages: int = STAGES) -> tuple[float, float]:
-    """Answer the seconds until the last is durably done, and until the last was claimed."""
+    """Return the seconds until the last is durably done, and until the last was claimed."""
     begun: list[float] = []
     moved_at = [0.0]
 

@@ -16,7 +16,7 @@ OF_ONE_BY_ONE = 5.0
 
 
 def drain(kind: str = "async", jobs: int = JOBS, stages: int = 1) -> float:
-    """Answer stages per second on SQLite."""
+    """Return stages per second on SQLite."""
     with scratch() as folder:
         return speed.drain(f"sqlite:///{folder / 'drain.db'}", jobs, stages=stages, kind=kind)
 

@@ -53,7 +53,7 @@ def postgres_pickup_figures(jobs: int = 2 * JOBS) -> list[Figure]:
 
 
 def pickup(jobs: int = JOBS) -> tuple[float, float]:
-    """Answer the median and the 99th percentile in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     started: list[float] = []
     begun = threading.Event()
 

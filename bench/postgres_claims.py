@@ -86,12 +86,12 @@ def empty_claim_ms(url: str) -> float:
 
 
 def engine_on(url: str) -> ulak.Engine:
-    """Answer an engine with the three flows of this table."""
+    """Return an engine with the three flows of this table."""
     return ulak.connect(url, flows=flows_of())
 
 
 def claims(engine: ulak.Engine) -> tuple[float, float, float]:
-    """Answer the median and the 99th percentile of a claim, and jobs a second in large ones."""
+    """Return the median and the 99th percentile of a claim, and jobs a second in large ones."""
     served, limited, _ = engine.flows
     store = engine.store
     for _ in range(BATCHES + 1):

@@ -218,7 +218,7 @@ def _look_back(engine: ulak.Engine, ledger: Path, kills: int, killed_at: dict[in
 
 
 def _most_at_once(lines: Iterable[Sequence[str]], killed_at: dict[int, int]) -> int:
-    """Answer how many runs of one key there were at once, at most.
+    """Return how many runs of one key there were at once, at most.
 
     A run whose process was killed has ended when that process was gone.
     """
@@ -242,7 +242,7 @@ def _most_at_once(lines: Iterable[Sequence[str]], killed_at: dict[int, int]) -> 
 
 
 def _overdrawn(engine: ulak.Engine) -> float:
-    """Answer by how many tokens the bucket gave more than it had at the worst moment.
+    """Return by how many tokens the bucket gave more than it had at the worst moment.
 
     The times are the store's: a job keeps that of its last claim, and the line of a lapse that of
     the lease which was lost.
@@ -270,7 +270,7 @@ def _rows(engine: ulak.Engine, flow: str) -> Iterable[Any]:
 
 
 def _dates(engine: ulak.Engine) -> tuple[int, int, int]:
-    """Answer how many dates of the schedule are missing, how many have two jobs, and all."""
+    """Return how many dates of the schedule are missing, how many have two jobs, and all."""
     ticks = engine.store.ticks("beat", limit=100_000)
     dates = sorted(tick.due_at for tick in ticks)
     missing = sum((b - a) // (BEAT_S * 1_000_000) - 1 for a, b in pairwise(dates))
@@ -280,7 +280,7 @@ def _dates(engine: ulak.Engine) -> tuple[int, int, int]:
 
 
 def fairness(served: Sequence[str]) -> float:
-    """Answer Jain's index of the tenants while each of them still had jobs to be taken: 1 is even.
+    """Return Jain's index of the tenants while each of them still had jobs to be taken: 1 is even.
 
     The last ones are left out: what a killed worker held cannot be taken before its lease lapses.
     """

@@ -60,7 +60,7 @@ def _faults_figures(store: str) -> list[Figure]:
 
 
 def _last_or_short(full: Plan, short: Plan, made: str, command: str) -> list[Figure]:
-    """Answer what the full soak counted, or run the shorter form when there was none."""
+    """Return what the full soak counted, or run the shorter form when there was none."""
     last = RESULTS[full.store]
     if last.exists():
         kept = json.loads(last.read_text())

@@ -70,7 +70,7 @@ class Watch:
         self._plants = plants
 
     def end(self) -> list[str]:
-        """Answer what was found, each once, and watch for nothing in particular."""
+        """Return what was found, each once, and watch for nothing in particular."""
         found = list(self._found)
         self._found.clear()
         self._plants = False
@@ -179,7 +179,7 @@ def _overhear(
 
 
 def _level_without(ours: logging.Logger, logger: logging.Logger) -> int:
-    """Answer from which level on a logger would log if nobody watched."""
+    """Return from which level on a logger would log if nobody watched."""
     found: logging.Logger | None = logger
     while found is not None:
         if found.level and found is not ours:
@@ -222,7 +222,7 @@ def _databases(folder: Path) -> Iterator[Path]:
 
 
 def _hashes_of_sqlite(path: Path) -> list[str] | None:
-    """Answer what is stored of secrets, None when there are no credentials."""
+    """Return what is stored of secrets, None when there are no credentials."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as db:

@@ -41,7 +41,7 @@ class Clock(Protocol):
     """Tells the time that decides. A store owns one; nobody else asks the machine."""
 
     def now(self) -> Instant:
-        """Answer the present instant."""
+        """Return the present instant."""
 
     def uptime(self) -> Uptime:
         """Return how long the machine has been running, to compare with others of that machine."""

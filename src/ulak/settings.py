@@ -100,7 +100,7 @@ class Settings:
         return replace(self, sources=needed).command(words, name=name)
 
     def shown(self, name: str) -> Any:
-        """Answer a setting as it may be printed: of a secret, only whether it is set."""
+        """Return a setting as it may be printed: of a secret, only whether it is set."""
         value = getattr(self, name)
         if name in SECRETS:
             return "set" if value else "not set"
@@ -109,7 +109,7 @@ class Settings:
         return str(value) if isinstance(value, Path) else value
 
     def override(self, source: str, **typed: Any) -> Settings:
-        """Answer these settings with those that were typed, that is, those that are not None."""
+        """Return these settings with those that were typed, that is, those that are not None."""
         said = {name: value for name, value in typed.items() if value is not None}
         return replace(self, **said, sources={**self.sources, **dict.fromkeys(said, source)})
 

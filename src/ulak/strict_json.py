@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 def read_json(text: str | bytes, *, number: Callable[[str], Any] | None = None) -> Any:
-    """Answer what a document says, if it says it once.
+    """Return what a document says, if it says it once.
 
     `NaN` and `Infinity` are no JSON. An object that has a member twice is refused: one reader
     would take the first, another the last, and both would be sure.

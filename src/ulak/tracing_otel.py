@@ -57,7 +57,7 @@ class OtelTracing:
 
 
 def provider_of_program() -> trace.TracerProvider | None:
-    """Answer the provider that the program has set, None when it has set none."""
+    """Return the provider that the program has set, None when it has set none."""
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, trace.ProxyTracerProvider) else provider
 

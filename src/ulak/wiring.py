@@ -90,7 +90,7 @@ def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
 
 
 def _tracing_of_program() -> Tracing | None:
-    """Answer the tracing of a program that has set a TracerProvider before it connects."""
+    """Return the tracing of a program that has set a TracerProvider before it connects."""
     # Whoever has set one has loaded this; nobody else should pay for it.
     if "opentelemetry.sdk.trace" not in sys.modules:
         return None
@@ -172,7 +172,7 @@ def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guar
 
 
 def with_secret(settings: Settings) -> Settings:
-    """Answer settings that have a secret: the one that is set, in dev else the one that is kept.
+    """Return settings that have a secret: the one that is set, in dev else the one that is kept.
 
     Raises:
         BadInput: there is none, or the one that is kept cannot be used.

@@ -11,7 +11,7 @@ from tests.conformance.stores import make_schema
 
 @contextmanager
 def place_of(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """Answer what the factory of the store of this name is called with."""
+    """Return what the factory of the store of this name is called with."""
     if name not in ("postgres", "pooled"):
         yield str(folder / "jobs.db")
         return

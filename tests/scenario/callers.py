@@ -46,7 +46,7 @@ class Caller:
         return inspect.iscoroutinefunction(self.connection.commit)
 
     def do(self, answer: Any) -> Any:
-        """Answer what was answered, or what it was a promise of."""
+        """Return what was answered, or what it was a promise of."""
         if not inspect.isawaitable(answer):
             return answer
 

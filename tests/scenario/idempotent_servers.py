@@ -143,7 +143,7 @@ class Site:
         until((self.folder / "holding").exists)
 
     def verify_proofs(self) -> dict[str, Any]:
-        """Answer what `ulak proof verify` says of the store; it must be content."""
+        """Return what `ulak proof verify` says of the store; it must be content."""
         process = self._ulak("proof", "verify", "--json")
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, out

@@ -114,7 +114,7 @@ class Readiness:
         self._loop.close()
 
     def ask(self) -> tuple[int, str]:
-        """Answer the status, and what is said to be wrong."""
+        """Return the status, and what is said to be wrong."""
         answer = asyncio.run_coroutine_threadsafe(self._get(), self._loop).result(120)
         return answer.status_code, answer.json().get("detail", "")
 

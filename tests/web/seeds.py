@@ -83,7 +83,7 @@ class Seeds:
 
     @contextmanager
     def planted(self, folder: Path) -> Iterator["World"]:
-        """Answer a copy of the store, opened at the moment at which it was made."""
+        """Return a copy of the store, opened at the moment at which it was made."""
         copy = shutil.copy(self.file, folder / "jobs.db")
         with _harness(copy, clock=ManualClock(self.now)) as harness:
             jobs = {role: list(ids) for role, ids in self.jobs.items()}
@@ -156,7 +156,7 @@ class World:
         self.dead_messages = dead_messages
 
     def take(self, role: str) -> str:
-        """Answer a job that nobody else is given."""
+        """Return a job that nobody else is given."""
         return self.jobs[role].pop()
 
     @property

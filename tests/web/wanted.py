@@ -56,7 +56,7 @@ def plain(line: Access) -> str:
 
 
 def body_of(line: Access, app: Any, world: World, identity: Identity) -> Any:
-    """Answer a body: the example of the document, or what this store knows."""
+    """Return a body: the example of the document, or what this store knows."""
     if line.path == "/jobs" and line.method == "POST":
         return {"flow": "line", "payload": {"then": "done"}}
     if line.path == "/auth/login":

@@ -183,7 +183,7 @@ class LocalStorage:
         return removed
 
     def _entries(self, names: tuple[str, ...]) -> tuple[_Entry, ...]:
-        """Answer the files and folders of a folder; links and the like are left out."""
+        """Return the files and folders of a folder; links and the like are left out."""
         with (
             directories.existing(self._base, names) as chain,
             os.scandir(chain[-1]) as found,

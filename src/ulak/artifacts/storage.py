@@ -60,7 +60,7 @@ class StorageBackend(Protocol):
         """
 
     def get_bytes(self, ref: str) -> bytes:
-        """Answer the bytes that were stored, compared with their SHA-256.
+        """Return the bytes that were stored, compared with their SHA-256.
 
         A deletion meanwhile does no harm to a reading that has begun.
 
@@ -70,7 +70,7 @@ class StorageBackend(Protocol):
         """
 
     def read_range(self, ref: str, start: int, end: int) -> bytes:
-        """Answer the bytes from `start` to before `end`; what lies behind the last is cut off.
+        """Return the bytes from `start` to before `end`; what lies behind the last is cut off.
 
         They are checked as those of `get_bytes`, so a part costs as much as the whole.
 
@@ -81,7 +81,7 @@ class StorageBackend(Protocol):
         """
 
     def stat(self, ref: str) -> Stat:
-        """Answer what is known of an artifact; whether its bytes are whole is not looked at.
+        """Return what is known of an artifact; whether its bytes are whole is not looked at.
 
         Raises:
             ArtifactMissing: there is none.
@@ -103,7 +103,7 @@ class StorageBackend(Protocol):
         """
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        """Answer a link that reads the artifact without asking us; None where there is none.
+        """Return a link that reads the artifact without asking us; None where there is none.
 
         The link is a secret until it expires. Whether the artifact exists is not looked at.
 
@@ -116,7 +116,7 @@ class StorageBackend(Protocol):
         """
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
-        """Answer the ref of every artifact below a prefix, in no order.
+        """Return the ref of every artifact below a prefix, in no order.
 
         What is stored or deleted meanwhile may be among them or not.
 
@@ -195,7 +195,7 @@ def must_be_storable(content_type: str, filename: str) -> None:
 
 
 def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
-    """Answer the bytes if they have this SHA-256.
+    """Return the bytes if they have this SHA-256.
 
     Raises:
         ArtifactUnreadable: they are not those that were stored.
@@ -208,7 +208,7 @@ def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
 
 
 def cut(data: bytes, start: int, end: int) -> bytes:
-    """Answer a range of bytes.
+    """Return a range of bytes.
 
     Raises:
         BadInput: there is no such range.

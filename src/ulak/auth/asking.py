@@ -40,5 +40,5 @@ def known_as(principal: str) -> None:
 
 
 def now() -> Asking | None:
-    """Answer the request that this context answers, if it does."""
+    """Return the request that this context answers, if it does."""
     return _NOW.get()

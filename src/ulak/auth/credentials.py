@@ -138,7 +138,7 @@ class Credentials:
 
 
 def principal_of(row: CredentialRow) -> Principal:
-    """Answer who a caller is by this credential."""
+    """Return who a caller is by this credential."""
     return Principal(
         f"{KEY}:{row.name}" if row.kind == KEY else row.name,
         tenant=row.tenant,

@@ -33,7 +33,7 @@ class Grant:
 def checked(
     name: str, *, roles: Iterable[str], tenant: str | None, scopes: Iterable[str]
 ) -> Grant:  # fmt: skip
-    """Answer a grant that can be stored, with roles and scopes in the order of their tables.
+    """Return a grant that can be stored, with roles and scopes in the order of their tables.
 
     Raises:
         BadInput: naming what is wrong and what would work.

@@ -82,7 +82,7 @@ class Identity(Keys, People, Links):
         self._verifying = threading.BoundedSemaphore(MOST_VERIFICATIONS)
 
     def derive(self, purpose: str) -> bytes:
-        """Answer a secret for one purpose: the same in every process that has the same secret."""
+        """Return a secret for one purpose: the same in every process that has the same secret."""
         return self._tokens.derive(purpose)
 
     def adopt_first_key(self) -> None:
@@ -93,11 +93,11 @@ class Identity(Keys, People, Links):
     # --- who a credential is ----------------------------------------------------
 
     def recall(self, credential: str) -> Principal | None:
-        """Answer at once when it was seen a moment ago; None when the store must be asked."""
+        """Return at once when it was seen a moment ago; None when the store must be asked."""
         return self._remembered.find(credential)
 
     def authenticate(self, credential: str) -> Principal:
-        """Answer who this is: the holder of a key, or of a token.
+        """Return who this is: the holder of a key, or of a token.
 
         Raises:
             Unauthenticated: nobody; its reason says why.
@@ -134,7 +134,7 @@ class Identity(Keys, People, Links):
         return principal_of(row), expires_at
 
     def _shown(self, kind: str, text: str) -> CredentialRow | None:
-        """Answer the credential whose secret this is; it may be over."""
+        """Return the credential whose secret this is; it may be over."""
         row = self._store.find_credential(kind, secrets.id_of(text))
         is_right = secrets.is_hash_of(text, None if row is None else row.hash)
         return row if is_right else None
@@ -198,7 +198,7 @@ class Identity(Keys, People, Links):
         return self._login(behind or spent._replace(version=row.version + 1), now)
 
     def _behind(self, link: CredentialRow, now: Instant) -> CredentialRow | None:
-        """Answer the credential that a link stands for, None when it stands for itself."""
+        """Return the credential that a link stands for, None when it stands for itself."""
         kind, slash, id = link.created_by.partition("/")
         if not slash:
             return None

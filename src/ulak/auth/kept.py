@@ -21,7 +21,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def kept_secret(folder: Path) -> str:
-    """Answer the secret that is kept in a folder; make both, if they are not there.
+    """Return the secret that is kept in a folder; make both, if they are not there.
 
     Of several processes that begin at once one makes it, and all answer the same.
 

@@ -129,7 +129,7 @@ class Keys(Credentials):
         return self._revoke(lambda: self._find_key(id), act=REVOKED, actor=actor, note=note)
 
     def keys(self) -> list[Credential]:
-        """Answer every key, by id, revoked and expired ones too."""
+        """Return every key, by id, revoked and expired ones too."""
         return self._all(KEY)
 
     def adopt_key(self, text: str, *, name: str, roles: Iterable[str], actor: str) -> bool:

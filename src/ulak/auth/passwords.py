@@ -21,7 +21,7 @@ NOBODYS: Final = (
 
 
 def hash_of(password: str) -> str:
-    """Answer what is stored of a password.
+    """Return what is stored of a password.
 
     Raises:
         BadInput: it is too short or too long, or nobody could type it.

@@ -105,7 +105,7 @@ class People(Credentials):
         return self._revoke(lambda: self._find_user(name), act=DISABLED, actor=actor, note=note)
 
     def users(self) -> list[Credential]:
-        """Answer every user, by name, disabled ones too."""
+        """Return every user, by name, disabled ones too."""
         return self._all(USER)
 
     def _find_user(self, name: str) -> CredentialRow:

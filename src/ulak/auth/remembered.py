@@ -38,7 +38,7 @@ class Remembered:
         self._lock = threading.Lock()
 
     def find(self, credential: str) -> Principal | None:
-        """Answer who this was a moment ago, None when nobody knows."""
+        """Return who this was a moment ago, None when nobody knows."""
         seen = self._seen.get(_mark(credential))
         # Not before it was asked either: a clock that went back proves nothing.
         if seen is None or not seen.asked_at <= self._clock.now() < seen.until:

@@ -47,7 +47,7 @@ def new_secret() -> str:
 
 
 def id_of(secret: str) -> str:
-    """Answer the public part of a secret, without asking whether anybody has it.
+    """Return the public part of a secret, without asking whether anybody has it.
 
     Raises:
         Unauthenticated: it cannot be a secret: too short, or mistyped. It is not repeated.
@@ -70,7 +70,7 @@ def id_of(secret: str) -> str:
 
 
 def hash_of(secret: str) -> str:
-    """Answer what is stored of a secret."""
+    """Return what is stored of a secret."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -89,12 +89,12 @@ def is_id(text: str) -> bool:
 
 
 def prefix_of(id: str) -> str:
-    """Answer how a key begins, for lists."""
+    """Return how a key begins, for lists."""
     return f"{PREFIX}{id}"
 
 
 def _checksum(body: str) -> str:
-    """Answer six letters for a text; they find slips of the pen and protect nothing."""
+    """Return six letters for a text; they find slips of the pen and protect nothing."""
     number, letters = zlib.crc32(body.encode()), ""
     for _ in range(_CHECKSUM_LENGTH):
         number, digit = divmod(number, len(_LETTERS))

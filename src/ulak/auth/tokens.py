@@ -59,7 +59,7 @@ class Tokens:
         self._secret = secret.encode("utf-8", "surrogatepass")
 
     def derive(self, purpose: str) -> bytes:
-        """Answer a secret for another purpose, from which nobody learns this one."""
+        """Return a secret for another purpose, from which nobody learns this one."""
         return hmac.digest(self._secret, f"ulak {purpose}".encode(), "sha256")
 
     def make(self, claims: Claims) -> str:
@@ -85,7 +85,7 @@ class Tokens:
         )  # fmt: skip
 
     def read(self, text: str, now: Instant) -> Claims:
-        """Answer what a token says.
+        """Return what a token says.
 
         Raises:
             Unauthenticated: it is not whole, not ours, or has expired by `now`.

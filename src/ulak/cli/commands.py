@@ -45,7 +45,7 @@ class Extensible(TyperGroup):
         return [*own, *(name for name in dict.fromkeys(found) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Answer a command; None when nobody has one of this name.
+        """Return a command; None when nobody has one of this name.
 
         Raises:
             BadInput: two packages bring it; or none does, and one that might cannot be imported.
@@ -64,7 +64,7 @@ class Extensible(TyperGroup):
         return next(iter(found.values()), None)
 
     def _found(self, cmd_name: str) -> tuple[dict[EntryPoint, Any], list[BadInput]]:
-        """Answer who brings a command, and what is wrong with those who cannot say."""
+        """Return who brings a command, and what is wrong with those who cannot say."""
         found: dict[EntryPoint, Any] = {}
         broken: list[BadInput] = []
         for point in _points(str(self.name)):
@@ -93,7 +93,7 @@ def names() -> list[str]:
 
 
 def stand_in(name: str) -> OfPackages | None:
-    """Answer what stands for a group of this name; None when no package brings one."""
+    """Return what stands for a group of this name; None when no package brings one."""
     points = _points(name)
     if not points:
         return None

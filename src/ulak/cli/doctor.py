@@ -143,7 +143,7 @@ def _conditions(found: Settings) -> list[Condition]:
 
 
 def _of_idempotency() -> dict[str, dict[str, Any]]:
-    """Answer the settings of idempotency, by their variables: they have no other name."""
+    """Return the settings of idempotency, by their variables: they have no other name."""
     kept, usual = wiring.idempotency_settings(), IdempotencySettings()
     return {
         variable(name): {
@@ -155,7 +155,7 @@ def _of_idempotency() -> dict[str, dict[str, Any]]:
 
 
 def _notes(about: Mapping[str, Any]) -> list[str]:
-    """Answer what an operator should know of the store."""
+    """Return what an operator should know of the store."""
     known = {
         WAL_RESET: about.get("wal_reset_bug"),
         LOSES: about.get("synchronous_commit") == "off",
@@ -174,7 +174,7 @@ def _alive(engine: Engine) -> list[WorkerRow]:
 
 
 def _broken(engine: Engine) -> list[Trouble]:
-    """Answer declarations that cannot work at all."""
+    """Return declarations that cannot work at all."""
     troubles = []
     for flow in engine.flows:
         try:
@@ -190,7 +190,7 @@ def _broken(engine: Engine) -> list[Trouble]:
 
 
 def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
-    """Answer the jobs that this program could not carry on."""
+    """Return the jobs that this program could not carry on."""
     flows = {(flow.name, flow.version): flow for flow in engine.flows}
     invalid = {(trouble.flow, trouble.version) for trouble in _broken(engine)}
     troubles = []
@@ -247,7 +247,7 @@ def _unknown_undos(
 def _unserved(
     engine: Engine, counts: list[CountRow], alive: list[WorkerRow]
 ) -> list[Trouble]:  # fmt: skip
-    """Answer the jobs that no living worker would take."""
+    """Return the jobs that no living worker would take."""
     lanes = {lane for worker in alive for lane in worker.lanes.split()}
     kinds = {lane_before(lane).split("/")[2] for lane in lanes if lane.count("/") > 1}
     troubles = []
@@ -263,7 +263,7 @@ def _unserved(
 
 
 def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
-    """Answer the schedules that were due a while ago, although workers run."""
+    """Return the schedules that were due a while ago, although workers run."""
     now = engine.store.clock.now()
     late = [row for row in engine.store.schedules() if row.next_at + LATE < now]
     troubles = []
@@ -284,7 +284,7 @@ def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
 
 
 def _lane(engine: Engine, count: CountRow) -> str | None:
-    """Answer the lane in which jobs of this state stand, None when this program cannot know."""
+    """Return the lane in which jobs of this state stand, None when this program cannot know."""
     for flow in engine.flows:
         if (flow.name, flow.version) == (count.flow, count.flow_version):
             try:

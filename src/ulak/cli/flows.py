@@ -134,7 +134,7 @@ def _print_migration(done: migration.Migrated, dry_run: bool) -> None:
 
 
 def find(engine: Engine, name: str) -> Flow[Any]:
-    """Answer a flow by NAME, its newest version, or by NAME@VERSION.
+    """Return a flow by NAME, its newest version, or by NAME@VERSION.
 
     Raises:
         BadInput: there is none.

@@ -57,7 +57,7 @@ class Hiding:
         self._literals = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def text(self, text: str) -> str:
-        """Answer a text without its secrets. What is hidden already stays as it is."""
+        """Return a text without its secrets. What is hidden already stays as it is."""
         if self._literals is not None:
             # Before the patterns, one of which might hide a part of a literal and leave the rest.
             text = self._literals.sub(HIDDEN, text)
@@ -66,7 +66,7 @@ class Hiding:
         return text
 
     def fact(self, name: str, value: Any, depth: int = 0) -> Any:
-        """Answer a fact without its secrets: by its name, and by what it holds at any depth."""
+        """Return a fact without its secrets: by its name, and by what it holds at any depth."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if SECRET_NAME.fullmatch(name):
@@ -93,7 +93,7 @@ class Hiding:
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """Answer how a text may be written in a line: as it is, escaped, or percent-encoded."""
+    """Return how a text may be written in a line: as it is, escaped, or percent-encoded."""
     encoded = secret.encode("utf-8", "surrogatepass")
     yield secret
     yield repr(secret)[1:-1]

@@ -88,7 +88,7 @@ def _print_jobs(jobs: list[Job]) -> None:
 
 
 def _standing(job: Job) -> str:
-    """Answer the role, and of a claimable job what keeps a worker from it or has it."""
+    """Return the role, and of a claimable job what keeps a worker from it or has it."""
     if job.role not in CLAIMABLE:
         return job.role
     if job.leased_by is not None:
@@ -111,7 +111,7 @@ def show(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -
 
 
 def _more(engine: Engine, job: Job) -> dict[str, Any]:
-    """Answer what stands in other tables than the job's own."""
+    """Return what stands in other tables than the job's own."""
     store, job_id = engine.store, from_text(job.id)
     flow = engine.flows_by_version().get((job.flow, job.version))
     place = None if flow is None else flow.table.places.get(job.state)
@@ -177,7 +177,7 @@ def _print_job(job: Job, document: dict[str, Any]) -> None:
 
 
 def _exceptional(job: Job) -> list[tuple[str, str]]:
-    """Answer what most jobs do not have."""
+    """Return what most jobs do not have."""
     delayed = job.not_before > job.changed_at and not job.is_final
     return [
         ("code", job.code or ""),
@@ -249,7 +249,7 @@ def decide(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the gate that a job waits at."""
+    """Return the gate that a job waits at."""
     said = _json(data)
 
     def answer(engine: Engine) -> Job:

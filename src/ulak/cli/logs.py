@@ -43,7 +43,7 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
 
 
 def secrets_of(found: Settings, engine: Engine) -> list[str]:
-    """Answer the secrets that a process knows by their value: of its settings and of its store."""
+    """Return the secrets that a process knows by their value: of its settings and of its store."""
     of_store: list[str] = getattr(engine.store, "secrets", list)()
     of_settings: list[str] = [getattr(found, name) for name in sorted(SECRETS)]
     return [secret for secret in (*of_store, *of_settings) if secret]

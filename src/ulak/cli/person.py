@@ -10,7 +10,7 @@ import typer
 
 
 def user_name() -> str:
-    """Answer the name of the user who runs this process."""
+    """Return the name of the user who runs this process."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -27,7 +27,7 @@ class WithServices(TyperGroup):
         return [*own, *(name for name in brought if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Answer a command, or what stands for those of a service or of a package."""
+        """Return a command, or what stands for those of a service or of a package."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own

@@ -41,7 +41,7 @@ class Delay(NamedTuple):
 
 
 def drain(url: str, jobs: int, *, stages: int = 1, kind: str = "async") -> float:
-    """Answer the stages a second of one worker process that finds so many jobs waiting.
+    """Return the stages a second of one worker process that finds so many jobs waiting.
 
     From the start of the worker until the last move is durable.
     """
@@ -49,17 +49,17 @@ def drain(url: str, jobs: int, *, stages: int = 1, kind: str = "async") -> float
 
 
 def submit(url: str, submits: int) -> float:
-    """Answer the jobs a second of one thread that submits one after the other."""
+    """Return the jobs a second of one thread that submits one after the other."""
     return _submit(url, submits, 1)
 
 
 def submit_from_threads(url: str, submits: int, threads: int) -> float:
-    """Answer the jobs a second of several threads of one process that do the same."""
+    """Return the jobs a second of several threads of one process that do the same."""
     return _submit(url, submits, threads)
 
 
 def pickup(url: str, jobs: int) -> Delay:
-    """Answer how long it takes from before `submit` to the start of the stage, elsewhere.
+    """Return how long it takes from before `submit` to the start of the stage, elsewhere.
 
     One job at a time, at random moments; the worker is a process of its own.
     """
@@ -81,7 +81,7 @@ WARM_UP = 5
 
 
 def claim(url: str, claims: int) -> Delay:
-    """Answer how long a claim of one job takes, which is committed with its answer."""
+    """Return how long a claim of one job takes, which is committed with its answer."""
     flow = flow_of("claim")
     worker = f"{NAME}-claim"
     wants = (Want(tuple(flow.table.lanes), 1),)

@@ -256,12 +256,12 @@ class _Life:
 
 
 def pause_after(ends: int) -> float:
-    """Answer how many seconds to wait after so many ends in a row."""
+    """Return how many seconds to wait after so many ends in a row."""
     return min(FIRST_PAUSE_S * 2.0 ** min(ends - 1, 10), LONGEST_PAUSE_S)
 
 
 def _end_of(pid: int) -> asyncio.Future[None]:
-    """Answer what is done when a child has ended; until it is reaped, its number is its own."""
+    """Return what is done when a child has ended; until it is reaped, its number is its own."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 

@@ -54,7 +54,7 @@ def reading(app: str | None) -> Iterator[Engine]:
 
 
 def in_force(app: str | None, services: list[str] | None = None) -> Settings:
-    """Answer the settings with the APP and the services that were typed, if they were.
+    """Return the settings with the APP and the services that were typed, if they were.
 
     Raises:
         BadParameter: nobody has named an APP or a service.
@@ -74,7 +74,7 @@ def in_force(app: str | None, services: list[str] | None = None) -> Settings:
 
 
 def load(found: Settings) -> Engine:
-    """Answer the engine that APP names, or one on the store of the settings, with the services.
+    """Return the engine that APP names, or one on the store of the settings, with the services.
 
     Raises:
         BadInput: there is no such engine, importing it fails, or a service cannot be used.

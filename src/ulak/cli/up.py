@@ -99,7 +99,7 @@ class Working:
     settings: WorkerSettings
 
     def parts(self) -> dict[str, Part]:
-        """Answer what is run, by what each counts."""
+        """Return what is run, by what each counts."""
         parts: dict[str, Part] = {}
         if self.worker is not None:
             parts["stage"] = self.worker

@@ -50,7 +50,7 @@ def answer(
     commit_id: bytes,
     roles: Collection[str] | None = None,
 ) -> Change | None:
-    """Answer the change that an act makes, or None when the clock has nothing to do yet.
+    """Return the change that an act makes, or None when the clock has nothing to do yet.
 
     Args:
         flow: The job's flow, in the job's version.
@@ -102,7 +102,7 @@ def lacks(flow: Flow[Any], missing: str) -> str:
 
 
 def approval(flow: Flow[Any], job: JobRow) -> str | None:
-    """Answer which choice approves at the gate of a job; None of one that a release lets go on.
+    """Return which choice approves at the gate of a job; None of one that a release lets go on.
 
     It is the only choice that refuses nothing, or, of several, the one that is called `approve`.
 

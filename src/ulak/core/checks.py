@@ -41,7 +41,7 @@ def check(flow: Flow[Any]) -> None:
 
 
 def moves_of(flow: Flow[Any]) -> dict[str, tuple[str, ...]]:
-    """Answer the declared moves; a single state may be written without its list."""
+    """Return the declared moves; a single state may be written without its list."""
     return {
         state: (ways,) if isinstance(ways, str) else tuple(ways)
         for state, ways in flow.lifecycle.moves.items()
@@ -56,7 +56,7 @@ def ends_of(flow: Flow[Any]) -> frozenset[str]:
 
 
 def roles_of(flow: Flow[Any]) -> dict[str, Role]:
-    """Answer every state of the flow with its role."""
+    """Return every state of the flow with its role."""
     life = flow.lifecycle
     roles: dict[str, Role] = dict.fromkeys(_states(flow), READY)
     roles.update({s.during: BUSY for s in flow.declared.stages if s.during is not None})
@@ -69,7 +69,7 @@ def roles_of(flow: Flow[Any]) -> dict[str, Role]:
 
 
 def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
-    """Answer the choices of a gate that undo what was done."""
+    """Return the choices of a gate that undo what was done."""
     bad = {s for s, role in _declared_roles(flow).items() if role in FINAL and role != DONE}
     undone = frozenset(choice for choice, to in gate.choices.items() if to in bad)
     return undone if gate.refusals is None else undone | gate.refusals

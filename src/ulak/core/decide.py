@@ -66,7 +66,7 @@ def decide(
     facts: RunFacts,
     commit_id: bytes,
 ) -> Change:
-    """Answer the change that the end of a run makes. The job must be leased.
+    """Return the change that the end of a run makes. The job must be leased.
 
     Raises:
         TransitionNotAllowed: the outcome asks for a move that the table lacks.
@@ -108,7 +108,7 @@ def decide(
 
 
 def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
-    """Answer how a run that was lost with its worker counts, or None when it is simply run again.
+    """Return how a run that was lost with its worker counts, or None when it is simply run again.
 
     Lapses are counted apart from attempts: a worker that dies is not the job's fault, until it
     dies too often.

@@ -499,7 +499,7 @@ class Flow(Generic[P]):
 
 
 def pool_of(function: Callable[..., Any]) -> Pool:
-    """Answer where a function can run: coroutines on the loop, everything else in a thread."""
+    """Return where a function can run: coroutines on the loop, everything else in a thread."""
     return "loop" if inspect.iscoroutinefunction(function) else "thread"
 
 

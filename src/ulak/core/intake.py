@@ -58,7 +58,7 @@ def begin(
     job_id: bytes,
     commit_id: bytes,
 ) -> NewJob:
-    """Answer the new job, standing in its flow's initial state.
+    """Return the new job, standing in its flow's initial state.
 
     Raises:
         BadInput: the submission cannot be accepted as it is.

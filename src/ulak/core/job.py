@@ -209,12 +209,12 @@ def names_stage(lane: str) -> bool:
 
 
 def lane_for(lane: str, tenant: str) -> str:
-    """Answer the lane of a tenant's jobs: that of its own in a family, else the lane itself."""
+    """Return the lane of a tenant's jobs: that of its own in a family, else the lane itself."""
     return lane[:-1] + tenant if lane.endswith(EVERY_TENANT) else lane
 
 
 def family_of(lane: str) -> str:
-    """Answer the lane that a worker asks for to get the jobs of this one."""
+    """Return the lane that a worker asks for to get the jobs of this one."""
     parts = lane.split("/", 3)
     return lane if len(parts) < 4 else "/".join(parts[:3]) + EVERY_TENANT
 

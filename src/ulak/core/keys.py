@@ -54,7 +54,7 @@ def keys_of(flow: Flow[Any], payload: Any) -> str | None:
 
 
 def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
-    """Answer what a job with these keys needs in a place."""
+    """Return what a job with these keys needs in a place."""
     lane = lane_for(place.lane, tenant)
     if place.stage is None or not (place.slot or place.rate):
         return Needs(lane, None, None, 0)
@@ -78,7 +78,7 @@ def _key(
 
 
 def storable_key(key: object, where: str) -> str:
-    """Answer a key that every store can keep.
+    """Return a key that every store can keep.
 
     Raises:
         BadInput: it is none; `where` says whose it is.

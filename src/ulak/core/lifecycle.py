@@ -75,5 +75,5 @@ class Lifecycle:
     retry_to: Target | None = None
 
     def done_states(self) -> tuple[str, ...]:
-        """Answer the states that mean success, in the order they were declared."""
+        """Return the states that mean success, in the order they were declared."""
         return (self.done,) if isinstance(self.done, str) else tuple(self.done)

@@ -38,11 +38,11 @@ class Backoff:
     delays: Sequence[Duration] | None = None
 
     def limit(self) -> int:
-        """Answer how many retries there are."""
+        """Return how many retries there are."""
         return self.retries if self.delays is None else len(self.delays)
 
     def delay_us(self, failures: int, job_id: bytes) -> int | None:
-        """Answer the wait after this many failures, or None when there are no more retries."""
+        """Return the wait after this many failures, or None when there are no more retries."""
         if failures > self.limit():
             return None
         if self.delays is not None:
@@ -104,7 +104,7 @@ class Rate:
     cost: int | Callable[[Any], int] = 1
 
     def complaint(self) -> str | None:
-        """Answer what is wrong with the numbers, if anything is."""
+        """Return what is wrong with the numbers, if anything is."""
         wrong = duration_complaint(self.per)
         if wrong is not None:
             return f"a Rate with a wrong per=: {wrong}"
@@ -121,7 +121,7 @@ class Rate:
         return f"Rate({self.n}, per={self.per}, burst={self.burst})"
 
     def terms(self) -> RateTerms:
-        """Answer the rate as a store keeps it."""
+        """Return the rate as a store keeps it."""
         burst = self.n if self.burst is None else self.burst
         return RateTerms(self.n, micros(self.per), burst)
 

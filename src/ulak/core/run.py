@@ -36,13 +36,13 @@ class Host(Protocol):
     """What the engine does for a run. `Run` is the words, the host is the work."""
 
     def payload(self) -> Any:
-        """Answer the decoded payload."""
+        """Return the decoded payload."""
 
     def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
-        """Answer whether the stage has a result in this round or an earlier one, and which."""
+        """Return whether the stage has a result in this round or an earlier one, and which."""
 
     def find_decision(self, gate: Gate[Any]) -> Any:
-        """Answer the recorded decision of a gate, or None."""
+        """Return the recorded decision of a gate, or None."""
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
         """Run an effect unless its result is recorded; record it durably before answering."""
@@ -57,10 +57,10 @@ class Host(Protocol):
         """Remember how far the stage is."""
 
     def resource(self, kind: type[T]) -> T:
-        """Answer the worker's own resource of this type."""
+        """Return the worker's own resource of this type."""
 
     def connection(self) -> Any:
-        """Answer the connection of the run's own transaction."""
+        """Return the connection of the run's own transaction."""
 
 
 class Run(Generic[P]):
@@ -146,7 +146,7 @@ class Run(Generic[P]):
         return self._host.connection()
 
     def result(self, stage: Stage[Any, R]) -> R:
-        """Answer what an earlier stage returned.
+        """Return what an earlier stage returned.
 
         Raises:
             ResultNotReady: it has not finished, returned nothing, or was undone.
@@ -161,11 +161,11 @@ class Run(Generic[P]):
         return answer
 
     def find_result(self, stage: Stage[Any, R]) -> R | None:
-        """Answer what an earlier stage returned, or None when it left nothing."""
+        """Return what an earlier stage returned, or None when it left nothing."""
         return self._host.find_result(stage.state, stage)[1]  # type: ignore[no-any-return]
 
     def decision(self, gate: Gate[D]) -> Decision[D]:
-        """Answer who decided what at a gate.
+        """Return who decided what at a gate.
 
         Raises:
             ResultNotReady: nobody has.
@@ -176,7 +176,7 @@ class Run(Generic[P]):
         return decision
 
     def signal(self, wait: Wait[D]) -> D:
-        """Answer what the signal carried that ended a wait.
+        """Return what the signal carried that ended a wait.
 
         Raises:
             ResultNotReady: no signal has.
@@ -201,7 +201,7 @@ class Run(Generic[P]):
         return self._host.once(name, function)
 
     def key(self, name: str) -> str:
-        """Answer a key for the outside that is the same on every attempt of this round."""
+        """Return a key for the outside that is the same on every attempt of this round."""
         return effect_key(self._job, name)
 
     def emit(self, topic: str, data: object, *, key: str | None = None) -> None:
@@ -234,7 +234,7 @@ class Run(Generic[P]):
         self._host.progress(fraction, note)
 
     def resource(self, kind: type[T]) -> T:
-        """Answer this worker's resource of that type, as given to the engine."""
+        """Return this worker's resource of that type, as given to the engine."""
         return self._host.resource(kind)
 
 

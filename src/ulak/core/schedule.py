@@ -101,7 +101,7 @@ def every_rule(span: Duration) -> Rule:
 
 
 def next_after(rule: Rule, after: Instant) -> Instant:
-    """Answer the first date that is later than this instant.
+    """Return the first date that is later than this instant.
 
     Raises:
         FlowError: there is none for fifty years.
@@ -158,7 +158,7 @@ def _shown_after(rule: Rule, local: datetime) -> Iterator[datetime]:
 
 
 def _when_shown(shown: datetime, zone: ZoneInfo, *, fold: int) -> Instant | None:
-    """Answer when the clocks of the zone show this, None when they never do."""
+    """Return when the clocks of the zone show this, None when they never do."""
     instant = to_instant(shown.replace(tzinfo=zone, fold=fold))
     back = to_datetime(instant).astimezone(zone)
     return instant if back.replace(tzinfo=None, fold=0) == shown else None
@@ -167,7 +167,7 @@ def _when_shown(shown: datetime, zone: ZoneInfo, *, fold: int) -> Instant | None
 def dates_due(
     rule: Rule, catch_up: str, next_at: Instant, now: Instant, *, most: int
 ) -> tuple[list[Instant], Instant]:
-    """Answer which dates to run, and the first date that is left for later.
+    """Return which dates to run, and the first date that is left for later.
 
     `next_at` is the first date that nobody has seen to, and it has come. `all` runs every date
     from there until now, at most so many at a time; `last` runs the latest of them; `none` runs
@@ -186,7 +186,7 @@ def dates_due(
 
 
 def _latest(rule: Rule, since: Instant, now: Instant) -> tuple[Instant, Instant]:
-    """Answer the last date until now, `since` or later, and the first one after now.
+    """Return the last date until now, `since` or later, and the first one after now.
 
     Looks back from now, further each time: after a long outage nobody walks over every minute.
     """

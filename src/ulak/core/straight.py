@@ -35,7 +35,7 @@ def is_plain(outcome: Outcome) -> bool:
 def move_straight(
     job: JobRow, target: Place, now: Instant, *, facts: RunFacts, commit_id: bytes
 ) -> Change:
-    """Answer the change that moves a job to a place of `Table.straight`, and nothing besides."""
+    """Return the change that moves a job to a place of `Table.straight`, and nothing besides."""
     worker, seq = facts.worker, job.seq + 1
     is_ready = target.role == READY
     keep = is_ready and facts.may_keep is not None and facts.may_keep(target)

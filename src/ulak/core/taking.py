@@ -26,7 +26,7 @@ def can_be_taken(job: JobRow, now: Instant) -> bool:
 def taken(
     flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes
 ) -> Change:  # fmt: skip
-    """Answer the change that leases a job to a worker, entering its busy state on the way.
+    """Return the change that leases a job to a worker, entering its busy state on the way.
 
     It is guarded by the version, and a leased job takes no such change: of two who take a job,
     or take and claim it, one has it.

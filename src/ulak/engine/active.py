@@ -139,7 +139,7 @@ class ActiveRun:
     # --- what the worker asks ---------------------------------------------------
 
     def function(self) -> Callable[[Run[Any]], Any]:
-        """Answer the function to run: the stage of the state, or the undo that is owed next."""
+        """Return the function to run: the stage of the state, or the undo that is owed next."""
         if self.row.role != UNDOING:
             stage = self.place.stage
             if stage is None:
@@ -211,7 +211,7 @@ class ActiveRun:
         return True
 
     def facts(self, may_keep: Callable[[Place], bool] | None = None) -> RunFacts:
-        """Answer what the trail must know of this run."""
+        """Return what the trail must know of this run."""
         worker = self.row.leased_by or self.worker.id
         return RunFacts(worker, self.started_at, may_keep, self.asked)
 
@@ -344,7 +344,7 @@ class ActiveRun:
     # --- once -------------------------------------------------------------------
 
     def recorded(self, name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
-        """Answer whether an effect's result is recorded in this round, and which it is."""
+        """Return whether an effect's result is recorded in this round, and which it is."""
         return Results(self.results).recorded(self.stage_name(), name, self.row.round, function)
 
     def record(self, name: str, data: bytes) -> Change:
@@ -380,7 +380,7 @@ class ActiveRun:
         return answer[0]
 
     def _begin_effect(self, name: str) -> str:
-        """Answer the name under which an effect is stored; it must not be running already."""
+        """Return the name under which an effect is stored; it must not be running already."""
         if not name or "/" in name:
             raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
         # An undo's effects are its own: it must not find what its stage did under the same name.

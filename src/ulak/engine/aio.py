@@ -207,13 +207,13 @@ class AsyncEngine:
         return await asyncio.to_thread(act)
 
     async def find(self, flow: str, key: str, *, tenant: str = "") -> Job | None:
-        """Answer the job that holds a dedup key now, or None when it is free."""
+        """Return the job that holds a dedup key now, or None when it is free."""
         return await asyncio.to_thread(self._engine.find, flow, key, tenant=tenant)
 
     async def ended(
         self, flow: str, state: str, *, before: datetime, after: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Answer finished jobs that came into this state of a flow before then, by id."""
+        """Return finished jobs that came into this state of a flow before then, by id."""
         return await asyncio.to_thread(
             self._engine.ended, flow, state, before=before, after=after, limit=limit
         )
@@ -233,43 +233,43 @@ class AsyncEngine:
         return await asyncio.to_thread(act)
 
     async def get(self, job_id: str) -> Job:
-        """Answer a job as it stands now."""
+        """Return a job as it stands now."""
         return await asyncio.to_thread(self._engine.get, job_id)
 
     async def jobs(
         self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Answer jobs, newest first."""
+        """Return jobs, newest first."""
         return await asyncio.to_thread(self._engine.jobs, where, after=after, limit=limit)
 
     async def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
-        """Answer what happened to a job, in order."""
+        """Return what happened to a job, in order."""
         return await asyncio.to_thread(self._engine.trail, job_id, after=after, limit=limit)
 
     async def payload(self, job_id: str, *, reveal: bool = False) -> Any:
-        """Answer a job's payload as plain data."""
+        """Return a job's payload as plain data."""
         return await asyncio.to_thread(self._engine.payload, job_id, reveal=reveal)
 
     async def result(self, job_id: str) -> Any:
-        """Answer what the job's last stage has returned."""
+        """Return what the job's last stage has returned."""
         return await asyncio.to_thread(self._engine.result, job_id)
 
     async def counts(self) -> list[CountRow]:
-        """Answer how many jobs stand in each state."""
+        """Return how many jobs stand in each state."""
         return await asyncio.to_thread(self._engine.counts)
 
     async def schedules(self) -> list[Schedule]:
-        """Answer every schedule, by name."""
+        """Return every schedule, by name."""
         return await asyncio.to_thread(self._engine.schedules)
 
     async def get_schedule(self, schedule: str) -> Schedule:
-        """Answer one schedule."""
+        """Return one schedule."""
         return await asyncio.to_thread(self._engine.get_schedule, schedule)
 
     async def ticks(
         self, schedule: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[ScheduleTick]:
-        """Answer which dates of a schedule were seen to, the latest first."""
+        """Return which dates of a schedule were seen to, the latest first."""
         return await asyncio.to_thread(self._engine.ticks, schedule, before=before, limit=limit)
 
     async def pause_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
@@ -287,7 +287,7 @@ class AsyncEngine:
         return await asyncio.to_thread(self._engine.run_schedule, schedule, actor=actor)
 
     async def why(self, job_id: str, *, tenant: str | None = None) -> Why:
-        """Answer why a job stands where it stands."""
+        """Return why a job stands where it stands."""
         return await asyncio.to_thread(self._engine.why, job_id, tenant=tenant)
 
     async def verify(self) -> list[Finding]:
@@ -301,7 +301,7 @@ class AsyncEngine:
         return await asyncio.to_thread(self._engine.set_limit, name, n, actor=actor, note=note)
 
     async def limits(self) -> list[StageLimit]:
-        """Answer every limit and who has set it."""
+        """Return every limit and who has set it."""
         return await asyncio.to_thread(self._engine.limits)
 
     async def set_rate(
@@ -311,7 +311,7 @@ class AsyncEngine:
         return await asyncio.to_thread(self._engine.set_rate, name, rate, actor=actor, note=note)
 
     async def rates(self) -> list[StageRate]:
-        """Answer every rate and who has set it."""
+        """Return every rate and who has set it."""
         return await asyncio.to_thread(self._engine.rates)
 
     async def pause(
@@ -344,7 +344,7 @@ class AsyncEngine:
         return await asyncio.to_thread(act)
 
     async def pauses(self) -> list[Pause]:
-        """Answer every pause that is not over."""
+        """Return every pause that is not over."""
         return await asyncio.to_thread(self._engine.pauses)
 
     async def set_weight(
@@ -356,18 +356,18 @@ class AsyncEngine:
         )
 
     async def weights(self) -> list[Weight]:
-        """Answer every weight that was set."""
+        """Return every weight that was set."""
         return await asyncio.to_thread(self._engine.weights)
 
     async def audit(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditLine]:
-        """Answer what operators did, the latest first."""
+        """Return what operators did, the latest first."""
         act = partial(self._engine.audit, subject=subject, before=before, limit=limit)
         return await asyncio.to_thread(act)
 
     async def dead_messages(self, *, limit: int = 100) -> list[DeadMessage]:
-        """Answer messages that gave up, the oldest first."""
+        """Return messages that gave up, the oldest first."""
         return await asyncio.to_thread(partial(self._engine.dead_messages, limit=limit))
 
     async def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:

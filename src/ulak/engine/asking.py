@@ -38,7 +38,7 @@ def decision(
 def approving(
     flow: Flow[Any], row: JobRow, *, actor: str, note: str, now: Instant, data: object = None
 ) -> Decide | Release:
-    """Answer the decision or the release that a job is waiting for.
+    """Return the decision or the release that a job is waiting for.
 
     Raises:
         TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.

@@ -282,7 +282,7 @@ class _Doing:
 
 
 def _each(act: BulkAct) -> Iterator[JobFilter]:
-    """Answer the filter for each role in which a job can have it done."""
+    """Return the filter for each role in which a job can have it done."""
     for role in ACTS_ON[act.action]:
         if act.where.role in (None, role):
             yield replace(act.where, role=role)

@@ -493,7 +493,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
         return flow, self._fit(flow, payload)
 
     def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
-        """Answer the dedup key of a payload, by the flow's rule."""
+        """Return the dedup key of a payload, by the flow's rule."""
         if flow.dedup is None:
             return None
         rule = flow.dedup.key
@@ -531,7 +531,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
     # --- telling ----------------------------------------------------------------
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
-        """Answer why a job stands where it stands: a code, a sentence and the facts.
+        """Return why a job stands where it stands: a code, a sentence and the facts.
 
         With a tenant no job of another one is named.
 
@@ -636,7 +636,7 @@ class Engine(Taking, Scheduling, Steering, Outbox, Transactions):
     def lifespan(
         self, *, workers: bool = False, settings: WorkerSettings = USUAL
     ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        """Answer what FastAPI and Starlette take as `lifespan=`: the engine is opened with the
+        """Return what FastAPI and Starlette take as `lifespan=`: the engine is opened with the
         application and closed with it, and with `workers` a worker runs on its loop and drains.
         """
         from ulak.engine.lifespan import lifespan_of

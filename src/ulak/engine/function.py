@@ -140,7 +140,7 @@ def make_function(
 def _signature_of(
     function: Callable[..., Any], name: str, *, takes_connection: bool
 ) -> inspect.Signature:
-    """Answer what a submit gives to a function: everything but its connection."""
+    """Return what a submit gives to a function: everything but its connection."""
     signature = inspect.signature(function)
     if not takes_connection:
         return signature
@@ -156,7 +156,7 @@ def _signature_of(
 def _caller(
     function: Callable[..., Any], signature: inspect.Signature
 ) -> Callable[[Any], tuple[list[Any], dict[str, Any]]]:
-    """Answer how stored arguments become the annotated types of the function again."""
+    """Return how stored arguments become the annotated types of the function again."""
 
     @functools.cache
     def hints() -> dict[str, Any]:

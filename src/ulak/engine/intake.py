@@ -350,7 +350,7 @@ def _offer(jobs: Sequence[NewJob], answer: Answer, give_up_at: float) -> Offer:
 
 
 def guest_of(store: Store) -> Guest:
-    """Answer the store as one that writes in a caller's own transaction.
+    """Return the store as one that writes in a caller's own transaction.
 
     Raises:
         NotSupported: it cannot, and to store the job beside the transaction would break what was

@@ -80,7 +80,7 @@ def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome
 
 
 def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
-    """Answer the child's calls until it sends its outcome; pass on that it should stop."""
+    """Return the child's calls until it sends its outcome; pass on that it should stop."""
     while True:
         while not pipe.poll(LOOK_EVERY_S):
             if run.stopping and not stop.is_set():

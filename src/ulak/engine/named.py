@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def named_call(engine: Engine, flow: str, payload: Any, *, version: int | None = None) -> Call:
-    """Answer what `engine.submit` takes for a flow that is known by its name alone.
+    """Return what `engine.submit` takes for a flow that is known by its name alone.
 
     Args:
         engine: Where the flow is registered.

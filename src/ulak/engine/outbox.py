@@ -36,7 +36,7 @@ class Outbox(Reads):
     """The engine's verbs for messages that could not be published."""
 
     def dead_messages(self, *, limit: int = 100) -> list[DeadMessage]:
-        """Answer messages that gave up, the oldest first."""
+        """Return messages that gave up, the oldest first."""
         return [_dead(row) for row in self.open().store.dead_messages(limit)]
 
     def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:

@@ -43,7 +43,7 @@ class Pools:
         return sorted(self._pool_of)
 
     def find(self, lane: str) -> str | None:
-        """Answer the pool of a lane, or None when it is not served here."""
+        """Return the pool of a lane, or None when it is not served here."""
         return self._pool_of.get(family_of(lane))
 
     def wants(self, *, looks_back: bool = True) -> tuple[Want, ...]:
@@ -84,7 +84,7 @@ class Pools:
 
 
 def _places_by_queue(resources: Iterable[Resource]) -> dict[str, int]:
-    """Answer how many jobs of a queue its resources can serve at once: the narrowest decides."""
+    """Return how many jobs of a queue its resources can serve at once: the narrowest decides."""
     few: dict[str, int] = {}
     for resource in resources:
         if resource.queue is not None and resource.places is not None:

@@ -91,7 +91,7 @@ class StoreTime:
         self._heard = (now, time.monotonic_ns())
 
     def now(self) -> Instant:
-        """Answer the present instant, as the store would say it."""
+        """Return the present instant, as the store would say it."""
         if self._manual is not None:
             return self._manual.now()
         said, heard_at = self._heard

@@ -31,7 +31,7 @@ class Reads:
         """Open the store; every verb does this by itself."""
 
     def get(self, job_id: str) -> Job:
-        """Answer a job as it stands now.
+        """Return a job as it stands now.
 
         Raises:
             JobNotFound: there is none.
@@ -43,7 +43,7 @@ class Reads:
         return Job(row, cancel_requested=asked)
 
     def find(self, flow: str, key: str, *, tenant: str = "") -> Job | None:
-        """Answer the job that holds a dedup key now, or None when it is free."""
+        """Return the job that holds a dedup key now, or None when it is free."""
         found = self.open().store.find_key(tenant, flow, short_key(key))
         row = None if found is None else self.store.find_job(found)
         return None if row is None else Job(row)
@@ -51,17 +51,17 @@ class Reads:
     def jobs(
         self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Answer jobs, newest first; `after` is the id of the last one of the page before."""
+        """Return jobs, newest first; `after` is the id of the last one of the page before."""
         cursor = None if after is None else from_text(after)
         return [Job(r) for r in self.open().store.list_jobs(where, after=cursor, limit=limit)]
 
     def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
-        """Answer what happened to a job, in order."""
+        """Return what happened to a job, in order."""
         row = self._row(job_id)
         return [event_view(e) for e in self.store.trail(row.id, after=after, limit=limit)]
 
     def payload(self, job_id: str, *, reveal: bool = False) -> Any:
-        """Answer a job's payload as plain data; secret fields are hidden unless revealed.
+        """Return a job's payload as plain data; secret fields are hidden unless revealed.
 
         Of a flow that this program does not declare nobody knows which fields are secret: all
         of them are hidden.
@@ -81,7 +81,7 @@ class Reads:
         return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
 
     def result(self, job_id: str) -> Any:
-        """Answer what the last stage that returned something has returned, as plain data.
+        """Return what the last stage that returned something has returned, as plain data.
 
         Raises:
             ResultNotReady: no stage has returned anything.
@@ -100,7 +100,7 @@ class Reads:
     def ended(
         self, flow: str, state: str, *, before: datetime, after: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Answer finished jobs that came into this state of a flow before then, by id; `after` is
+        """Return finished jobs that came into this state of a flow before then, by id; `after` is
         the id of the last one of the page before. Reads no younger ones."""
         cursor = b"" if after is None else from_text(after)
         rows = self.open().store.ended(
@@ -109,7 +109,7 @@ class Reads:
         return [Job(row) for row in rows]
 
     def counts(self) -> list[CountRow]:
-        """Answer how many jobs stand in each state, exactly and cheaply."""
+        """Return how many jobs stand in each state, exactly and cheaply."""
         return self.open().store.counts()
 
     def _row(self, job_id: str) -> JobRow:

@@ -248,7 +248,7 @@ def _role(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:
 
 
 def _way_on(row: JobRow) -> str | None:
-    """Answer why nothing will ever happen to an unfinished job, or None when something will."""
+    """Return why nothing will ever happen to an unfinished job, or None when something will."""
     if row.leased_by is not None:
         return None
     if row.role in CLAIMABLE and not row.lane:

@@ -24,7 +24,7 @@ class Results:
         self._stored = {(r.stage, r.name, r.round): r.data for r in stored}
 
     def find(self, stage: str, kind: Any) -> tuple[bool, Any]:
-        """Answer whether a stage or a wait left something, and what, as its declared type."""
+        """Return whether a stage or a wait left something, and what, as its declared type."""
         data = self._latest(stage)
         if data is None:
             return False, None
@@ -35,14 +35,14 @@ class Results:
             raise PayloadUnreadable(f'the result of "{stage}": {error}') from error
 
     def find_decision(self, gate: Gate[Any]) -> Decision[Any] | None:
-        """Answer what was decided at a gate, or None."""
+        """Return what was decided at a gate, or None."""
         data = self._latest(gate.state)
         return None if data is None else read_decision(data, gate)
 
     def recorded(
         self, stage: str, name: str, round_: int, function: Callable[..., Any]
     ) -> tuple[bool, Any]:
-        """Answer whether an effect's result is recorded in this round, and which it is."""
+        """Return whether an effect's result is recorded in this round, and which it is."""
         data = self._stored.get((stage, name, round_))
         if data is None:
             return False, None

@@ -127,7 +127,7 @@ def timed_out(timeout_us: int) -> Raised:
 
 @functools.cache
 def returns(function: Callable[..., Any]) -> Any:
-    """Answer the type that a function says it returns, without outcomes and awaitables."""
+    """Return the type that a function says it returns, without outcomes and awaitables."""
     try:
         kind = typing.get_type_hints(function).get("return", Any)
     except (NameError, TypeError, AttributeError):
@@ -175,7 +175,7 @@ def _not_a_text(name: str, value: object) -> str | None:
 
 
 def _told_by(error: BaseException) -> tuple[str | None, str]:
-    """Answer the code and the text of an error, whatever its class does when asked."""
+    """Return the code and the text of an error, whatever its class does when asked."""
     name = type(error).__name__
     try:
         named = getattr(error, "code", None)

@@ -83,7 +83,7 @@ class Declared:
         )  # fmt: skip
 
     def row(self, now: Instant) -> ScheduleRow:
-        """Answer what is stored when it is new: its next date is the first one after now."""
+        """Return what is stored when it is new: its next date is the first one after now."""
         return ScheduleRow._make((*self.columns, next_after(self.rule, now), None, None, None))
 
 
@@ -133,7 +133,7 @@ class Scheduling(Reads):
 
     @abstractmethod
     def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
-        """Answer the dedup key of a payload, by the flow's rule."""
+        """Return the dedup key of a payload, by the flow's rule."""
 
     @abstractmethod
     def submit(self, flow: Any, /, *arguments: Any, **options: Any) -> Job:
@@ -236,11 +236,11 @@ class Scheduling(Reads):
     # --- reading and acting -----------------------------------------------------
 
     def schedules(self) -> list[Schedule]:
-        """Answer every schedule, by name; those too that this program does not declare."""
+        """Return every schedule, by name; those too that this program does not declare."""
         return [self._view(row) for row in self.open().store.schedules()]
 
     def get_schedule(self, schedule: str) -> Schedule:
-        """Answer one schedule.
+        """Return one schedule.
 
         Raises:
             UnknownName: there is no such schedule.
@@ -250,7 +250,7 @@ class Scheduling(Reads):
     def ticks(
         self, schedule: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[ScheduleTick]:
-        """Answer which dates of a schedule were seen to, the latest first.
+        """Return which dates of a schedule were seen to, the latest first.
 
         A tick is kept as long as its job. One that names an older job was due while that job
         still held the dedup key.

@@ -131,7 +131,7 @@ class Steering(Reads):
         return _limit(row)
 
     def limits(self) -> list[StageLimit]:
-        """Answer every limit and who has set it."""
+        """Return every limit and who has set it."""
         return [_limit(row) for row in self.open().store.limits()]
 
     def set_rate(self, name: str, rate: Rate | None, *, actor: str, note: str = "") -> StageRate:
@@ -162,7 +162,7 @@ class Steering(Reads):
         return _rate(row)
 
     def rates(self) -> list[StageRate]:
-        """Answer every rate and who has set it."""
+        """Return every rate and who has set it."""
         return [_rate(row) for row in self.open().store.rates()]
 
     # --- pauses -----------------------------------------------------------------
@@ -229,7 +229,7 @@ class Steering(Reads):
         return _pause(ended)
 
     def pauses(self) -> list[Pause]:
-        """Answer every pause that is not over."""
+        """Return every pause that is not over."""
         return [_pause(row) for row in self.open().store.pauses()]
 
     def _pausable(self, queue: str | None, flow: str | None, key: str | None) -> tuple[str, str]:
@@ -275,14 +275,14 @@ class Steering(Reads):
         return Weight(tenant, weight, who, to_datetime(store.clock.now()))
 
     def weights(self) -> list[Weight]:
-        """Answer every weight that was set."""
+        """Return every weight that was set."""
         rows = self.open().store.weights()
         return [Weight(r.tenant, r.weight, r.actor, to_datetime(r.at)) for r in rows]
 
     def audit(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditLine]:
-        """Answer what operators did, the latest first; `before` is the last position of a page."""
+        """Return what operators did, the latest first; `before` is the last position of a page."""
         store = self.open().store
         return [_line(r) for r in store.audit_trail(subject=subject, before=before, limit=limit)]
 

@@ -146,7 +146,7 @@ _GOES_ON = frozenset({kinds.NOTED, kinds.OVERRAN})
 
 
 def run_of(change: Change) -> Ran | None:
-    """Answer the run that a worker's change ends; None when no run ends by it."""
+    """Return the run that a worker's change ends; None when no run ends by it."""
     if change.token is None or not change.events:
         return None
     event = change.events[0]

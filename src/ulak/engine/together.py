@@ -54,7 +54,7 @@ def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
 
 
 def begin(run: ActiveRun) -> Any:
-    """Answer the connection of a run, beginning its transaction when it is first asked for.
+    """Return the connection of a run, beginning its transaction when it is first asked for.
 
     Raises:
         BadInput: the stage is not declared so.
@@ -85,7 +85,7 @@ def roll_back(run: ActiveRun) -> None:
 def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Receipt | Outcome:
     """Commit a change with the rows of its stage, on a thread of the worker.
 
-    Answers the receipt. When nothing was written and the fault is not the lease's, answers how
+    Returns the receipt. When nothing was written and the fault is not the lease's, returns how
     the run is to be taken to have ended instead: its rows are gone, and it runs again.
     """
     if not _is_next(run):

@@ -60,7 +60,7 @@ class Tracing(Protocol):
         """
 
     def current(self) -> str | None:
-        """Answer the traceparent of the span that the caller is in."""
+        """Return the traceparent of the span that the caller is in."""
 
 
 class NoSpan:
@@ -111,7 +111,7 @@ def running(tracing: Tracing, run: ActiveRun) -> Iterator[Span]:
 
 
 def traced(tracing: Tracing, run: ActiveRun, function: Function) -> Function:
-    """Answer a stage's function with a span around it; async when the stage is."""
+    """Return a stage's function with a span around it; async when the stage is."""
     if run.where == "loop":
 
         async def traced_async(given: Run[Any]) -> Any:

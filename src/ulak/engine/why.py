@@ -94,7 +94,7 @@ class Why:
 
 
 def why(engine: Engine, job_id: str, *, tenant: str | None = None) -> Why:
-    """Answer why a job stands where it stands.
+    """Return why a job stands where it stands.
 
     Args:
         engine: Whose job it is.
@@ -280,7 +280,7 @@ class _Look:
         )
 
     def _pause_of_lane(self) -> PauseRow | None:
-        """Answer the pause of its queue or its flow that lasts longest."""
+        """Return the pause of its queue or its flow that lasts longest."""
         lane = self._row.lane
         if not lane:
             return None
@@ -335,7 +335,7 @@ class _Look:
         )
 
     def _unserved(self, facts: dict[str, Any]) -> Why | None:
-        """Answer why no worker that lives would claim it, or None when one would."""
+        """Return why no worker that lives would claim it, or None when one would."""
         row, live = self._row, self._live()
         lanes = {lane for worker in live for lane in worker.lanes.split()}
         if not row.lane:
@@ -470,7 +470,7 @@ class _Look:
         return [w for w in self._workers.values() if w.expires_at > self._now]
 
     def _message(self) -> str | None:
-        """Answer what was said when the job came to stand as it does; undos may lie between."""
+        """Return what was said when the job came to stand as it does; undos may lie between."""
         row = self._row
         if row.code is None:
             return None
@@ -520,7 +520,7 @@ def _end_of_pause(pause: PauseRow) -> float:
 
 
 def to_seconds(microseconds: int) -> float:
-    """Answer a span as people say it."""
+    """Return a span as people say it."""
     return microseconds / SECOND
 
 

@@ -140,11 +140,11 @@ class Worker:
     # --- for everybody ----------------------------------------------------------
 
     def now(self) -> Instant:
-        """Answer the store's time."""
+        """Return the store's time."""
         return self.time.now()
 
     def resource(self, kind: type[T]) -> T:
-        """Answer this worker's resource of a type.
+        """Return this worker's resource of a type.
 
         Raises:
             FlowError: the engine was given none.
@@ -418,7 +418,7 @@ class Worker:
         return True
 
     def _until(self, next_at: Instant | None) -> float:
-        """Answer how long nothing will be due, as far as this worker knows."""
+        """Return how long nothing will be due, as far as this worker knows."""
         pause = micros(self.settings.poll) / 1e6
         if next_at is None:
             return pause

@@ -46,7 +46,7 @@ class Answer:
         return self.status not in _NOT_ASKED
 
     def in_row(self, row: RecordRow, scope: Scope) -> RecordRow:
-        """Answer the record with this answer in it."""
+        """Return the record with this answer in it."""
         text, data, digest = None, None, None
         if len(self.body) > scope.max_body_bytes:
             digest = sha256(self.body).hexdigest()
@@ -72,7 +72,7 @@ class Answer:
 
 
 def answer_in(row: RecordRow) -> Answer:
-    """Answer what a finished record was answered with.
+    """Return what a finished record was answered with.
 
     Raises:
         AnswerNotStored: it was too large to be kept.

@@ -32,7 +32,7 @@ _current: ContextVar[Execution | None] = ContextVar("ulak-idempotent-execution",
 
 
 def current() -> Execution:
-    """Answer the execution that this code is part of.
+    """Return the execution that this code is part of.
 
     Raises:
         BadInput: it is part of none.

@@ -205,13 +205,13 @@ class Guard:
         return found
 
     def record(self, id: RecordId) -> RecordRow | None:
-        """Answer a record as it is stored, or None; one that has expired counts as absent."""
+        """Return a record as it is stored, or None; one that has expired counts as absent."""
         return self._store.find_records([id])[0]
 
     def forget(self, id: RecordId, *, actor: str, note: str = "") -> bool:
         """Remove a record, so that the next request executes; audited.
 
-        Answers False when there is none.
+        Returns False when there is none.
         """
         return self._store.forget_record(id, actor=must_act(actor, note), note=note)
 
@@ -316,5 +316,5 @@ def in_progress(asked: Asked) -> InProgress:
 
 
 def digest_of(id: RecordId) -> bytes:
-    """Answer by what whoever waits in vain knows whom it has waited for."""
+    """Return by what whoever waits in vain knows whom it has waited for."""
     return sha256("\0".join(id).encode("utf-8", "surrogatepass")).digest()[:16]

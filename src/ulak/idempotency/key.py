@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def read_key(lines: Sequence[str], in_body: object = None, *, required: bool = True) -> str | None:
-    """Answer the one key of a request; None when it has none and needs none.
+    """Return the one key of a request; None when it has none and needs none.
 
     Args:
         lines: The values of every `Idempotency-Key` header of the request, in order. Both the
@@ -67,7 +67,7 @@ def read_key(lines: Sequence[str], in_body: object = None, *, required: bool = T
 
 
 def unquoted(line: str) -> str:
-    """Answer the key of a header: what is between the quotes, or the text as it is."""
+    """Return the key of a header: what is between the quotes, or the text as it is."""
     text = line.strip(" \t")  # what HTTP lets stand around a value, and no other space
     quoted = _QUOTED.fullmatch(text)
     return text if quoted is None else _ESCAPE.sub(r"\1", quoted[1])

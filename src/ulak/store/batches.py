@@ -43,7 +43,7 @@ def follow_each_other(change: Change, before: int) -> bool:
 
 
 def refusal_of(change: Change, stored: JobRow | None) -> Receipt | None:
-    """Answer the refusal when somebody came first: the guard of a worker, or that of anybody else.
+    """Return the refusal when somebody came first: the guard of a worker, or that of anybody else.
 
     No guard lets a change of an absent job pass.
     """

@@ -57,7 +57,7 @@ class Bucket:
             self.ready_at = control.payable_at(self.level, parts, self.terms)
 
     def let_go(self, parked: Iterable[Parked]) -> int:
-        """Answer how many of those who are parked, the most urgent first, can be paid now.
+        """Return how many of those who are parked, the most urgent first, can be paid now.
 
         They take their tokens by their own claims.
         """

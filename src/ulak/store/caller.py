@@ -44,7 +44,7 @@ class Guest(Protocol):
     """The connections that it takes, in words."""
 
     def find_driver(self, connection: object) -> Driver | None:
-        """Answer how a driver's own connection is written with, or None: it is another's."""
+        """Return how a driver's own connection is written with, or None: it is another's."""
 
     def add_steps(self, job: NewJob) -> Steps[Added]:
         """Store a job as `Store.add` does, with plain statements and nothing else: no commit, no
@@ -109,7 +109,7 @@ def is_of(connection: object, module: str, *names: str) -> bool:
 
 
 def _reach(guest: Guest, connection: Any, given: object) -> tuple[Any, Driver]:
-    """Answer the driver's own connection, in a transaction, and how to write with it."""
+    """Return the driver's own connection, in a transaction, and how to write with it."""
     if not _is_alchemy(connection):
         driver = _driver(guest, connection, connection)
         driver.check(connection)

@@ -129,7 +129,7 @@ def _leaves_defaults(info: Any) -> bool:
 
 
 def _types_in(info: Any) -> Iterator[Any]:
-    """Answer a type and every type that it is made of, each once."""
+    """Return a type and every type that it is made of, each once."""
     waiting, seen = [info], set[int]()
     while waiting:
         found = waiting.pop()
@@ -142,7 +142,7 @@ def _types_in(info: Any) -> Iterator[Any]:
 
 
 def _parts_of(info: Any) -> Iterator[Any]:
-    """Answer what a description of msgspec refers to."""
+    """Return what a description of msgspec refers to."""
     import msgspec
 
     if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):

@@ -16,7 +16,7 @@ _LEFT_OUT = frozenset({"kind", "id", "hash"})
 
 
 def subject_of(row: CredentialRow) -> str:
-    """Answer the subject of a line of audit about a credential."""
+    """Return the subject of a line of audit about a credential."""
     return f"credential/{row.kind}/{row.id}"
 
 
@@ -27,7 +27,7 @@ def details_of(row: CredentialRow, before: CredentialRow | None) -> str:
 
 
 def changed(row: CredentialRow, stored: CredentialRow | None) -> CredentialRow | None:
-    """Answer what is to be stored when this row is given, None when its guard refuses it.
+    """Return what is to be stored when this row is given, None when its guard refuses it.
 
     A use that was noted meanwhile stays: it moves no version, so the guard does not see it.
     """

@@ -42,7 +42,7 @@ MOST_UNPARKED: Final = 500
 
 
 def stage_of(name: str) -> str:
-    """Answer the `flow/state` of a limit, a bucket or one of their keys."""
+    """Return the `flow/state` of a limit, a bucket or one of their keys."""
     return "/".join(name.split("/", 2)[:2])
 
 
@@ -52,7 +52,7 @@ def is_keyed(name: str) -> bool:
 
 
 def keys_in(slot: str | None, rate: str | None) -> list[str]:
-    """Answer the keys by whose pause a job with this slot and bucket is stopped."""
+    """Return the keys by whose pause a job with this slot and bucket is stopped."""
     parts = [name.split("/", 2) for name in (slot, rate) if name is not None]
     return list(dict.fromkeys(p[2] for p in parts if len(p) > 2))
 
@@ -88,12 +88,12 @@ class Level(NamedTuple):
 
 
 def full(terms: RateTerms, now: Instant) -> Level:
-    """Answer the level of a bucket from which nobody has taken anything."""
+    """Return the level of a bucket from which nobody has taken anything."""
     return Level(terms.burst * terms.per_us, now)
 
 
 def fill(level: Level, terms: RateTerms, now: Instant) -> Level:
-    """Answer the level now. A clock that went back brings nothing and takes nothing."""
+    """Return the level now. A clock that went back brings nothing and takes nothing."""
     if now <= level.at:
         return level
     capacity = terms.burst * terms.per_us
@@ -101,29 +101,29 @@ def fill(level: Level, terms: RateTerms, now: Instant) -> Level:
 
 
 def price(cost: int, terms: RateTerms) -> int:
-    """Answer what a run takes, in parts: one that costs more than there can be takes all."""
+    """Return what a run takes, in parts: one that costs more than there can be takes all."""
     return min(cost, terms.burst) * terms.per_us
 
 
 def payable_at(level: Level, parts: int, terms: RateTerms) -> Instant:
-    """Answer when the bucket, left alone, has so many parts."""
+    """Return when the bucket, left alone, has so many parts."""
     lacking = max(0, parts - level.parts)
     return level.at + -(-lacking // terms.n)
 
 
 def rescale(level: Level, before: RateTerms, after: RateTerms, now: Instant) -> Level:
-    """Answer the level of a bucket whose rate changes now: the same tokens, if it can hold them."""
+    """Return the level of a bucket whose rate changes now: the same tokens, if it can hold them."""
     parts = fill(level, before, now).parts * after.per_us // before.per_us
     return Level(min(parts, after.burst * after.per_us), max(now, level.at))
 
 
 def terms_of(row: RateRow) -> RateTerms:
-    """Answer the rate that is in force."""
+    """Return the rate that is in force."""
     return RateTerms(row.n, row.per_us, row.burst)
 
 
 def declared_terms(row: RateRow) -> RateTerms:
-    """Answer the rate that the flow declares."""
+    """Return the rate that the flow declares."""
     return RateTerms(row.declared_n, row.declared_per_us, row.declared_burst)
 
 
@@ -131,7 +131,7 @@ def declared_terms(row: RateRow) -> RateTerms:
 
 
 def declared_limit(known: LimitRow | None, name: str, terms: LimitTerms, now: Instant) -> LimitRow:
-    """Answer a limit that its flow declares so: what an operator has set stays."""
+    """Return a limit that its flow declares so: what an operator has set stays."""
     new = LimitRow(name, terms.n, terms.n, int(terms.keyed), None, now)
     if known is not None and known.actor is not None:
         return new._replace(n=known.n, actor=known.actor, at=known.at)
@@ -141,14 +141,14 @@ def declared_limit(known: LimitRow | None, name: str, terms: LimitTerms, now: In
 
 
 def changed_limit(known: LimitRow, n: int | None, actor: str, now: Instant) -> LimitRow:
-    """Answer a limit that an operator sets, or with None gives back to what is declared."""
+    """Return a limit that an operator sets, or with None gives back to what is declared."""
     if n is None:
         return known._replace(n=known.declared, actor=None, at=now)
     return known._replace(n=n, actor=actor, at=now)
 
 
 def declared_rate(known: RateRow | None, name: str, terms: RateTerms, now: Instant) -> RateRow:
-    """Answer a rate that its flow declares so: what an operator has set stays."""
+    """Return a rate that its flow declares so: what an operator has set stays."""
     if known is not None and (known.actor is not None or terms_of(known) == terms):
         return known._replace(
             declared_n=terms.n, declared_per_us=terms.per_us, declared_burst=terms.burst
@@ -157,14 +157,14 @@ def declared_rate(known: RateRow | None, name: str, terms: RateTerms, now: Insta
 
 
 def changed_rate(known: RateRow, terms: RateTerms | None, actor: str, now: Instant) -> RateRow:
-    """Answer a rate that an operator sets, or with None gives back to what is declared."""
+    """Return a rate that an operator sets, or with None gives back to what is declared."""
     n, per_us, burst = declared_terms(known) if terms is None else terms
     who = None if terms is None else actor
     return known._replace(n=n, per_us=per_us, burst=burst, actor=who, at=now)
 
 
 def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -> BucketRow:
-    """Answer a bucket whose rate changes now.
+    """Return a bucket whose rate changes now.
 
     Whoever claims next looks when the first of those who are parked can be paid.
     """
@@ -177,7 +177,7 @@ def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -
 
 
 def price_of_turn(weight: int) -> int:
-    """Answer by how much a turn moves a tenant on."""
+    """Return by how much a turn moves a tenant on."""
     return TURN // weight
 
 

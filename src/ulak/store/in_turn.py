@@ -44,7 +44,7 @@ class Standing(NamedTuple):
 
 
 Find = Callable[[str, int, int], list[Candidate]]
-"""Answer the first so many due jobs of a lane and a priority, in order."""
+"""Return the first so many due jobs of a lane and a priority, in order."""
 Key = tuple[Any, ...]
 """The order of urgency; one without an id comes before those with one."""
 Turn = tuple[int, str, Instant, int]
@@ -57,7 +57,7 @@ def is_family(lane: str) -> bool:
 
 
 def bounds(family: str) -> tuple[str, str]:
-    """Answer where the lanes of a family begin and end: a slash is followed by a zero."""
+    """Return where the lanes of a family begin and end: a slash is followed by a zero."""
     return family[:-1], family[:-2] + "0"
 
 
@@ -95,7 +95,7 @@ class Family:
         self._began: dict[str, int] = {}
 
     def had(self, tenant: str) -> int:
-        """Answer how much a tenant has had; who comes new, or back, has no turns saved up."""
+        """Return how much a tenant has had; who comes new, or back, has no turns saved up."""
         return max(self._begins, self._passed[tenant])
 
     def take_turn(self, tenant: str) -> None:
@@ -105,7 +105,7 @@ class Family:
         self._passed[tenant] = began + control.price_of_turn(self._weights[tenant])
 
     def turns(self) -> list[tuple[str, str, int, int]]:
-        """Answer what is to be stored of the turns that were taken, by tenant."""
+        """Return what is to be stored of the turns that were taken, by tenant."""
         return [
             (self.name, tenant, self._passed[tenant], began)
             for tenant, began in sorted(self._began.items())
@@ -135,7 +135,7 @@ class Line:
         self._is_all = False
 
     def first(self, find: Find) -> Candidate | None:
-        """Answer the next job of the line, which stays in it."""
+        """Return the next job of the line, which stays in it."""
         while not self._found and not self._is_all:
             found = find(self.lane, self.priority, self._look)
             # Who is parked leaves the index, who is chosen or passed over does not: look further.
@@ -199,7 +199,7 @@ class InTurn:
         return (line.priority, not_before, *job_id)
 
     def _most_urgent(self) -> Line | None:
-        """Answer the line of the most urgent job; heads that have moved are put right."""
+        """Return the line of the most urgent job; heads that have moved are put right."""
         while self._urgent:
             key, number, line = self._urgent[0]
             first = line.first(self._find)
@@ -213,7 +213,7 @@ class InTurn:
         return None
 
     def _whose_turn(self, first: Line) -> Line:
-        """Answer the line of the tenant that has had the least; who waits there is not empty."""
+        """Return the line of the tenant that has had the least; who waits there is not empty."""
         assert first.family is not None  # noqa: S101 - lines of a family only
         waiting = self._turns[first.family.name, first.priority]
         while True:

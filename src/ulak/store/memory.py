@@ -136,7 +136,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         return Committed(tuple(pending)) if pending else COMMITTED
 
     def _lack(self, change: Change, now: Instant) -> Receipt | None:
-        """Answer the refusal when the change needs what is not to be had."""
+        """Return the refusal when the change needs what is not to be had."""
         if change.takes_slot is not None and (
             self._free_places(change.takes_slot) <= 0
             or self._paused_key(change.row, now) is not None
@@ -250,7 +250,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         return claims
 
     def _standing(self, lane: str) -> list[JobRow]:
-        """Answer the jobs of a lane, or of every lane of a family."""
+        """Return the jobs of a lane, or of every lane of a family."""
         if not lane.endswith(EVERY_TENANT):
             return self._on_shelf("lane", lane)
         return [
@@ -261,7 +261,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         ]
 
     def _in_order(self, due: list[Due], ageing_us: int) -> Iterator[Due]:
-        """Answer who is next, the most urgent first; of a family, whose turn it is then."""
+        """Return who is next, the most urgent first; of a family, whose turn it is then."""
         due.sort(key=lambda found: urgency(found[1], ageing_us), reverse=True)
         while due:
             lane, first = due[-1]

@@ -220,7 +220,7 @@ class MemoryControl(MemoryReads):
         return unparked
 
     def _paused_key(self, row: JobRow, now: Instant) -> str | None:
-        """Answer the first key of a job that is paused."""
+        """Return the first key of a job that is paused."""
         for key in control.keys_in(row.slot, row.rate):
             pause = self._pauses.get((KEY, key))
             if pause is not None and not control.is_over(pause, now):
@@ -240,7 +240,7 @@ class MemoryControl(MemoryReads):
             return before
 
     def _had(self, family: str, tenant: str) -> int:
-        """Answer how much a tenant has had; who comes new, or back, has no turns saved up."""
+        """Return how much a tenant has had; who comes new, or back, has no turns saved up."""
         turns = self._turns[family]
         begins = max((began for _, began in turns.values()), default=0)
         return max(begins, turns.get(tenant, (0, 0))[0])

@@ -135,7 +135,7 @@ class MemoryTables:
         return [self._jobs[job_id] for job_id in self._shelves.get((kind, name), ())]
 
     def _parked_names(self) -> list[str]:
-        """Answer everything on which jobs are parked."""
+        """Return everything on which jobs are parked."""
         return sorted(
             name for (kind, name), ids in self._shelves.items() if kind == "parked" and ids
         )
@@ -201,14 +201,14 @@ class MemoryTables:
         return [asked for row in held for asked in self._asked_of(row.id)]
 
     def _asked_of(self, job_id: bytes) -> list[Request]:
-        """Answer what is asked of a job, the oldest first."""
+        """Return what is asked of a job, the oldest first."""
         pending = self._requests.get(job_id, {}).values()
         return sorted(pending, key=lambda asked: (asked.at, asked.kind, asked.name))
 
     # --- keys -------------------------------------------------------------------
 
     def _holder(self, key: Key | None, now: Instant) -> bytes | None:
-        """Answer the job that holds this dedup key now; an expired key is held by nobody."""
+        """Return the job that holds this dedup key now; an expired key is held by nobody."""
         held = None if key is None else self._keys.get(key)
         if held is None or (held.expires_at is not None and held.expires_at <= now):
             return None
@@ -226,7 +226,7 @@ class MemoryTables:
     # --- slots ------------------------------------------------------------------
 
     def _free_places(self, limit: str) -> int:
-        """Answer how many more may run. One in a closed slot counts until it has drained."""
+        """Return how many more may run. One in a closed slot counts until it has drained."""
         slots = self._slots.get(limit, {}).values()
         if not slots and control.is_keyed(limit):
             # The slots of a key are opened when the first job takes one.

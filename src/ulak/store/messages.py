@@ -12,7 +12,7 @@ REVIVE: Final = "revive"
 
 
 def subject_of(message: Message) -> str:
-    """Answer the subject of a line of audit about a message."""
+    """Return the subject of a line of audit about a message."""
     return f"message/{to_text(message.job_id)}/{message.seq}/{message.n}"
 
 

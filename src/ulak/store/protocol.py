@@ -467,7 +467,7 @@ class Store(RecordStore, Protocol):
     def request(self, request: Request) -> bool:
         """Ask something of a job; the same (kind, name) asked twice is one request.
 
-        Answers whether the job is leased now, so that its worker will see it.
+        Returns whether the job is leased now, so that its worker will see it.
         """
 
     def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
@@ -492,7 +492,7 @@ class Store(RecordStore, Protocol):
     def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
         """Set a limit, or with None go back to the declared one; audited.
 
-        Answers the limit as it is now, or None when there is none of this name.
+        Returns the limit as it is now, or None when there is none of this name.
         """
 
     def change_rate(
@@ -500,7 +500,7 @@ class Store(RecordStore, Protocol):
     ) -> RateRow | None:
         """Set a rate, or with None go back to the declared one; audited.
 
-        Answers the rate as it is now, or None when there is none of this name.
+        Returns the rate as it is now, or None when there is none of this name.
         """
 
     def pause(
@@ -508,12 +508,12 @@ class Store(RecordStore, Protocol):
     ) -> PauseRow | None:
         """Let no job of a queue, a flow or a key be claimed until then, or until `resume`; audited.
 
-        What runs goes on to the end of its stage. Answers the pause that this one replaces, or
+        What runs goes on to the end of its stage. Returns the pause that this one replaces, or
         None when it was not paused.
         """
 
     def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
-        """End a pause; audited. Answers what has ended, or None when it was not paused.
+        """End a pause; audited. Returns what has ended, or None when it was not paused.
 
         A large crowd parked on a key is unparked by this and the claims that follow.
         """
@@ -521,7 +521,7 @@ class Store(RecordStore, Protocol):
     def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
         """Give a tenant so many turns for each turn of others, None for one; audited.
 
-        Answers the weight that it had, None for one.
+        Returns the weight that it had, None for one.
         """
 
     def sweep(self, limit: int) -> int:
@@ -530,39 +530,39 @@ class Store(RecordStore, Protocol):
         """
 
     def limits(self) -> list[LimitRow]:
-        """Answer every limit, by name."""
+        """Return every limit, by name."""
 
     def rates(self) -> list[RateRow]:
-        """Answer every rate, by name."""
+        """Return every rate, by name."""
 
     def buckets(self, name: str | None = None) -> list[BucketRow]:
-        """Answer every bucket that has a row, or the one of this name."""
+        """Return every bucket that has a row, or the one of this name."""
 
     def pauses(self, *, over: bool = False) -> list[PauseRow]:
-        """Answer every pause that is not over, by kind and name; with `over`, those too that no
+        """Return every pause that is not over, by kind and name; with `over`, those too that no
         claim has ended yet."""
 
     def weights(self) -> list[WeightRow]:
-        """Answer every weight that was set, by tenant."""
+        """Return every weight that was set, by tenant."""
 
     def audit_trail(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
-        """Answer what operators did, the latest first, below the position `before`."""
+        """Return what operators did, the latest first, below the position `before`."""
 
     # --- upkeep -----------------------------------------------------------------
 
     def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
-        """Answer jobs whose `wake_at` has come and that nobody has leased, the oldest first.
+        """Return jobs whose `wake_at` has come and that nobody has leased, the oldest first.
 
         `after` is the (wake_at, id) of the last job of the page before.
         """
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
-        """Answer leased jobs whose `wake_at` has come and for which no expiry is requested."""
+        """Return leased jobs whose `wake_at` has come and for which no expiry is requested."""
 
     def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
-        """Answer unleased jobs that have requests, by id, above `after`."""
+        """Return unleased jobs that have requests, by id, above `after`."""
 
     def unpark(self, limit: int) -> int:
         """Unpark jobs whose limit has a free slot that no commit has passed on, and those whose
@@ -577,7 +577,7 @@ class Store(RecordStore, Protocol):
     def ended(
         self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
     ) -> list[JobRow]:
-        """Answer finished jobs that came into this state of a flow before then, by id; `after`
+        """Return finished jobs that came into this state of a flow before then, by id; `after`
         is the last one of the page before."""
 
     def prune(
@@ -612,7 +612,7 @@ class Store(RecordStore, Protocol):
     def due_schedules(
         self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
     ) -> list[ScheduleRow]:
-        """Answer schedules that are not paused and are due by then, the earliest first.
+        """Return schedules that are not paused and are due by then, the earliest first.
 
         `after` is the (next_at, name) of the last one of the page before.
         """
@@ -637,36 +637,36 @@ class Store(RecordStore, Protocol):
     def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
         """Let nobody tick a schedule from now on; audited, of the subject `schedule/name`.
 
-        Answers False, and writes nothing, when there is none or it is paused.
+        Returns False, and writes nothing, when there is none or it is paused.
         """
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
         """End a pause; audited. The next date is `next_at`, after those that passed meanwhile.
 
-        Answers False, and writes nothing, when there is none or it is not paused.
+        Returns False, and writes nothing, when there is none or it is not paused.
         """
 
     def schedules(self) -> list[ScheduleRow]:
-        """Answer every schedule, by name, undeclared ones too."""
+        """Return every schedule, by name, undeclared ones too."""
 
     def ticks(
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
-        """Answer the ticks of a schedule, the latest first, due before then."""
+        """Return the ticks of a schedule, the latest first, due before then."""
 
     # --- credentials ------------------------------------------------------------
 
     def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
         """Store a credential; audited, with everything of it but the hash.
 
-        Answers False, and writes nothing, when its kind has this id.
+        Returns False, and writes nothing, when its kind has this id.
         """
 
     def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
         """Store a credential as given, with the next version; audited, without hashes. When it
         was last used is kept as it is stored.
 
-        Answers False, and writes nothing, when the stored version is not `row.version`: of two
+        Returns False, and writes nothing, when the stored version is not `row.version`: of two
         that change it at once, or spend it, one wins.
         """
 
@@ -674,10 +674,10 @@ class Store(RecordStore, Protocol):
         """Keep when a credential was last used; never backwards, not audited, moves no version."""
 
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
-        """Answer a credential, revoked and expired ones too."""
+        """Return a credential, revoked and expired ones too."""
 
     def credentials(self, kind: str) -> list[CredentialRow]:
-        """Answer every credential of a kind, by id."""
+        """Return every credential of a kind, by id."""
 
     def forget_credentials(self, kind: str, *, before: Instant) -> int:
         """Remove the credentials of a kind that expired before then; answer how many."""
@@ -707,80 +707,80 @@ class Store(RecordStore, Protocol):
         """
 
     def dead_messages(self, limit: int) -> list[OutboxRow]:
-        """Answer messages that gave up, the oldest first."""
+        """Return messages that gave up, the oldest first."""
 
     def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
         """Let a dead message be tried again; audited, of the subject `message/JOB/SEQ/N`.
 
-        Answers False, and writes nothing, when it is not dead.
+        Returns False, and writes nothing, when it is not dead.
         """
 
     # --- reading ----------------------------------------------------------------
 
     def find_job(self, job_id: bytes) -> JobRow | None:
-        """Answer the job as it is stored."""
+        """Return the job as it is stored."""
 
     def find_payload(self, job_id: bytes) -> Payload | None:
-        """Answer the payload as it was submitted."""
+        """Return the payload as it was submitted."""
 
     def find_results(self, job_id: bytes) -> list[Result]:
-        """Answer every result of the job, the latest round last."""
+        """Return every result of the job, the latest round last."""
 
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
-        """Answer the job that holds a dedup key now."""
+        """Return the job that holds a dedup key now."""
 
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         """Tell which changes are in the trail, by their commit ids."""
 
     def find_progress(self, job_id: bytes) -> Progress | None:
-        """Answer the latest progress."""
+        """Return the latest progress."""
 
     def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Answer the events after that number, in order."""
+        """Return the events after that number, in order."""
 
     def list_jobs(
         self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
     ) -> list[JobRow]:
-        """Answer jobs by id, newest first, below `after`."""
+        """Return jobs by id, newest first, below `after`."""
 
     def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
-        """Answer how many jobs `list_jobs` would answer without a limit, by counting them."""
+        """Return how many jobs `list_jobs` would answer without a limit, by counting them."""
 
     def counts(self) -> list[CountRow]:
-        """Answer exact counts per flow, version and state, without counting jobs."""
+        """Return exact counts per flow, version and state, without counting jobs."""
 
     def workers(self) -> list[WorkerRow]:
-        """Answer every registered worker, lapsed ones too."""
+        """Return every registered worker, lapsed ones too."""
 
     def leased(self, worker: str) -> list[JobRow]:
-        """Answer the jobs that a worker has leased, by id, whether or not it knows of them.
+        """Return the jobs that a worker has leased, by id, whether or not it knows of them.
 
         A worker that never heard the answer to its claim finds here what it has to give back;
         nobody else would, for as long as it renews its lease.
         """
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
-        """Answer what is asked of a job and not settled."""
+        """Return what is asked of a job and not settled."""
 
     def slots(self, limit: str | None = None) -> list[SlotRow]:
-        """Answer every slot, or those of one limit or key, by limit and number."""
+        """Return every slot, or those of one limit or key, by limit and number."""
 
     # --- whole-store reads for `verify`, by id upward ---------------------------
 
     def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
-        """Answer jobs by id, upward."""
+        """Return jobs by id, upward."""
 
     def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
-        """Answer every message of a job, sent ones too."""
+        """Return every message of a job, sent ones too."""
 
     def scan_keys(self) -> Iterator[DedupRow]:
-        """Answer every dedup key."""
+        """Return every dedup key."""
 
     def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
-        """Answer a tenant's proofs in order."""
+        """Return a tenant's proofs in order."""
 
     def proof_heads(self) -> dict[str, tuple[int, bytes]]:
-        """Answer each tenant's last proof id and hash."""
+        """Return each tenant's last proof id and hash."""
 
     def scan_orphans(self) -> list[str]:
         """Name rows of other tables that belong to no job, one sentence each."""

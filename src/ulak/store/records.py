@@ -125,12 +125,12 @@ class RecordStore(Protocol):
         has ended now."""
 
     def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
-        """Answer each, in order; None when there is none, or it has expired."""
+        """Return each, in order; None when there is none, or it has expired."""
 
     def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
         """Remove a record, whatever it says; audited, of the subject `idempotency/SCOPE`.
 
-        Answers False, and writes nothing, when there is none, or it has expired.
+        Returns False, and writes nothing, when there is none, or it has expired.
         """
 
     def clean_records(self, limit: int) -> int:
@@ -139,12 +139,12 @@ class RecordStore(Protocol):
 
 
 def subject_of(id: RecordId) -> str:
-    """Answer what the audit calls a record; two that differ in tenant or key share it."""
+    """Return what the audit calls a record; two that differ in tenant or key share it."""
     return f"idempotency/{id.scope}"
 
 
 def details_of(row: RecordRow) -> dict[str, Any]:
-    """Answer what the audit keeps of a record that was forgotten: never what was answered."""
+    """Return what the audit keeps of a record that was forgotten: never what was answered."""
     return {
         "tenant": row.tenant_id, "key": row.key, "status": row.status,
         "response_status": row.response_status, "attempt": row.attempt,

@@ -15,7 +15,7 @@ RESUMED: Final = "resume"
 
 
 def subject_of(name: str) -> str:
-    """Answer the subject of a line of audit about a schedule."""
+    """Return the subject of a line of audit about a schedule."""
     return f"schedule/{name}"
 
 

@@ -129,7 +129,7 @@ _DATABASES: Final[dict[str, type[Database]]] = {kind.name: kind for kind in (Sql
 
 
 def database_of(features: Features, what: str, *, why: str) -> Database:
-    """Answer the database of a store.
+    """Return the database of a store.
 
     Args:
         features: Of the store.

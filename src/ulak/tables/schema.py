@@ -67,7 +67,7 @@ class Schema:
 
 
 def newest(schema: Schema, database: Database) -> int:
-    """Answer the number of the last file for a database.
+    """Return the number of the last file for a database.
 
     Raises:
         BadInput: there is none, or a number is missing.
@@ -84,7 +84,7 @@ def newest(schema: Schema, database: Database) -> int:
 
 
 def version_of(schema: Schema, database: Database, connection: Any) -> int:
-    """Answer the version of the tables, 0 when there are none."""
+    """Return the version of the tables, 0 when there are none."""
     if not database.execute(connection, _EXISTS[database.name], schema.version_table)[0][0]:
         return 0
     statement = f"SELECT version FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked

@@ -48,7 +48,7 @@ class Tables:
         return self._engine.open().store.clock.now()
 
     def read(self, statement: str, *values: Any) -> list[Row]:
-        """Answer the rows of one SELECT; nobody waits for it.
+        """Return the rows of one SELECT; nobody waits for it.
 
         Raises:
             StoreError: the database does not answer.

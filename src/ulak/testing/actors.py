@@ -454,7 +454,7 @@ def new_job(world: World, flow_name: str, key: int | None) -> NewJob:
 
 
 def act(world: World, row: JobRow, asked: Asked) -> Change | None:
-    """Answer the change that an act makes on a job as it was read, if the rules allow it."""
+    """Return the change that an act makes on a job as it was read, if the rules allow it."""
     try:
         return answer(
             world.flows[row.flow], row, asked, world.clock.now(), commit_id=world.new_commit_id()

@@ -170,15 +170,15 @@ class Harness:
         return self.job(job.id)
 
     def job(self, job_id: str) -> Job:
-        """Answer a job as it stands."""
+        """Return a job as it stands."""
         return self.engine.get(job_id)
 
     def trail(self, job_id: str) -> list[TrailEvent]:
-        """Answer what happened to a job, in order."""
+        """Return what happened to a job, in order."""
         return self.engine.trail(job_id)
 
     def states(self, job_id: str) -> list[str]:
-        """Answer the states that a job has stood in, in order, each stay once."""
+        """Return the states that a job has stood in, in order, each stay once."""
         stays: list[str] = []
         for event in self.trail(job_id):
             if not stays or stays[-1] != event.to_state:
@@ -186,19 +186,19 @@ class Harness:
         return stays
 
     def result(self, job_id: str) -> Any:
-        """Answer what a job's last stage has returned."""
+        """Return what a job's last stage has returned."""
         return self.engine.result(job_id)
 
     def why(self, job_id: str) -> Why:
-        """Answer why a job stands where it stands."""
+        """Return why a job stands where it stands."""
         return self.engine.why(job_id)
 
     def verify(self) -> list[Finding]:
-        """Answer what is wrong with what is stored; nothing, one hopes."""
+        """Return what is wrong with what is stored; nothing, one hopes."""
         return self.engine.verify()
 
     def unfinished(self) -> list[Job]:
-        """Answer every job that has not ended."""
+        """Return every job that has not ended."""
         return [self.job(row.id.hex()) for row in self._rows() if row.role not in FINAL]
 
     # --- life -------------------------------------------------------------------

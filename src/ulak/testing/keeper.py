@@ -60,13 +60,13 @@ class Keeper:
         return self.child.pid
 
     def poll(self) -> int | None:
-        """Answer how the command ended, None while it runs."""
+        """Return how the command ended, None while it runs."""
         return None if self.child is None else self.child.poll()
 
     def end(self, number: int, within_s: float) -> int | None:
         """Signal the command, wait for its end, and kill what is left of it.
 
-        0 sends nothing and only waits. Answers how the command ended.
+        0 sends nothing and only waits. Returns how the command ended.
         """
         if self.child is None:
             return None

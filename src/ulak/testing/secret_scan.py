@@ -65,7 +65,7 @@ class Scanner:
             )
 
     def scan_bytes(self, data: bytes, where: str) -> set[Leak]:
-        """Answer what leaked into some bytes."""
+        """Return what leaked into some bytes."""
         found = {
             Leak(where, name, written)
             for name, secret in self.planted.items()
@@ -80,7 +80,7 @@ class Scanner:
         return found
 
     def scan_file(self, path: Path) -> set[Leak]:
-        """Answer what leaked into a file: its bytes and, of a SQLite database, every value."""
+        """Return what leaked into a file: its bytes and, of a SQLite database, every value."""
         found: set[Leak] = set()
         with path.open("rb") as file:
             is_database = file.read(len(SQLITE)) == SQLITE
@@ -93,7 +93,7 @@ class Scanner:
         return found | self.scan_sqlite(path) if is_database else found
 
     def scan_folder(self, folder: Path) -> list[Leak]:
-        """Answer what leaked into the files of a folder and of the folders below it."""
+        """Return what leaked into the files of a folder and of the folders below it."""
         files = (Path(place, name) for place, _, names in os.walk(folder) for name in sorted(names))
         found: set[Leak] = set()
         for path in files:
@@ -102,7 +102,7 @@ class Scanner:
         return _sorted(found)
 
     def scan_sqlite(self, path: Path) -> set[Leak]:
-        """Answer what leaked into the values of a SQLite database, what is in its WAL included."""
+        """Return what leaked into the values of a SQLite database, what is in its WAL included."""
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             tables = [
                 str(name)
@@ -111,7 +111,7 @@ class Scanner:
             return self._scan_rows(str(path), ((t, db.execute(_all_of(t))) for t in tables))
 
     def scan_postgres(self, url: str, schema: str = "ulak") -> list[Leak]:
-        """Answer what leaked into the values of every table of a schema."""
+        """Return what leaked into the values of every table of a schema."""
         import psycopg
 
         find = (
@@ -138,7 +138,7 @@ class Scanner:
 
 @cache
 def _written(secret: str) -> dict[str, set[bytes]]:
-    """Answer each way in which a secret may be written, and how it reads then."""
+    """Return each way in which a secret may be written, and how it reads then."""
     data = secret.encode()
     escaped = {repr(secret)[1:-1].encode(), ascii(secret)[1:-1].encode()}
     percent = {quote(secret).encode(), quote(secret, safe="").encode(), quote_plus(secret).encode()}
@@ -152,7 +152,7 @@ def _written(secret: str) -> dict[str, set[bytes]]:
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
-    """Answer what surely stands in a text in base64 that has the data somewhere inside.
+    """Return what surely stands in a text in base64 that has the data somewhere inside.
 
     It may begin at any of three places, and its first and last letters depend on its neighbours.
     """

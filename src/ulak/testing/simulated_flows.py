@@ -17,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 
 def flows() -> tuple[Flow[Any], ...]:
-    """Answer fresh flows, checked and resolved."""
+    """Return fresh flows, checked and resolved."""
     made = (_plain(), _render(), _review(), _payment(), _press(), _calls(), _mail())
     for flow in made:
         assert flow.table.lanes

@@ -116,5 +116,5 @@ def router(engine: Engine) -> APIRouter:
 
 
 def moved(job: Job) -> Response:
-    """Answer a job as an act has left it."""
+    """Return a job as an act has left it."""
     return answer(job_document(job))

@@ -12,7 +12,7 @@ from fastapi import Response
 def answer(
     document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer plain data as JSON."""
+    """Return plain data as JSON."""
     return Response(
         msgspec.json.encode(document), status, headers=headers, media_type="application/json"
     )

@@ -47,7 +47,7 @@ def router(engine: Engine) -> APIRouter:
 
     @routes.get("/audit")
     def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
-        """Answer what operators did, the latest first."""
+        """Return what operators did, the latest first."""
         page, following = paged(
             lambda n: engine.audit(subject=query.subject, before=query.after, limit=n),
             query.limit,

@@ -96,7 +96,7 @@ def router(bulk: Bulk) -> APIRouter:
 
 
 def count_or_do(bulk: Bulk, act: BulkAct, principal: Principal, token: str | None) -> Response:
-    """Answer how many jobs it would be, or do it when the caller has a token."""
+    """Return how many jobs it would be, or do it when the caller has a token."""
     actor = Actor(actor_of(principal), tenant=principal.tenant, roles=roles_of(principal))
     if token is None:
         counted = bulk.count(act, actor)

@@ -29,10 +29,10 @@ class Authenticator(Protocol):
     """Tells who a credential is. Both verbs raise `Unauthenticated` when it is not good."""
 
     def recall(self, credential: str) -> Principal | None:
-        """Answer at once when it was seen a moment ago; None when the store must be asked."""
+        """Return at once when it was seen a moment ago; None when the store must be asked."""
 
     def authenticate(self, credential: str) -> Principal:
-        """Answer who it is."""
+        """Return who it is."""
 
 
 class Guard:
@@ -61,7 +61,7 @@ class Guard:
             raise UlakError(f"nobody has said who may call {', '.join(forgotten)}")
 
     async def __call__(self, request: Request) -> Principal:
-        """Answer who calls.
+        """Return who calls.
 
         Raises:
             Unauthenticated: nobody who is known.
@@ -86,7 +86,7 @@ class Guard:
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
-    """Answer method and path of every route of an application."""
+    """Return method and path of every route of an application."""
     return {
         (method, str(getattr(route, "path", "")))
         for route in each_route(app.routes)
@@ -96,14 +96,14 @@ def routes_of(app: FastAPI) -> set[tuple[str, str]]:
 
 
 def each_route(routes: Iterable[Any]) -> Iterator[Any]:
-    """Answer routes one by one, those of included routers too."""
+    """Return routes one by one, those of included routers too."""
     # Of routers that were included, newer releases list the router and not its routes.
     found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
     return found
 
 
 async def caller(request: Request) -> Principal:
-    """Answer who calls, by the guard of the application."""
+    """Return who calls, by the guard of the application."""
     guard: Guard = request.app.state.guard
     principal = request.scope[PRINCIPAL] = await guard(request)
     return principal

@@ -28,7 +28,7 @@ class Conditions(Parameters):
         return self.tenant is not None and not principal.sees(self.tenant)
 
     def filter_for(self, principal: Principal) -> JobFilter:
-        """Answer the filter that is meant; that of a caller of one tenant is about that tenant.
+        """Return the filter that is meant; that of a caller of one tenant is about that tenant.
 
         Raises:
             Forbidden: they name another tenant.
@@ -44,5 +44,5 @@ class Conditions(Parameters):
         return JobFilter(**said)
 
     def said(self) -> dict[str, Any]:
-        """Answer the conditions that are set."""
+        """Return the conditions that are set."""
         return self.model_dump(include=set(Conditions.model_fields), exclude_none=True)

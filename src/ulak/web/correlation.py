@@ -44,6 +44,6 @@ class Correlation:
 
 
 def correlation_id(request: Request) -> str:
-    """Answer the id of a request, '' outside the middleware."""
+    """Return the id of a request, '' outside the middleware."""
     found: str = request.scope.get(_KEY, "")
     return found

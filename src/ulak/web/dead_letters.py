@@ -111,7 +111,7 @@ def router(engine: Engine, bulk: Bulk) -> APIRouter:
 
 
 def _dead(asked: DeadLettersQuery | RedrivesAsked, principal: Principal) -> JobFilter:
-    """Answer the filter of the dead letters that a caller means and sees."""
+    """Return the filter of the dead letters that a caller means and sees."""
     return JobFilter(tenant=principal.tenant, flow=asked.flow, role=FAILED, code=asked.code)
 
 

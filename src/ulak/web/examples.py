@@ -13,7 +13,7 @@ _BY_FORMAT: Final = {"date-time": A_MOMENT, "uuid": A_JOB}
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
-    """Answer a value that a schema describes.
+    """Return a value that a schema describes.
 
     Args:
         schema: The schema, or a reference to one.

@@ -165,7 +165,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def get_flow(engine: Engine, name: str, version: int | None = None) -> Flow[Any]:
-    """Answer a flow, by default its newest version.
+    """Return a flow, by default its newest version.
 
     Raises:
         UnknownName: this program declares none.

@@ -64,7 +64,7 @@ class Gauges:
         self._looking: Future[tuple[Values, list[Metric]]] | None = None
 
     def families(self) -> Iterator[Metric]:
-        """Answer everything, within `PATIENCE_S`."""
+        """Return everything, within `PATIENCE_S`."""
         values, brought = self._found()
         for name, (help, labels) in HELP.items():
             kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
@@ -141,7 +141,7 @@ class Gauges:
                 log.warning("a service does not answer a scrape", extra={"error": str(error)})
 
     def _slots(self, limits: Iterable[str]) -> Values:
-        """Answer the slots of limits that are not for each key: of those there may be many."""
+        """Return the slots of limits that are not for each key: of those there may be many."""
         slots: OfLabels = {}
         used: OfLabels = {}
         for limit in limits:

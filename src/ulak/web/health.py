@@ -67,7 +67,7 @@ class StoreProbe:
         self._asking: asyncio.Task[None] | None = None
 
     async def complaint(self) -> str | None:
-        """Answer why the store cannot be used, None when it answers."""
+        """Return why the store cannot be used, None when it answers."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(asyncio.to_thread(self._ask))
         try:

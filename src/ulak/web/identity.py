@@ -181,7 +181,7 @@ def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> No
     # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
     @routes.post("/auth/login", responses=problems(401, 429))
     def login(body: LoginRequest, response: Response) -> LoginDocument:
-        """Answer a token for a name and a password; good for a day."""
+        """Return a token for a name and a password; good for a day."""
         made = identity.login(body.name, body.password)
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
@@ -217,7 +217,7 @@ def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> No
 
     @routes.get("/auth/me")
     async def who_am_i(principal: Caller) -> PrincipalDocument:
-        """Answer who calls."""
+        """Return who calls."""
         return PrincipalDocument(
             name=principal.name,
             tenant=principal.tenant,
@@ -258,7 +258,7 @@ def _dead_link(refusal: Unauthenticated, login: str) -> HTMLResponse:
 def _add_keys(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/keys")
     def list_keys() -> Whole[KeyDocument]:
-        """Answer every key, revoked and expired ones too."""
+        """Return every key, revoked and expired ones too."""
         listed = identity.keys()
         return Whole(items=[KeyDocument(**_key(key)) for key in listed])
 
@@ -306,7 +306,7 @@ def _key(key: Credential) -> dict[str, Any]:
 def _add_users(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/users")
     def list_users() -> Whole[CredentialDocument]:
-        """Answer every user, disabled ones too."""
+        """Return every user, disabled ones too."""
         return Whole(items=[_user(user) for user in identity.users()])
 
     @routes.post("/users", status_code=201)

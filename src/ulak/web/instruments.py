@@ -97,7 +97,7 @@ class Instruments:
         )  # fmt: skip
 
     def families(self) -> Iterator[Metric]:
-        """Answer everything, as a scrape shows it."""
+        """Return everything, as a scrape shows it."""
         for tally in vars(self).values():
             if isinstance(tally, Counter | Histogram):
                 yield tally.family()

@@ -229,7 +229,7 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
 
 
 def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) -> dict[str, Any]:
-    """Answer a `schemas.JobPage`: the jobs of a filter, newest first."""
+    """Return a `schemas.JobPage`: the jobs of a filter, newest first."""
     page, following = paged(
         lambda n: engine.jobs(where, after=after, limit=n), limit, lambda job: job.id
     )
@@ -237,13 +237,13 @@ def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) ->
 
 
 def tenant_and_actor(request: Request) -> tuple[str, str]:
-    """Answer whose idempotency keys a caller uses."""
+    """Return whose idempotency keys a caller uses."""
     principal: Principal = request.scope[PRINCIPAL]
     return principal.tenant or "", actor_of(principal)
 
 
 def _tenant_for(principal: Principal, asked: str | None) -> str:
-    """Answer for which tenant a caller submits."""
+    """Return for which tenant a caller submits."""
     if principal.tenant is None:
         return asked or ""
     if asked is not None and asked != principal.tenant:

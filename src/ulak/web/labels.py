@@ -27,13 +27,13 @@ class Labels:
         self._seen = 0
 
     def flow(self, name: str) -> str:
-        """Answer the label of a flow."""
+        """Return the label of a flow."""
         if name not in self._flows:
             self._look()
         return name if name in self._flows else OTHER
 
     def place(self, flow: str, state: str) -> Place:
-        """Answer the labels of a flow and a state of it."""
+        """Return the labels of a flow and a state of it."""
         found = self._places.get((flow, state))
         if found is None:
             self._look()
@@ -41,12 +41,12 @@ class Labels:
         return found
 
     def queues(self) -> list[str]:
-        """Answer every queue that a stage or an undo is in."""
+        """Return every queue that a stage or an undo is in."""
         self._look()
         return sorted(self._queues)
 
     def limits(self) -> list[str]:
-        """Answer every limit that a flow declares, and that is not one for each key."""
+        """Return every limit that a flow declares, and that is not one for each key."""
         return sorted(
             name
             for flow in self._engine.flows
@@ -55,7 +55,7 @@ class Labels:
         )
 
     def schedule(self, name: str) -> str:
-        """Answer the label of a schedule."""
+        """Return the label of a schedule."""
         return name if name in self._engine.declared_schedules else OTHER
 
     def _look(self) -> None:

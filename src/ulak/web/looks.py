@@ -75,7 +75,7 @@ def is_counted(where: JobFilter) -> bool:
 
 
 def mark_of(store: Store, where: JobFilter, counts: Sequence[CountRow]) -> Mark:
-    """Answer the counts of a filter if they tell, else the versions of its newest jobs."""
+    """Return the counts of a filter if they tell, else the versions of its newest jobs."""
     if is_counted(where):
         return {row[:4]: row.jobs for row in counts if row.jobs and _is_of(where, row)}
     return {row.id: row.version for row in store.list_jobs(where, limit=NEWEST)}

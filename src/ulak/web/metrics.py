@@ -43,7 +43,7 @@ class Metrics:
         self.close = engine.telemetry.add(self._instruments)
 
     def collect(self) -> Iterator[Metric]:
-        """Answer every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""
+        """Return every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""
         yield from self._instruments.families()
         yield from self.requests.families()
         for read in self._counted:
@@ -51,7 +51,7 @@ class Metrics:
         yield from self._gauges.families()
 
     def text(self) -> bytes:
-        """Answer what a scrape gets."""
+        """Return what a scrape gets."""
         return generate_latest(self.registry)
 
 
@@ -70,7 +70,7 @@ class Scrapes:
         self._writing: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Answer what a scrape gets."""
+        """Return what a scrape gets."""
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(asyncio.to_thread(self._metrics.text))
         return await asyncio.shield(self._writing)
@@ -87,7 +87,7 @@ def router(metrics: Metrics) -> APIRouter:
         responses={200: {"content": {"text/plain": {"example": AN_EXAMPLE}}}},
     )
     async def read_metrics() -> Response:
-        """Answer every metric, in the text format of Prometheus."""
+        """Return every metric, in the text format of Prometheus."""
         return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes

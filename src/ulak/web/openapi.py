@@ -115,7 +115,7 @@ def document_of(app: FastAPI, access: Mapping[tuple[str, str], Access]) -> Docum
 
 
 def operations_of(document: Document) -> Iterator[tuple[str, str, Operation]]:
-    """Answer every operation of a document with its path and its method."""
+    """Return every operation of a document with its path and its method."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method.upper(), operation
@@ -139,7 +139,7 @@ def router() -> APIRouter:
 
 
 def _served(request: Request) -> Document:
-    """Answer the document, below the path at which the application is mounted."""
+    """Return the document, below the path at which the application is mounted."""
     document: Document = request.app.openapi()
     root = request.scope.get("root_path", "")
     return {**document, "servers": [{"url": root}]} if root else document
@@ -210,7 +210,7 @@ def _plain_parameter(parameter: Document) -> None:
 
 
 def _own(operation: Operation) -> Document:
-    """Answer what a route itself describes, without what FastAPI says of every bad request."""
+    """Return what a route itself describes, without what FastAPI says of every bad request."""
     return {
         status: response
         for status, response in operation.get("responses", {}).items()
@@ -219,7 +219,7 @@ def _own(operation: Operation) -> Document:
 
 
 def _errors(operation: Operation, line: Access, path: str) -> Document:
-    """Answer the errors that follow from what an operation is."""
+    """Return the errors that follow from what an operation is."""
     found: list[int] = []
     if not line.is_public:
         found += [401, 403]

@@ -20,7 +20,7 @@ PageSize = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="How many at 
 def paged(
     read: Callable[[int], Sequence[Item]], limit: int, cursor: Callable[[Item], Cursor]
 ) -> tuple[Sequence[Item], Cursor | None]:
-    """Answer a page and what the next one begins after; None when this is the last.
+    """Return a page and what the next one begins after; None when this is the last.
 
     Args:
         read: Reads at most so many items.

@@ -37,7 +37,7 @@ class Requests:
         self._in_flight = Gauge("ulak_requests_in_flight", "Requests that are being answered now.")
 
     def families(self) -> Iterator[Metric]:
-        """Answer everything, as a scrape shows it."""
+        """Return everything, as a scrape shows it."""
         yield self._requests.family()
         yield self._seconds.family()
         yield self._in_flight.family()
@@ -93,7 +93,7 @@ class CountRequests:
 
 
 def asked(scope: Scope) -> tuple[str, str]:
-    """Answer the method and the template of the route, both of them known."""
+    """Return the method and the template of the route, both of them known."""
     route = getattr(scope.get("route"), "path", None)
     if route is None:
         return OTHER, OTHER

@@ -11,7 +11,7 @@ from ulak.errors import JobNotFound
 
 
 def seen(engine: Engine, job_id: str, principal: Principal) -> Job:
-    """Answer a job as it stands now.
+    """Return a job as it stands now.
 
     Raises:
         BadInput: this is not the id of a job.
@@ -29,5 +29,5 @@ def actor_of(principal: Principal) -> str:
 
 
 def roles_of(principal: Principal) -> Collection[str] | None:
-    """Answer the roles that a gate checks; where nobody is asked who they are, nobody is."""
+    """Return the roles that a gate checks; where nobody is asked who they are, nobody is."""
     return None if principal is ANYBODY else principal.roles

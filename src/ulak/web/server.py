@@ -65,7 +65,7 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer the requests that have begun, end streams, then stop; twice is nothing."""
+        """Return the requests that have begun, end streams, then stop; twice is nothing."""
         self._stopping = True
         self._uvicorn.should_exit = True
         hub: Hub | None = getattr(self._app.state, "hub", None)

@@ -71,7 +71,7 @@ def _is_guarded(route: Any) -> bool:
 def merged(
     own: Mapping[tuple[str, str], Access], brought: Mapping[str, Routes]
 ) -> Mapping[tuple[str, str], Access]:
-    """Answer the table of everything that is served.
+    """Return the table of everything that is served.
 
     Raises:
         UlakError: two want to serve the same.

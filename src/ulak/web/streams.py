@@ -208,7 +208,7 @@ async def _has_left(receive: Receive) -> None:
 
 
 def _found(engine: Engine, job_id: str, principal: Principal) -> tuple[Job, int]:
-    """Answer a job and the number of its last event."""
+    """Return a job and the number of its last event."""
     job = seen(engine, job_id, principal)
     row = engine.store.find_job(from_text(job.id))
     if row is None:  # pruned in between

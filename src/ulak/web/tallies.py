@@ -56,7 +56,7 @@ class Counter:
                 self._values[labels] = self._values.get(labels, 0.0) + n
 
     def family(self) -> Metric:
-        """Answer what a scrape shows."""
+        """Return what a scrape shows."""
         family = CounterMetricFamily(self._name, self._help, labels=self._labels)
         with self._lock:
             values = dict(self._values)
@@ -80,7 +80,7 @@ class Gauge:
             self._value += n
 
     def family(self) -> Metric:
-        """Answer what a scrape shows."""
+        """Return what a scrape shows."""
         return GaugeMetricFamily(self._name, self._help, value=self._value)
 
 
@@ -117,7 +117,7 @@ class Histogram:
         return [0] * len(self._texts), [0.0]
 
     def family(self) -> Metric:
-        """Answer what a scrape shows."""
+        """Return what a scrape shows."""
         family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
         with self._lock:
             series = {labels: (list(c), s[0]) for labels, (c, s) in self._series.items()}

@@ -17,7 +17,7 @@ LONGEST_SPAN_S: Final = 3650 * 24 * 3600
 
 
 def storable(text: str) -> str:
-    """Answer a text that every store can keep.
+    """Return a text that every store can keep.
 
     Raises:
         ValueError: it holds a character that PostgreSQL, or UTF-8, has no place for.

@@ -188,7 +188,7 @@ def copy(original: Museum, path: Path) -> Museum:
 
 
 def reopened(original: Museum, url: str) -> Museum:
-    """Answer the museum that was built and closed, where it or a copy of it is now."""
+    """Return the museum that was built and closed, where it or a copy of it is now."""
     clock = ManualClock(original.harness.now)
     return Museum(Harness(*original.harness.engine.flows, url=url, clock=clock), original.ids)
 

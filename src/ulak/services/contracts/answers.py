@@ -19,7 +19,7 @@ _STATUS: Final = {
 
 
 def changed(proof: Proof) -> Answer:
-    """Answer a change by the proof that it left, now and ever after."""
+    """Return a change by the proof that it left, now and ever after."""
     return _accepted(
         proof.from_status, proof.to_status, proof.contract_version, proof.proof_id, proof.version,
         is_changed=True,
@@ -27,12 +27,12 @@ def changed(proof: Proof) -> Answer:
 
 
 def unchanged(status: str, contract_version: str, proof_id: int | None, version: int) -> Answer:
-    """Answer that the subject stands there already, with the proof that brought it there."""
+    """Return that the subject stands there already, with the proof that brought it there."""
     return _accepted(status, status, contract_version, proof_id, version, is_changed=False)
 
 
 def refused(reason: str, from_: str | None, to: str, contract_version: str) -> Answer:
-    """Answer why not."""
+    """Return why not."""
     document: dict[str, Any] = {
         "ok": False, "reason": reason, "from": from_, "to": to,
         "contract_version": contract_version, "proof_id": None,

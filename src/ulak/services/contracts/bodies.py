@@ -44,7 +44,7 @@ class RawBody:
         self._marks = marks
 
     def key(self, *, required: bool = True) -> str | None:
-        """Answer the idempotency key, of the header or of the body; whatever is wrong with the
+        """Return the idempotency key, of the header or of the body; whatever is wrong with the
         rest, the answer will name it.
 
         Raises:
@@ -59,7 +59,7 @@ class RawBody:
         return key
 
     def read(self, model: type[Model]) -> Model:
-        """Answer the body as a model.
+        """Return the body as a model.
 
         Raises:
             HTTPException: 400, naming what is wrong with it.
@@ -76,7 +76,7 @@ class RawBody:
             raise HTTPException(400, "; ".join(wrong)) from None
 
     def written(self, *names: str) -> dict[str, str]:
-        """Answer members as they were written, number by number; what is null is left out."""
+        """Return members as they were written, number by number; what is null is left out."""
         return {
             name: bytes(self._found.written[name]).decode()
             for name in names

@@ -111,7 +111,7 @@ class Contracts:
         return rules.judge(version, question, standing), version.name
 
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Answer a subject as it stands, None when nobody has heard of it."""
+        """Return a subject as it stands, None when nobody has heard of it."""
         with self._reading() as ledger:
             return ledger.find_subject(tenant_id, type, id)
 
@@ -134,7 +134,7 @@ class Contracts:
         return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
 
     def proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
-        """Answer proofs, the newest first."""
+        """Return proofs, the newest first."""
         with self._reading() as ledger:
             return ledger.list_proofs(wanted, limit=limit)
 

@@ -116,11 +116,11 @@ class Ledger:
     # --- subjects ---------------------------------------------------------------
 
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Answer a subject as it stands, None when nobody has heard of it."""
+        """Return a subject as it stands, None when nobody has heard of it."""
         return self._subject(_FIND_SUBJECT, tenant_id, type, id)
 
     def lock_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Answer it, and let nobody else change it before this transaction ends."""
+        """Return it, and let nobody else change it before this transaction ends."""
         return self._subject(_LOCK_SUBJECT, tenant_id, type, id)
 
     def create_subject(
@@ -156,7 +156,7 @@ class Ledger:
     # --- proofs -----------------------------------------------------------------
 
     def find_proof(self, tenant_id: str, kind: str, key: str) -> Proof | None:
-        """Answer the proof that was written under a key."""
+        """Return the proof that was written under a key."""
         return next(iter(self._proofs(_PROOF_OF_KEY, tenant_id, kind, key)), None)
 
     def append(self, draft: Draft) -> Proof | None:
@@ -174,7 +174,7 @@ class Ledger:
         return proof
 
     def list_proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
-        """Answer proofs, the newest first."""
+        """Return proofs, the newest first."""
         asked = {
             "tenant_id = ?": wanted.tenant_id,
             "kind = ?": wanted.kind,
@@ -192,7 +192,7 @@ class Ledger:
         return [tenant for (tenant,) in self._execute(_TENANTS)]
 
     def chain(self, tenant_id: str, *, after: int, limit: int) -> ChainPage:
-        """Answer the links of a chain that follow a number."""
+        """Return the links of a chain that follow a number."""
         rows = self._execute(_CHAIN, tenant_id, after, limit)
         head = None if rows[0][0] is None else (rows[0][0], rows[0][1])
         return ChainPage(head, [Proof._make(row[2:]) for row in rows if row[2] is not None])

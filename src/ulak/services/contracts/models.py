@@ -220,7 +220,7 @@ def _tenant(body: _AboutASubject, *, required: bool) -> str:
 
 
 def _one(name: str, value: T | None, alias: str, other: T | None) -> T | None:
-    """Answer what is given under either of two names."""
+    """Return what is given under either of two names."""
     if value is not None and other is not None and value != other:
         raise HTTPException(400, f"{name} and {alias} mean the same and differ; send one")
     return other if value is None else value

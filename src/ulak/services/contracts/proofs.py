@@ -72,7 +72,7 @@ def proved(draft: Draft, *, proof_id: int, at: Instant, prev_hash: str) -> Proof
 
 
 def hash_of(proof: Proof) -> str:
-    """Answer the hash that a proof must have: of everything in it, the hash before included."""
+    """Return the hash that a proof must have: of everything in it, the hash before included."""
     covered = json.dumps(proof[:-1], ensure_ascii=True, separators=(",", ":"))
     return sha256(covered.encode()).hexdigest()
 

@@ -46,7 +46,7 @@ class Verdict:
 
 
 def birth(version: Version, asked: Asked) -> Standing | None:
-    """Answer how a subject begins that nobody has heard of.
+    """Return how a subject begins that nobody has heard of.
 
     None when it must not: an event that overtook the creation of its subject would otherwise
     create it in whatever status it was about.

@@ -58,7 +58,7 @@ class Versions:
     active: Version
 
     def get(self, name: str | None) -> Version:
-        """Answer the version of a name; the active one for None.
+        """Return the version of a name; the active one for None.
 
         Raises:
             UnknownVersion: naming those that are known.

@@ -85,7 +85,7 @@ class Accepting:
         self._sealing = sealing
 
     def fingerprint(self, requested: Requested) -> str:
-        """Answer what must be the same under one idempotency key.
+        """Return what must be the same under one idempotency key.
 
         Of a request with a password it is made with a secret: by a plain digest, which is stored,
         whoever knows the rest could try passwords.
@@ -108,7 +108,7 @@ class Accepting:
     def accept(
         self, asked: PdfJobRequest, principal: Principal, correlation: str, root: str = ""
     ) -> tuple[PdfJob, bool]:
-        """Answer the job of a request, and whether it was there before.
+        """Return the job of a request, and whether it was there before.
 
         Checked in this order: the template, whether the job is there already, backpressure, the
         quota of the tenant, health. A job that is there is answered whatever follows.
@@ -136,7 +136,7 @@ class Accepting:
         correlation: str,
         root: str = "",
     ) -> list[Created | Refused]:
-        """Answer for each of several requests, in order, what `accept` would answer or raise.
+        """Return for each of several requests, in order, what `accept` would answer or raise.
 
         Each is checked as if it were alone, and those that become jobs do so in few commits. One
         that is refused harms no other; the same twice is one job.
@@ -175,7 +175,7 @@ class Accepting:
     def _look_up(
         self, asked: PdfJobRequest, tenant: str, actor: str, correlation: str, root: str
     ) -> Created | NewPdfJob:
-        """Answer the job that a request has made already, or the one that it would make."""
+        """Return the job that a request has made already, or the one that it would make."""
         payload = self._payload_of(asked)
         # A store that hangs would be found out by its time limits alone, a minute later.
         if not self._health.look().store_answers:
@@ -229,7 +229,7 @@ class Accepting:
         )  # fmt: skip
 
     def preview(self, asked: PdfJobRequest) -> Response:
-        """Answer the HTML that would be printed. No job is made.
+        """Return the HTML that would be printed. No job is made.
 
         Raises:
             Refusal: the template cannot be filled with it.
@@ -243,7 +243,7 @@ class Accepting:
         return Response(document.html, media_type="text/html", headers=INERT)
 
     def stand_in(self, asked: PdfJobRequest, why: str) -> Response:
-        """Answer the HTML that stands in for a PDF.
+        """Return the HTML that stands in for a PDF.
 
         Raises:
             Unavailable: that is not wanted, or there is none; nothing stands in for a document

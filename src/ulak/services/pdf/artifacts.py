@@ -76,7 +76,7 @@ class PdfArtifactStore:
         return self._backend
 
     def generate_key(self, job_id: str) -> str:
-        """Answer a new key for a PDF of this job, `pdfs/{job_id}/{timestamp}.pdf`.
+        """Return a new key for a PDF of this job, `pdfs/{job_id}/{timestamp}.pdf`.
 
         No two calls answer the same: for two jobs by their ids, for one job by the instant and,
         within one microsecond, by 64 random bits.
@@ -115,7 +115,7 @@ class PdfArtifactStore:
         )
 
     def get_pdf(self, key: str) -> bytes:
-        """Answer a PDF, compared with its SHA-256.
+        """Return a PDF, compared with its SHA-256.
 
         Raises:
             ArtifactMissing: it is lost.
@@ -124,7 +124,7 @@ class PdfArtifactStore:
         return self._backend.get_bytes(_must_be_ours(key))
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Answer the bytes of a PDF from `start` to before `end`, checked as those of `get_pdf`.
+        """Return the bytes of a PDF from `start` to before `end`, checked as those of `get_pdf`.
 
         Raises:
             BadInput: there is no such range.
@@ -134,7 +134,7 @@ class PdfArtifactStore:
         return self._backend.read_range(_must_be_ours(key), start, end)
 
     def stat(self, key: str) -> Stat:
-        """Answer size and SHA-256 of a PDF, of which `Content-Length` and `ETag` are made.
+        """Return size and SHA-256 of a PDF, of which `Content-Length` and `ETag` are made.
 
         Raises:
             ArtifactMissing: it is lost.
@@ -245,7 +245,7 @@ class PdfArtifactStore:
 
 
 def job_id_of(key: str) -> str:
-    """Answer the id of the job that a key names.
+    """Return the id of the job that a key names.
 
     Raises:
         BadInput: it is no key of a PDF.

@@ -96,7 +96,7 @@ class Batches:
     def take(
         self, items: Sequence[bytes], principal: Principal, correlation: str, root: str = ""
     ) -> list[dict[str, Any]]:
-        """Answer the results of a batch, in order.
+        """Return the results of a batch, in order.
 
         Args:
             items: Its jobs, each as it was sent.
@@ -203,7 +203,7 @@ def add_batches(
 
 
 def split_batch(body: bytes, *, most: int) -> list[bytes]:
-    """Answer the jobs of a batch, each in the very bytes in which it was sent: so what one of them
+    """Return the jobs of a batch, each in the very bytes in which it was sent: so what one of them
     says twice, or wrongly, is its own fault and nobody else's.
 
     Args:
@@ -272,7 +272,7 @@ def _end_of(text: str, at: int) -> int:
 
 
 def _after(text: str, mark: str, at: int, what: str) -> int:
-    """Answer where what follows a mark begins."""
+    """Return where what follows a mark begins."""
     at = _skip(text, at)
     if text[at : at + 1] != mark:
         raise json.JSONDecodeError(f"{what} is expected", text, at)

@@ -267,7 +267,7 @@ def _must_be_allowed(callback_url: str, config: PdfRenderConfig) -> None:
 
 
 def page_of(asked: PdfJobRequest) -> PageOptions:
-    """Answer what a request says about its printed page.
+    """Return what a request says about its printed page.
 
     Raises:
         BadPage: naming every option that cannot be used.
@@ -282,7 +282,7 @@ def bad_page(error: BadPage) -> Refusal:
 
 
 def output_of(asked: PdfJobRequest) -> OutputOptions:
-    """Answer what a request wants done to the printed document.
+    """Return what a request wants done to the printed document.
 
     Raises:
         BadOutput: naming every field that cannot be used.

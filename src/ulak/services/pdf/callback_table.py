@@ -47,7 +47,7 @@ class CallbackTable(Protocol):
         """
 
     def due(self, limit: int) -> list[Wanted]:
-        """Answer those whose job has ended."""
+        """Return those whose job has ended."""
 
     def pass_on(self, wanted: Wanted, submit: Callable[[Any], object]) -> bool:
         """Forget one and submit what tells it, both or neither; False when somebody else did."""
@@ -57,7 +57,7 @@ class CallbackTable(Protocol):
 
 
 def callbacks_of(engine: Engine) -> CallbackTable:
-    """Answer where those of an engine are: in its database, or in this process."""
+    """Return where those of an engine are: in its database, or in this process."""
     if engine.store.features.open_transactions:
         return SqlCallbacks(Tables(engine, SCHEMA))
     kept = flow_of(engine).kept
@@ -81,7 +81,7 @@ class SqlCallbacks:
             self._add(opened, wanted)
 
     def due(self, limit: int) -> list[Wanted]:
-        """Answer those whose job has ended."""
+        """Return those whose job has ended."""
         text = "CAST(c.job_id AS text)" if self._is_uuid else "hex(c.job_id)"
         rows = self._tables.read(_DUE.replace("<text>", text), *ENDS, limit)
         return [Wanted(str(UUID(job_id)), url, root) for job_id, url, root in rows]
@@ -120,7 +120,7 @@ class MemoryCallbacks:
             self._wanted.setdefault((wanted.job_id, wanted.url), wanted)
 
     def due(self, limit: int) -> list[Wanted]:
-        """Answer those whose job has ended."""
+        """Return those whose job has ended."""
         with self._lock:
             wanted = list(self._wanted.values())
         return [one for one in wanted if self._state(one) in ENDS][:limit]

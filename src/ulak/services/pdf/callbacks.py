@@ -101,7 +101,7 @@ class CallbackSender:
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """Answer the signature of a body that is sent at a time."""
+    """Return the signature of a body that is sent at a time."""
     digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"sha256={digest.hexdigest()}"
 

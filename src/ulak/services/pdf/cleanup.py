@@ -73,7 +73,7 @@ def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
     """Delete the artifacts of jobs that ended longer ago than `ttl`, then expire the jobs.
 
     So are queued ones that were created longer ago; running ones are left alone. A job whose
-    artifact cannot be deleted stays as it was, and is tried again the next time. Answers how
+    artifact cannot be deleted stays as it was, and is tried again the next time. Returns how
     many have expired.
     """
     before = _now(jobs) - ttl
@@ -188,12 +188,12 @@ def _standing(jobs: PdfJobStore, state: str) -> Iterator[Job]:
 
 
 def _alive(jobs: PdfJobStore, job_ids: Sequence[str]) -> set[str]:
-    """Answer those of these jobs that may have an artifact."""
+    """Return those of these jobs that may have an artifact."""
     return {job_id for job_id in job_ids if _state(jobs, job_id) in _MAY_HAVE_ARTIFACTS}
 
 
 def _current(jobs: PdfJobStore, job_ids: Sequence[str]) -> dict[str, str]:
-    """Answer the artifact of those of these jobs that have succeeded."""
+    """Return the artifact of those of these jobs that have succeeded."""
     found: dict[str, str] = {}
     for job_id in job_ids:
         report = jobs.find_report(job_id) if _state(jobs, job_id) == "succeeded" else None

@@ -178,7 +178,7 @@ def _config() -> PdfRenderConfig:
 
 
 def _allowed(config: PdfRenderConfig, known: Templates) -> frozenset[str]:
-    """Answer what may be rendered here: in dev, all that there is if nobody has said what may."""
+    """Return what may be rendered here: in dev, all that there is if nobody has said what may."""
     named = config.security.template_allowlist
     return frozenset(known.names()) if not named and config.env == "dev" else named
 

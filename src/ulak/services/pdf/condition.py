@@ -48,7 +48,7 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
 
 
 def _engines_of(config: PdfRenderConfig) -> set[str]:
-    """Answer the engines of the templates that may be rendered; the browser when there is none."""
+    """Return the engines of the templates that may be rendered; the browser when there is none."""
     from ulak.services.pdf.configuration import templates_of
 
     allowed = config.security.template_allowlist

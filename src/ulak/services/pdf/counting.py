@@ -75,7 +75,7 @@ class Happened:
 
 
 def counted(happened: Happened) -> Iterator[tuple[Entry, float]]:
-    """Answer what an event adds to which total; nothing when it is no transition."""
+    """Return what an event adds to which total; nothing when it is no transition."""
     before = happened.event.from_state
     for entry in entries_of(happened.event):
         yield (JOBS, str(entry.status)), 1
@@ -95,12 +95,12 @@ def bucket_of(name: str, value: float) -> str:
 
 
 def engine_of(result: Any) -> str:
-    """Answer the browser that a result names, '' when it names none."""
+    """Return the browser that a result names, '' when it names none."""
     return _text(_member(result, "engine"))
 
 
 def _measured(happened: Happened, *, has_succeeded: bool) -> Iterator[tuple[Entry, float]]:
-    """Answer what the end of an attempt adds to the histograms, and which URLs it was refused."""
+    """Return what the end of an attempt adds to the histograms, and which URLs it was refused."""
     event = happened.event
     left = happened.result if has_succeeded else event.details
     timings = _member(left, "timings")

@@ -68,7 +68,7 @@ class Reader:
         self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     async def read(self, job_id: str, ask: Callable[[], R]) -> R:
-        """Answer what the storage answers.
+        """Return what the storage answers.
 
         Raises:
             Refusal: the artifact is gone, damaged, or did not come in time.
@@ -103,7 +103,7 @@ class Reader:
 
 
 def download(artifact: Artifact, headers: Mapping[str, str], pdf: bytes) -> Response:
-    """Answer the bytes that a request asks for, after they were compared with their digest.
+    """Return the bytes that a request asks for, after they were compared with their digest.
 
     Raises:
         Refusal: they are not what was rendered, or have no such part.
@@ -137,7 +137,7 @@ def described(artifact: Artifact, headers: Mapping[str, str]) -> Response:
 
 
 def unchanged(artifact: Artifact, headers: Mapping[str, str]) -> Response | None:
-    """Answer 304 when the caller says that it has these bytes; None when not."""
+    """Return 304 when the caller says that it has these bytes; None when not."""
     said = headers.get("if-none-match")
     if said is None:
         return None
@@ -149,7 +149,7 @@ def unchanged(artifact: Artifact, headers: Mapping[str, str]) -> Response | None
 
 
 def part_of(headers: Mapping[str, str], artifact: Artifact) -> Part | None:
-    """Answer the part that a request asks for, None for the whole.
+    """Return the part that a request asks for, None for the whole.
 
     What cannot be read, several ranges at once, and a range of another version are answered with
     the whole, as RFC 9110 allows: a caller that wants a part looks for 206.

@@ -88,7 +88,7 @@ class Refusal(UlakError):
         )  # fmt: skip
 
     def members(self) -> dict[str, Any]:
-        """Answer what the envelope of the specification has of it, besides the message."""
+        """Return what the envelope of the specification has of it, besides the message."""
         members: dict[str, Any] = {"error_code": self.error_code}
         if self.job_id is not None:
             members["job_id"] = self.job_id
@@ -100,7 +100,7 @@ class Refusal(UlakError):
 
 
 def words(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer what the specification's envelope adds to a problem of anybody's."""
+    """Return what the specification's envelope adds to a problem of anybody's."""
     code, status = document["code"], document["status"]
     if code.startswith(_OF_KEYS):
         error_code = code.upper()
@@ -135,7 +135,7 @@ def answering(unavailable: OnUnavailable) -> type[PdfRoute]:
 
     class Answering(PdfRoute):
         def get_route_handler(self) -> Handler:
-            """Answer what FastAPI calls: its own handler, and what becomes of its errors."""
+            """Return what FastAPI calls: its own handler, and what becomes of its errors."""
             handler = super().get_route_handler()
 
             async def serve(request: Request) -> Response:

@@ -117,7 +117,7 @@ class HealthCheck:
         self._asking: Future[Health] | None = None
 
     def look(self) -> Health:
-        """Answer how it stands, or stood a moment ago; waits, so it is called in a thread."""
+        """Return how it stands, or stood a moment ago; waits, so it is called in a thread."""
         with self._lock:
             if self._kept is not None:
                 at, health = self._kept
@@ -147,7 +147,7 @@ class HealthCheck:
 def handle_unavailable(
     policy: FailSafePolicy, html: Callable[[], str], *, why: str = "nothing can be rendered now"
 ) -> str:
-    """Answer the HTML that stands in for a PDF, where the policy wants one.
+    """Return the HTML that stands in for a PDF, where the policy wants one.
 
     Args:
         policy: `strict` answers nothing.

@@ -158,7 +158,7 @@ class AllowedFetcher:
         raise UrlBlocked("redirect")
 
     async def _check(self, url: str) -> tuple[Url, Sequence[str]]:
-        """Answer what to connect to, or refuse; the only place where a host is looked up."""
+        """Return what to connect to, or refuse; the only place where a host is looked up."""
         target = self._patterns.check(url)
         try:
             addresses: Sequence[str] = [ip_address(target.host).compressed]

@@ -124,13 +124,13 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
 
 
 def tenant_key(payload: PdfPayload) -> str:
-    """Answer the key of a tenant's limit, as `tenant/acme`: a tenant may be called anything, and
+    """Return the key of a tenant's limit, as `tenant/acme`: a tenant may be called anything, and
     a key must be a text that is not empty, nor too long."""
     return short_key(f"tenant/{payload.tenant}")
 
 
 def flow_of(engine: Engine) -> PdfFlow:
-    """Answer the flow of an engine.
+    """Return the flow of an engine.
 
     Raises:
         FlowError: the engine has none; `ulak.services.pdf.service` brings it.
@@ -155,7 +155,7 @@ class Entry:
 
 
 def entries_of(event: TrailEvent) -> Iterator[Entry]:
-    """Answer the status that a job enters with one line of its trail, if it enters one.
+    """Return the status that a job enters with one line of its trail, if it enters one.
 
     Every transition of the specification is in exactly one line, and a line that is none of them
     (a lease given back, for one) answers nothing.
@@ -173,7 +173,7 @@ def entries_of(event: TrailEvent) -> Iterator[Entry]:
 
 
 def error_code_of(code: str | None) -> PdfErrorCode:
-    """Answer the code of the closed set for what the trail says: UNKNOWN for anything else."""
+    """Return the code of the closed set for what the trail says: UNKNOWN for anything else."""
     if code in _TIMED_OUT:
         return PdfErrorCode.NAVIGATION_TIMEOUT
     return PdfErrorCode(code) if code in _STORED_CODES else PdfErrorCode.UNKNOWN

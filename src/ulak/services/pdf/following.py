@@ -146,21 +146,21 @@ def add_following(routes: APIRouter, following: Following) -> None:
 
 
 def hint_of(job: PdfJob, pacing: Pacing) -> dict[str, str]:
-    """Answer the header that says when to ask again, of a job that has not ended."""
+    """Return the header that says when to ask again, of a job that has not ended."""
     if job.status not in UNFINISHED:
         return {}
     return {"Retry-After": str(pacing.look().retry_after_s(job.status))}
 
 
 def whose_of(principal: Principal) -> Whose:
-    """Answer whose jobs a caller lists."""
+    """Return whose jobs a caller lists."""
     if ADMIN in principal.roles:
         return Whose(tenant=principal.tenant, owner=None)
     return Whose(tenant=principal.tenant or "", owner=actor_of(principal))
 
 
 def root_of(request: Request) -> str:
-    """Answer where the application is mounted."""
+    """Return where the application is mounted."""
     root: str = request.scope.get("root_path", "")
     return root
 

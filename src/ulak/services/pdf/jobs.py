@@ -92,7 +92,7 @@ class PdfJobStore:
 
     @staticmethod
     def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
-        """Answer the job key; see `keys.compute_job_key`."""
+        """Return the job key; see `keys.compute_job_key`."""
         return keys.compute_job_key(template_name, payload)
 
     def create_job(
@@ -153,7 +153,7 @@ class PdfJobStore:
         callback_url: str = "",
         root: str = "",
     ) -> NewPdfJob:
-        """Answer a job for `create_jobs`; nothing is stored. The words are those of `create_job`.
+        """Return a job for `create_jobs`; nothing is stored. The words are those of `create_job`.
 
         Raises:
             BadInput: the payload is no JSON, or the timeout is out of bounds.
@@ -202,7 +202,7 @@ class PdfJobStore:
         callback_url: str = "",
         root: str = "",
     ) -> PdfJob | None:
-        """Answer the job that `create_job` would answer without making one, or None.
+        """Return the job that `create_job` would answer without making one, or None.
 
         `actor` is then one of its owners, and `callback_url` told of its end; where it has ended,
         at once. For whoever refuses new jobs and not repeated ones.
@@ -250,7 +250,7 @@ class PdfJobStore:
     # --- reading ----------------------------------------------------------------
 
     def get_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob:
-        """Answer a job as it stands now.
+        """Return a job as it stands now.
 
         Raises:
             JobNotFound: there is none, the text is no id, or it belongs to another tenant than
@@ -262,12 +262,12 @@ class PdfJobStore:
         return view_of(self.engine, self.tables, row)
 
     def find_by_key(self, key: str, *, tenant: str = "") -> PdfJob | None:
-        """Answer the job that holds a key now: the latest one, unless it failed or expired."""
+        """Return the job that holds a key now: the latest one, unless it failed or expired."""
         found = self.engine.find(FLOW, key, tenant=tenant)
         return None if found is None else view_of(self.engine, self.tables, self._row(found.id))
 
     def find_report(self, job_id: str) -> dict[str, Any] | None:
-        """Answer what the attempt that succeeded found out, or None when none has.
+        """Return what the attempt that succeeded found out, or None when none has.
 
         `artifact_key`, `sha256`, `size`, `pages`, `engine`, `retry_count`, `timings` (seconds of
         each step, `steps.BREAKDOWN`), `blocked` (refused requests by reason), `script_errors` and
@@ -386,7 +386,7 @@ class PdfJobStore:
         )
 
     def backpressure(self) -> Backpressure:
-        """Answer what was set last, by whichever process."""
+        """Return what was set last, by whichever process."""
         return self.tables.backpressure()
 
     # --- inside -----------------------------------------------------------------
@@ -432,7 +432,7 @@ class PdfJobStore:
         return self._owned(known, actor)
 
     def _usable(self, job_id: str) -> PdfJob | None:
-        """Answer the job that holds a key if a repeat may have it; else free the key."""
+        """Return the job that holds a key if a repeat may have it; else free the key."""
         try:
             job = view_of(self.engine, self.tables, self._row(job_id))
         except JobNotFound:

@@ -14,7 +14,7 @@ DEEPEST = 64
 
 
 def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
-    """Answer the SHA-256, in hex, of canonical JSON over the template's name and the payload.
+    """Return the SHA-256, in hex, of canonical JSON over the template's name and the payload.
 
     Canonical means: the keys of every object sorted by code point, no whitespace, UTF-8, every
     character as itself. The order in which keys were given never matters. Values are compared as

@@ -77,7 +77,7 @@ class Made(Protocol):
     """Answers the jobs that somebody has made."""
 
     def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Answer so many places that follow another one."""
+        """Return so many places that follow another one."""
 
 
 class Listing:
@@ -95,7 +95,7 @@ class Listing:
         after: Place | None = None,
         limit: int,
     ) -> list[Listed]:
-        """Answer the jobs that follow a place, as they stand now.
+        """Return the jobs that follow a place, as they stand now.
 
         What moves while it is read is in the page only if it fits when it is looked at.
 
@@ -128,7 +128,7 @@ class Listing:
 
 
 def made_of(engine: Engine) -> Made:
-    """Answer where the jobs of an engine are: in its database, or in this process."""
+    """Return where the jobs of an engine are: in its database, or in this process."""
     if engine.store.features.open_transactions:
         return SqlMade(Tables(engine, SCHEMA))
     return MemoryMade(engine)
@@ -146,7 +146,7 @@ class SqlMade:
         self._is_uuid = tables.database.name == "postgresql"
 
     def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Answer so many places that follow another one."""
+        """Return so many places that follow another one."""
         terms: list[str] = []
         values: list[object] = []
         for column, value in (("submitter", whose.owner), ("tenant", whose.tenant)):
@@ -172,7 +172,7 @@ class MemoryMade:
         self._engine = engine
 
     def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Answer so many places that follow another one."""
+        """Return so many places that follow another one."""
         where = JobFilter(flow=FLOW, tenant=whose.tenant)
         found: list[Place] = []
         last: str | None = None
@@ -187,7 +187,7 @@ class MemoryMade:
 
 
 def _walk(read: Callable[[Place, int], list[Place]], start: Place) -> Iterator[Place]:
-    """Answer every place that follows one, stretch by stretch."""
+    """Return every place that follows one, stretch by stretch."""
     while stretch := read(start, A_STRETCH):
         yield from stretch
         if len(stretch) < A_STRETCH:

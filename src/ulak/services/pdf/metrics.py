@@ -86,11 +86,11 @@ class PdfMetrics:
         self._unavailable.add(NO_LABELS)
 
     def tallies(self) -> Iterator[Metric]:
-        """Answer what this process has counted itself."""
+        """Return what this process has counted itself."""
         yield self._unavailable.family()
 
     def read(self) -> Iterator[Metric]:
-        """Answer everything else, from the store.
+        """Return everything else, from the store.
 
         Raises:
             StoreError: the store does not answer.
@@ -124,7 +124,7 @@ class PdfMetrics:
 
 
 def families_of(figures: Figures) -> Iterator[Metric]:
-    """Answer what was counted; every label is there from the beginning, at 0: a rate needs the
+    """Return what was counted; every label is there from the beginning, at 0: a rate needs the
     zero before the one."""
     totals = figures.totals
     for name, shown, label, values, help in COUNTERS:

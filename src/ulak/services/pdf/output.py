@@ -92,7 +92,7 @@ class BadOutput(BadOptions):
 
 
 def as_json(output: OutputOptions) -> dict[str, Any]:
-    """Answer what is said, as JSON that `read_output` reads: what is part of a job's key.
+    """Return what is said, as JSON that `read_output` reads: what is part of a job's key.
 
     Of a password only what it allows: the secret itself is never written down unsealed.
     """

@@ -71,7 +71,7 @@ class PdfOutputOptions(Body):
 
 
 def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Answer a schema with what it refers to in its place, for a document without definitions."""
+    """Return a schema with what it refers to in its place, for a document without definitions."""
     if isinstance(schema, list):
         return [inlined(one, definitions) for one in schema]
     if not isinstance(schema, dict):

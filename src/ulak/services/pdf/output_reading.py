@@ -69,7 +69,7 @@ class _Fields:
         self._wrong.append((f"{self.place}.{name}" if name else self.place, message))
 
     def objects(self, most: int, what: str) -> list[_Fields]:
-        """Answer the objects of a list, each to be read by itself."""
+        """Return the objects of a list, each to be read by itself."""
         if not isinstance(self.said, list | tuple) or not 1 <= len(self.said) <= most:
             self.complain(f"write a list of 1 to {most} {what}")
             return []

@@ -51,7 +51,7 @@ class Pace:
     """How long an attempt takes, by the mean of the latest that succeeded."""
 
     def retry_after_s(self, status: PdfJobStatus) -> int:
-        """Answer in how many whole seconds to ask again for a job, from 1 to 60.
+        """Return in how many whole seconds to ask again for a job, from 1 to 60.
 
         A job that runs has one render to go; one that is queued has the queue before it, and its
         own.
@@ -65,7 +65,7 @@ class Lately(Protocol):
     """Answers how long renders took lately."""
 
     def seconds(self) -> list[float]:
-        """Answer the seconds of each of the latest."""
+        """Return the seconds of each of the latest."""
 
 
 class Pacing:
@@ -88,7 +88,7 @@ class Pacing:
         self._kept: tuple[float, Pace] | None = None
 
     def look(self) -> Pace:
-        """Answer the pace, or what it was a moment ago; waits, so it is called in a thread.
+        """Return the pace, or what it was a moment ago; waits, so it is called in a thread.
 
         A store that does not answer is no error here: then it is the usual pace.
         """
@@ -113,7 +113,7 @@ class Pacing:
 
 
 def lately_of(engine: Engine) -> Lately:
-    """Answer where an engine tells how long renders took."""
+    """Return where an engine tells how long renders took."""
     if engine.store.features.open_transactions:
         return SqlLately(Tables(engine, SCHEMA))
     return MemoryLately(engine)
@@ -126,7 +126,7 @@ class SqlLately:
         self._tables = tables
 
     def seconds(self) -> list[float]:
-        """Answer the seconds of each of the latest."""
+        """Return the seconds of each of the latest."""
         since = self._tables.now - micros(WINDOW)
         rows = self._tables.read(_LATELY, since, FLOW, MOST_LOOKED_AT)
         return [max(0, took) / 1_000_000 for (took,) in rows]
@@ -139,7 +139,7 @@ class MemoryLately:
         self._engine = engine
 
     def seconds(self) -> list[float]:
-        """Answer the seconds of each of the latest."""
+        """Return the seconds of each of the latest."""
         since = to_datetime(self._engine.open().store.clock.now()) - WINDOW
         where = JobFilter(flow=FLOW, state=PdfJobStatus.SUCCEEDED)
         jobs = [job for job in self._engine.jobs(where, limit=1000) if job.changed_at >= since]

@@ -82,7 +82,7 @@ def read_page(said: Mapping[str, Any]) -> PageOptions:
 
 
 def said_by(page: PageOptions) -> dict[str, Any]:
-    """Answer what is said and differs from saying nothing, as JSON: what is part of a job's key.
+    """Return what is said and differs from saying nothing, as JSON: what is part of a job's key.
 
     What means the same is the same: `1-3, 5` and `5,1-2,3`, or `false` and nothing.
     """
@@ -119,7 +119,7 @@ def judge_page(
 def on_page(
     document: Document, page: PageOptions, *, header: str = "", footer: str = ""
 ) -> Document:
-    """Answer a document as the page options want it.
+    """Return a document as the page options want it.
 
     Args:
         document: As the template has it.

@@ -117,7 +117,7 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
 
 
 def _engine_in(figures: Figures | None, well: str, ill: str) -> str:
-    """Answer how an engine last started, by what the trail says under these names."""
+    """Return how an engine last started, by what the trail says under these names."""
     if figures is None:
         return UNKNOWN
     printed, failed = figures.told.get(well), figures.told.get(ill)

@@ -153,7 +153,7 @@ def make_routes(
     accepting = Accepting(jobs, templates, health, pacing, sealing)
 
     async def unavailable(request: Request, why: str) -> Response:
-        """Answer a request that the store, or the lack of workers, leaves undone."""
+        """Return a request that the store, or the lack of workers, leaves undone."""
         asked: PdfJobRequest | None = request.scope.get(ASKED)
         try:
             if asked is None:
@@ -279,7 +279,7 @@ def _add_creating(
 def _once(
     guard: Guard, kept: IdempotencySettings, scope: str, accepting: Accepting
 ) -> Callable[..., Any]:
-    """Answer the dependency that has an answer repeated under an idempotency key. Jobs are in the
+    """Return the dependency that has an answer repeated under an idempotency key. Jobs are in the
     store, and their own keys keep them single; only the answer is kept by this."""
     return idempotent_route(
         guard, replace(kept.scope(scope, mode="lease"), headers=(DEDUPLICATED,)),
@@ -338,7 +338,7 @@ class _Reading:
         self._pacing = pacing
 
     def seen(self, job_id: str, principal: Principal) -> PdfJob:
-        """Answer a job that a caller may know of.
+        """Return a job that a caller may know of.
 
         Raises:
             Refusal: there is none, or it is somebody else's: the same words.
@@ -351,7 +351,7 @@ class _Reading:
         return job
 
     def linked(self, job_id: str, code: str, links: DownloadLinks) -> PdfJob:
-        """Answer the job that a link leads to.
+        """Return the job that a link leads to.
 
         Raises:
             Refusal: the code is none of this job's, or is over.
@@ -371,13 +371,13 @@ class _Reading:
         return job
 
     def find_artifact(self, job: PdfJob) -> Artifact | None:
-        """Answer what the report of a job says of its PDF, None when it has none."""
+        """Return what the report of a job says of its PDF, None when it has none."""
         if job.status is not PdfJobStatus.SUCCEEDED:
             return None
         return _artifact_in(job, self._jobs.find_report(job.job_id))
 
     async def download(self, job: PdfJob, request: Request) -> Response:
-        """Answer the PDF of a job, as a request wants it."""
+        """Return the PDF of a job, as a request wants it."""
         artifact = await asyncio.to_thread(self.find_artifact, job)
         if artifact is None:
             return await asyncio.to_thread(self.without_pdf, job)
@@ -392,7 +392,7 @@ class _Reading:
         return downloads.download(artifact, request.headers, pdf)
 
     def without_pdf(self, job: PdfJob) -> Response:
-        """Answer a job that has no PDF yet.
+        """Return a job that has no PDF yet.
 
         Raises:
             Refusal: it has none any more, or never will.

@@ -55,7 +55,7 @@ class Sealing:
     def seal(
         self, template_name: str, payload: Mapping[str, Any], passwords: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Answer a job's payload with the passwords in it, sealed to all the rest of it.
+        """Return a job's payload with the passwords in it, sealed to all the rest of it.
 
         Args:
             template_name: Of the job.
@@ -67,7 +67,7 @@ class Sealing:
         return _with_seal(payload, base64.b64encode(sealed).decode("ascii"))
 
     def open(self, template_name: str, payload: Mapping[str, Any]) -> dict[str, str]:
-        """Answer the passwords of a job's payload.
+        """Return the passwords of a job's payload.
 
         Raises:
             PermanentPdfError: UNKNOWN: there is no seal, it is another document's, or it was made
@@ -85,7 +85,7 @@ class Sealing:
         return {str(name): str(text) for name, text in passwords.items()}
 
     def mask(self, digest: str) -> str:
-        """Answer a digest of a digest that nobody can make without the key."""
+        """Return a digest of a digest that nobody can make without the key."""
         return hmac.digest(self._key, b"mask " + digest.encode(), "sha256").hex()
 
 

@@ -45,7 +45,7 @@ class ExtraHeaders:
                 place[name.lower()] = value
 
     def find(self, target: Url, *, is_internal: bool) -> Mapping[str, str]:
-        """Answer what is sent along with one request, {} for nothing."""
+        """Return what is sent along with one request, {} for nothing."""
         if target.scheme != "https" and not is_internal:
             return {}
         return self._by_host.get(target.authority, {})

@@ -116,7 +116,7 @@ class PdfRenderConfig:
         return self.max_timeout + LAUNCH_TIMEOUT + timedelta(seconds=60)
 
     def times_for(self, timeout_s: int | None) -> Times:
-        """Answer the times of an attempt.
+        """Return the times of an attempt.
 
         Args:
             timeout_s: What the request asked for; None for the configured hard timeout.
@@ -132,7 +132,7 @@ class PdfRenderConfig:
         return Times(timedelta(seconds=timeout_s), self.graceful_cancel_offset)
 
     def priority_for(self, priority: int | None) -> int:
-        """Answer the priority of a job, as the engine counts: 0 is the most urgent of 0 to 3.
+        """Return the priority of a job, as the engine counts: 0 is the most urgent of 0 to 3.
 
         Args:
             priority: What the request asked for; None for the usual one.
@@ -181,7 +181,7 @@ def load(
 
 
 def values_of(config: PdfRenderConfig) -> dict[str, Any]:
-    """Answer every setting in force by its variable."""
+    """Return every setting in force by its variable."""
     return (
         {name: getattr(config, field) for name, field in _FIELDS.items()}
         | {name: getattr(config.limits, field) for name, field in _LIMITS.items()}
@@ -191,7 +191,7 @@ def values_of(config: PdfRenderConfig) -> dict[str, Any]:
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Answer which variables are set."""
+    """Return which variables are set."""
     return frozenset(read_variables(dict.fromkeys(_READERS, str), environ))
 
 

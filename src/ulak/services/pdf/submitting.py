@@ -77,7 +77,7 @@ class Submitting(Protocol):
 
 
 def submitting_of(engine: Engine, callbacks: CallbackTable, *, most: int) -> Submitting:
-    """Answer how jobs go into an engine's store.
+    """Return how jobs go into an engine's store.
 
     Args:
         engine: With the flow `pdf`.

@@ -43,29 +43,29 @@ class PdfTables(Protocol):
         """Let one more principal read a job; twice is nothing."""
 
     def owners(self, job_id: str) -> frozenset[str]:
-        """Answer who was added; whoever created the job is not among them."""
+        """Return who was added; whoever created the job is not among them."""
 
     def owned_by(
         self, owner: str, *, before: tuple[Instant, str], limit: int
     ) -> list[tuple[Instant, str]]:
-        """Answer when somebody was added to which jobs, before a moment and an id; the latest
+        """Return when somebody was added to which jobs, before a moment and an id; the latest
         first."""
 
     def owned_before(self, moment: datetime, *, limit: int) -> list[str]:
-        """Answer jobs that have had added owners since before a moment, the oldest first."""
+        """Return jobs that have had added owners since before a moment, the oldest first."""
 
     def forget_owners(self, job_ids: Collection[str]) -> None:
         """Forget the owners of jobs that are gone."""
 
     def backpressure(self) -> Backpressure:
-        """Answer what load control said last."""
+        """Return what load control said last."""
 
     def set_backpressure(self, said: Backpressure) -> None:
         """Remember it for every process."""
 
 
 def tables_of(engine: Engine) -> PdfTables:
-    """Answer where the facts of an engine are kept; nothing is opened.
+    """Return where the facts of an engine are kept; nothing is opened.
 
     Raises:
         NotSupported: its store is durable and has no tables of one's own.

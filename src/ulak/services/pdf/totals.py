@@ -98,7 +98,7 @@ class Totals(Protocol):
         """
 
     def standing(self) -> Standing:
-        """Answer how jobs stand now.
+        """Return how jobs stand now.
 
         Raises:
             StoreError: the store does not answer.
@@ -106,7 +106,7 @@ class Totals(Protocol):
 
 
 def totals_of(engine: Engine) -> Totals:
-    """Answer the totals of an engine: in its database, or in this process where it has none."""
+    """Return the totals of an engine: in its database, or in this process where it has none."""
     if engine.store.features.open_transactions:
         return SqlTotals(Tables(engine, SCHEMA))
     return MemoryTotals(engine)
@@ -210,7 +210,7 @@ class SqlTotals:
         )
 
     def standing(self) -> Standing:
-        """Answer how jobs stand now."""
+        """Return how jobs stand now."""
         run, queued, running = self._tables.execute, PdfJobStatus.QUEUED, PdfJobStatus.RUNNING
         with self._tables.reading() as connection:
             now = self._tables.now
@@ -294,7 +294,7 @@ class MemoryTotals:
             return Figures(dict(self._sums.totals), dict(self._sums.told))
 
     def standing(self) -> Standing:
-        """Answer how jobs stand now."""
+        """Return how jobs stand now."""
         now = to_datetime(self._engine.open().store.clock.now())
         jobs = list(self._jobs())
         due = sum(job.state == PdfJobStatus.QUEUED and job.not_before <= now for job in jobs)

@@ -18,7 +18,7 @@ from ulak.services.pdf.tables import PdfTables
 
 
 def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
-    """Answer a job of the flow `pdf` as it stood when its row was read.
+    """Return a job of the flow `pdf` as it stood when its row was read.
 
     Args:
         engine: For its payload, its trail and its result.
@@ -42,7 +42,7 @@ def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
 
 
 def view_of_new(new: NewPdfJob, submitted: Job) -> PdfJob:
-    """Answer a job as it was stored; a worker may have it already."""
+    """Return a job as it was stored; a worker may have it already."""
     made = new.payload
     return PdfJob(
         submitted.id, made.job_key, PdfJobStatus.QUEUED, made.template_name, made.payload,
@@ -52,7 +52,7 @@ def view_of_new(new: NewPdfJob, submitted: Job) -> PdfJob:
 
 
 def report_of(engine: Engine, job_id: str) -> dict[str, Any] | None:
-    """Answer what the attempt that succeeded found out, or None when none has."""
+    """Return what the attempt that succeeded found out, or None when none has."""
     try:
         found: dict[str, Any] = engine.result(job_id)
     except ResultNotReady:

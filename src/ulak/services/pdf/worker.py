@@ -62,7 +62,7 @@ class TemplateSource(Protocol):
         """
 
     def version(self, name: str) -> str:
-        """Answer the digest of a template's files.
+        """Return the digest of a template's files.
 
         Raises:
             PdfError: TEMPLATE_ERROR: there is no such template.
@@ -161,7 +161,7 @@ class PdfRenderWorker:
         validate_template(name, self.config.security.template_allowlist)
 
     def validate_url(self, url: str) -> str:
-        """Answer a URL normalised, if an expression of the allow-list matches all of it.
+        """Return a URL normalised, if an expression of the allow-list matches all of it.
 
         Raises:
             UrlBlocked: with the reason.
@@ -171,7 +171,7 @@ class PdfRenderWorker:
         return validate_url(url, self.config.security.url_allowlist)
 
     def sanitize_payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a payload whose variables are escaped, each exactly once.
+        """Return a payload whose variables are escaped, each exactly once.
 
         Raises:
             PdfError: TEMPLATE_ERROR: a key is no name, or it lies too deep.

@@ -40,7 +40,7 @@ Cursor = TypeVar("Cursor", psycopg.Cursor[Row], psycopg.AsyncCursor[Row])
 
 
 def where_we_are(db: Session) -> Row | None:
-    """Answer what tells this database from every other."""
+    """Return what tells this database from every other."""
     return db.row(WHERE_WE_ARE)
 
 
@@ -94,7 +94,7 @@ def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
 
 
 def find_driver(connection: object) -> Driver | None:
-    """Answer how a connection is written with, or None when it is not one of psycopg's."""
+    """Return how a connection is written with, or None when it is not one of psycopg's."""
     if isinstance(connection, psycopg.Connection):
         return Driver(False, _execute, _check)
     if isinstance(connection, psycopg.AsyncConnection):

@@ -272,11 +272,11 @@ class _Lines:
                 self._ahead[line].append(candidate)
 
     def found(self) -> list[Candidate]:
-        """Answer all that were read ahead."""
+        """Return all that were read ahead."""
         return [candidate for line in self._ahead.values() for candidate in line]
 
     def find(self, lane: str, priority: int, limit: int) -> list[Candidate]:
-        """Answer the first so many of a line."""
+        """Return the first so many of a line."""
         ahead = self._ahead.get((lane, priority), [])
         if limit <= self._depth or len(ahead) < self._depth:
             return ahead[:limit]

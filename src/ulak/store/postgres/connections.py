@@ -593,6 +593,6 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    """Answer the first line of what the server said, or of what each of several servers said."""
+    """Return the first line of what the server said, or of what each of several servers said."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -258,7 +258,7 @@ def end_pauses(t: Transaction, limit: int = 100) -> int:
 
 
 def paused_key(t: Transaction, slot: str | None, rate: str | None) -> str | None:
-    """Answer the first key of a slot and a bucket that is paused."""
+    """Return the first key of a slot and a bucket that is paused."""
     for key in control.keys_in(slot, rate):
         if _pause(t, KEY, key) is not None:
             return key
@@ -266,7 +266,7 @@ def paused_key(t: Transaction, slot: str | None, rate: str | None) -> str | None
 
 
 def _pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
-    """Answer a pause that is not over."""
+    """Return a pause that is not over."""
     row = t.db.row(PAUSE, (kind, name))
     found = None if row is None else PauseRow(*row)
     return None if found is None or control.is_over(found, t.now) else found

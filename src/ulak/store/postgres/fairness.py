@@ -88,7 +88,7 @@ def write(db: Session, families: Sequence[Family]) -> None:
 
 
 def next_due(db: Session, family: str, now: Instant) -> Instant | None:
-    """Answer when the next delayed job of a family becomes due."""
+    """Return when the next delayed job of a family becomes due."""
     low, high = bounds(family)
     found = db.row(NEXT_DUE, {"low": low, "high": high, "now": now})
     return None if found is None else found[0]

@@ -171,7 +171,7 @@ def insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
-    """Answer the parameters of `INSERT`."""
+    """Return the parameters of `INSERT`."""
     groups = Groups()
     for row, event, payload, _, _ in jobs:
         own = (*_own_of(row), *trail.own_of(event), payload.data, payload.trace)
@@ -183,6 +183,6 @@ def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
 
 
 def find_job(db: Session, job_id: bytes) -> JobRow | None:
-    """Answer the job as it is stored."""
+    """Return the job as it is stored."""
     row = db.row(FIND_JOB, (Id(job_id),))
     return None if row is None else as_job(row)

@@ -44,7 +44,7 @@ MOST_ROUNDS = 3
 
 
 def key_of(row: JobRow) -> Key | None:
-    """Answer the dedup key of a job, if it has one."""
+    """Return the dedup key of a job, if it has one."""
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 

@@ -131,10 +131,10 @@ def unregister(t: Transaction, worker: str) -> None:
 
 
 def leased(db: Session, worker: str) -> list[JobRow]:
-    """Answer the jobs that a worker has leased."""
+    """Return the jobs that a worker has leased."""
     return [as_job(row) for row in db.rows(LEASED_BY, (worker,))]
 
 
 def requests_of(db: Session, worker: str) -> list[Request]:
-    """Answer what is asked of the jobs that a worker holds."""
+    """Return what is asked of the jobs that a worker holds."""
     return [as_request(row) for row in db.rows(REQUESTS_OF_WORKER, (worker,))]

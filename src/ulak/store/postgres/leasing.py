@@ -119,7 +119,7 @@ def count_bytes(leased: Sequence[Row]) -> int:
 
 
 def facts_of(request: ClaimRequest) -> dict[str, Any]:
-    """Answer the parameters of a lease that are the same for every job."""
+    """Return the parameters of a lease that are the same for every job."""
     return _entries(tuple(request.entries.items())) | {
         "worker": request.worker,
         "ageing": request.ageing_us,
@@ -171,7 +171,7 @@ def has_results(claims: Sequence[Claim]) -> bool:
 
 
 def with_results(db: Session, claims: Sequence[Claim]) -> list[Claim]:
-    """Answer the claims with the results of earlier stages."""
+    """Return the claims with the results of earlier stages."""
     rows = [claim.row for claim in claims if claim.row.has_results]
     months = sorted({month_of(row.created_at) for row in rows})
     found: dict[bytes, list[Result]] = {}

@@ -93,7 +93,7 @@ class Listener:
             self._wake()
 
     def ring_along(self) -> str | None:
-        """Answer the statement that tells them, to be sent now; None when it must wait."""
+        """Return the statement that tells them, to be sent now; None when it must wait."""
         if not self._listens or self._asked_to_ring:
             return None
         return self._ring if self._may_ring(time.monotonic()) else None
@@ -107,7 +107,7 @@ class Listener:
             return True
 
     def wait_for_test(self) -> bool | None:
-        """Answer `is_well`, when the first test has ended."""
+        """Return `is_well`, when the first test has ended."""
         if self._listens:
             self._tested.wait(TEST_PATIENCE_S)
         return self.is_well

@@ -43,7 +43,7 @@ PREPARE = """
 
 
 def version_of(db: Session) -> int:
-    """Answer the version of the schema, 0 when there is none."""
+    """Return the version of the schema, 0 when there is none."""
     found = db.row(HAS_VERSION)
     if found is None or not found[0]:
         return 0

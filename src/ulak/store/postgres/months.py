@@ -49,17 +49,17 @@ def _month_of_day(day: int) -> int:
 
 
 def month_of(instant: Instant) -> int:
-    """Answer the month of an instant as a number, YYYYMM."""
+    """Return the month of an instant as a number, YYYYMM."""
     return _month_of_day(instant // DAY)
 
 
 def next_month(month: int) -> int:
-    """Answer the month after this one."""
+    """Return the month after this one."""
     return month + 1 if month % 100 < 12 else month + 89
 
 
 def foreseen(now: Instant) -> list[int]:
-    """Answer this month and those for which partitions are made ahead."""
+    """Return this month and those for which partitions are made ahead."""
     months = [month_of(now)]
     for _ in range(AHEAD):
         months.append(next_month(months[-1]))
@@ -67,7 +67,7 @@ def foreseen(now: Instant) -> list[int]:
 
 
 def existing(db: Session) -> set[int]:
-    """Answer the months that have partitions."""
+    """Return the months that have partitions."""
     return {row[0] for row in db.rows(EXISTING)}
 
 

@@ -173,5 +173,5 @@ def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
 
 
 def dead(db: Session, limit: int) -> list[OutboxRow]:
-    """Answer messages that gave up, the oldest first."""
+    """Return messages that gave up, the oldest first."""
     return [as_message_row(row) for row in db.rows(DEAD, (limit,))]

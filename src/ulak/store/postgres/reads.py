@@ -233,7 +233,7 @@ def messages_of(db: Session, job_id: bytes) -> list[OutboxRow]:
 
 
 def keys(db: Session, last: DedupRow | None) -> list[DedupRow]:
-    """Answer the page of dedup keys that follows this one."""
+    """Return the page of dedup keys that follows this one."""
     after = ("", "", "") if last is None else last[:3]
     statement = FIRST_KEYS if last is None else NEXT_KEYS
     return [DedupRow(*row) for row in db.rows(statement, (*after, KEYS_PER_PAGE))]

@@ -103,7 +103,7 @@ def _standing(db: Session, limits: Sequence[str]) -> dict[str, tuple[int, int, i
 
 
 def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
-    """Answer up to so many slots of each limit that are free and now ours to take.
+    """Return up to so many slots of each limit that are free and now ours to take.
 
     Who wants more of a limit than `free_of` has answered gets more than there is.
     """
@@ -117,7 +117,7 @@ def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def find_one(db: Session, limit: str) -> list[int]:
-    """Answer a free slot of a limit, now ours to take, if there is one."""
+    """Return a free slot of a limit, now ours to take, if there is one."""
     return find_free(db, {limit: min(1, free_of(db, [limit])[limit])})[limit]
 
 

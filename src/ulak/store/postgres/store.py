@@ -227,7 +227,7 @@ class PostgresStore:
         return self._db.use(read)
 
     def about(self) -> dict[str, object]:
-        """Answer what `doctor` shows of this store."""
+        """Return what `doctor` shows of this store."""
         version, synchronous, fsync = self._read(lambda db: db.row(SERVER)) or ("", "", "")
         listener = self._listener
         return {
@@ -245,12 +245,12 @@ class PostgresStore:
         }
 
     def secrets(self) -> list[str]:
-        """Answer what must not be read in a log: the password that it connects with."""
+        """Return what must not be read in a log: the password that it connects with."""
         password = conninfo_to_dict(self._conninfo).get("password")
         return [] if password is None else [str(password)]
 
     def ring_heard(self) -> tuple[bool | None, int]:
-        """Answer whether the last test of the ring was heard, None when there is none or it was
+        """Return whether the last test of the ring was heard, None when there is none or it was
         not tested yet, and how many rings of others have been; asks nobody."""
         listener = self._listener
         return (None, 0) if listener is None else (listener.is_well, listener.heard)

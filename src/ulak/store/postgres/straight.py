@@ -140,7 +140,7 @@ class Look(NamedTuple):
     """Only asked for where there are pauses to end."""
 
     def next_at(self) -> Instant | None:
-        """Answer when a pause ends or tokens suffice."""
+        """Return when a pause ends or tokens suffice."""
         return earliest(self.pause_ends_at, self.bucket_ready_at)
 
 
@@ -238,5 +238,5 @@ def _lines(wants: tuple[Want, ...]) -> dict[str, object]:
 
 
 def earliest(*dates: Instant | None) -> Instant | None:
-    """Answer the first of the dates that are known."""
+    """Return the first of the dates that are known."""
     return min((date for date in dates if date is not None), default=None)

@@ -213,7 +213,7 @@ def fold_counts(t: Transaction) -> None:
 def ended(
     db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes
 ) -> list[JobRow]:
-    """Answer finished jobs of a state."""
+    """Return finished jobs of a state."""
     facts = (before, flow, state, Id(after or FIRST_ID), limit)
     return list(map(as_job, db.rows(OF_STATE, facts)))
 
@@ -258,5 +258,5 @@ def retire(t: Transaction, candidates: Sequence[int], before: Instant) -> None:
 
 
 def empty_months(db: Session) -> list[int]:
-    """Answer retired months whose jobs are all gone."""
+    """Return retired months whose jobs are all gone."""
     return [row[0] for row in db.rows(EMPTY)]

@@ -58,7 +58,7 @@ class Array(ABC):
         self._written: bytes | None = None
 
     def written(self) -> bytes:
-        """Answer it as it is sent."""
+        """Return it as it is sent."""
         if self._written is None:
             self._written = self._write()
         return self._written
@@ -218,7 +218,7 @@ class Sheet:
     def bind(
         self, rows: Sequence[Row], numbers: Sequence[int], shared: Sequence[Row]
     ) -> dict[str, Any]:
-        """Answer the parameters of rows in their order, each with the number of its group."""
+        """Return the parameters of rows in their order, each with the number of its group."""
         name = self._name
         bound: dict[str, Any] = {f"{name}_group": Numbers(numbers)}
         for column, array, values in zip(
@@ -263,7 +263,7 @@ class Groups:
         self.numbers.append(number)
 
     def bind(self, sheet: Sheet) -> dict[str, Any]:
-        """Answer the parameters of the rows, in their order."""
+        """Return the parameters of the rows, in their order."""
         return sheet.bind(self.rows, self.numbers, list(self._numbers))
 
 

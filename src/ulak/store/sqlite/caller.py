@@ -122,7 +122,7 @@ class Callers:
         self._db: sqlite3.Connection | None = None
 
     def find_driver(self, connection: object) -> Driver | None:
-        """Answer how a connection is written with, or None when it is not one of SQLite's."""
+        """Return how a connection is written with, or None when it is not one of SQLite's."""
         if isinstance(connection, sqlite3.Connection):
             return Driver(False, _execute, _check)
         if is_of(connection, "aiosqlite", "Connection"):

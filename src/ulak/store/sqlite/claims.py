@@ -459,7 +459,7 @@ class _Search:
         return None
 
     def _places(self, limit: str) -> int:
-        """Answer how many more jobs may run under this limit; counted once in a claim."""
+        """Return how many more jobs may run under this limit; counted once in a claim."""
         if limit not in self._free:
             self._free[limit] = keys.open_slots(self._t, limit)
         return self._free[limit]
@@ -627,12 +627,12 @@ def unregister(t: Transaction, worker: str) -> None:
 
 
 def leased(db: sqlite3.Connection, worker: str) -> list[JobRow]:
-    """Answer the jobs that a worker has leased."""
+    """Return the jobs that a worker has leased."""
     return list(map(as_job, db.execute(LEASED_BY, (worker,)).fetchall()))
 
 
 def requests_of(t: Transaction, worker: str) -> list[Request]:
-    """Answer what is asked of the jobs that a worker holds."""
+    """Return what is asked of the jobs that a worker holds."""
     if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
         return []
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))

@@ -277,7 +277,7 @@ def is_in_trail(db: sqlite3.Connection, change: Change) -> bool:
 
 
 def _lack(change: Change, rest: Rest) -> Receipt | None:
-    """Answer the refusal when the change needs what is not to be had."""
+    """Return the refusal when the change needs what is not to be had."""
     if change.takes_slot is not None and (
         rest.free_places(change.takes_slot) <= 0 or rest.has_paused_key(change.row)
     ):

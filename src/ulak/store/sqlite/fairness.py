@@ -58,7 +58,7 @@ _decode_present = msgspec.json.Decoder(list[Standing]).decode
 
 
 def next_due(t: Transaction, family: str) -> Instant | None:
-    """Answer when the next delayed job of a family becomes due."""
+    """Return when the next delayed job of a family becomes due."""
     found: Instant | None = t.db.execute(NEXT_DUE, (*bounds(family), t.now)).fetchone()[0]
     return None if found == NEVER else found
 

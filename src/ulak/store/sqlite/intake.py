@@ -169,6 +169,6 @@ def _id(job: NewJob) -> bytes:
 
 
 def find_job(db: sqlite3.Connection, job_id: bytes) -> JobRow | None:
-    """Answer the job as it is stored."""
+    """Return the job as it is stored."""
     row = db.execute(FIND_JOB, (job_id,)).fetchone()
     return None if row is None else as_job(row)

@@ -41,12 +41,12 @@ UNPARK = """
 
 
 def key_of(row: JobRow) -> Key | None:
-    """Answer the dedup key of a job, if it has one."""
+    """Return the dedup key of a job, if it has one."""
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
 def holder_of(t: Transaction, key: Key) -> bytes | None:
-    """Answer the job that holds this dedup key now; an expired key is held by nobody."""
+    """Return the job that holds this dedup key now; an expired key is held by nobody."""
     held = t.db.execute(HOLDER, key).fetchone()
     if held is None or (held[1] is not None and held[1] <= t.now):
         return None
@@ -65,7 +65,7 @@ def free_key(t: Transaction, key: Key, job_id: bytes) -> None:
 
 
 def free_places(t: Transaction, limit: str) -> int:
-    """Answer how many more jobs may run under this limit."""
+    """Return how many more jobs may run under this limit."""
     free, slots = t.db.execute(FREE_PLACES, (limit,)).fetchone()
     return int(free) if slots or not is_keyed(limit) else _places_of_key(t, limit)
 
@@ -94,7 +94,7 @@ def _places_of_key(t: Transaction, limit: str) -> int:
 
 
 def holds_slot(t: Transaction, limit: str, job_id: bytes) -> int:
-    """Answer how many slots of this limit a job holds: one, or none."""
+    """Return how many slots of this limit a job holds: one, or none."""
     held: int = t.db.execute(HOLDS_SLOT, (job_id, limit)).fetchone()[0]
     return held
 

@@ -16,7 +16,7 @@ NAMES_OLDEST = 6
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """Answer the version of the schema, 0 when the file is new."""
+    """Return the version of the schema, 0 when the file is new."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     return version
 

@@ -41,18 +41,18 @@ class Rest:
         self.take_key(job.row, job.key_expires_at)
 
     def find_new(self, job_id: bytes) -> JobRow | None:
-        """Answer a job that will be stored."""
+        """Return a job that will be stored."""
         job = self._new.get(job_id)
         return None if job is None else job.row
 
     def new_jobs(self) -> list[NewJob]:
-        """Answer the jobs that will be stored, by id."""
+        """Return the jobs that will be stored, by id."""
         return [self._new[job_id] for job_id in sorted(self._new)]
 
     # --- keys -------------------------------------------------------------------
 
     def holder_of(self, row: JobRow) -> bytes | None:
-        """Answer the job that will hold this job's dedup key."""
+        """Return the job that will hold this job's dedup key."""
         key = keys.key_of(row)
         if key is None:
             return None
@@ -80,7 +80,7 @@ class Rest:
     # --- slots ------------------------------------------------------------------
 
     def free_places(self, limit: str) -> int:
-        """Answer how many more jobs may run under this limit."""
+        """Return how many more jobs may run under this limit."""
         steps = self._slots.get(limit, [])
         if limit not in self._places:
             self._places[limit] = keys.free_places(self._t, limit), 0

@@ -258,7 +258,7 @@ class SqliteStore:
         return self._open_readers.run(read)
 
     def about(self) -> dict[str, object]:
-        """Answer what `doctor` shows of this store."""
+        """Return what `doctor` shows of this store."""
         return {
             "path": str(self.path),
             "sqlite": sqlite3.sqlite_version,
@@ -271,7 +271,7 @@ class SqliteStore:
         }
 
     def wal_size(self) -> int:
-        """Answer how many bytes of the WAL are in use."""
+        """Return how many bytes of the WAL are in use."""
         return self._opened.wal.size()
 
     # --- writing ----------------------------------------------------------------

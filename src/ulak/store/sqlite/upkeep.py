@@ -171,7 +171,7 @@ def fold_counts(t: Transaction) -> None:
 def ended(
     db: sqlite3.Connection, flow: str, state: str, before: Instant, limit: int, after: bytes
 ) -> list[JobRow]:
-    """Answer finished jobs of a state."""
+    """Return finished jobs of a state."""
     return list(map(as_job, db.execute(OF_STATE, (before, flow, state, after, limit)).fetchall()))
 
 

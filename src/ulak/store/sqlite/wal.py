@@ -39,7 +39,7 @@ class Wal:
         return self._salt_of(fd, self._next_limit - 1) == salt
 
     def size(self) -> int:
-        """Answer how many bytes of the WAL are in use."""
+        """Return how many bytes of the WAL are in use."""
         fd = self._open()
         if fd is None:
             return 0

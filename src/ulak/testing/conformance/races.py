@@ -191,7 +191,7 @@ def _commit_the_same(racer: Racer) -> list[dict[bytes, tuple[bytes, Receipt]]]:
 def _hand_keys_over(racer: Racer) -> tuple[int, int]:
     """Submit the same keys again and again, and cancel at once what that made.
 
-    Answers how many jobs of one key were seen to be there at once, and how many were made.
+    Returns how many jobs of one key were seen to be there at once, and how many were made.
     """
     desk, alive = racer.desk, racer.shared
     most = made = 0

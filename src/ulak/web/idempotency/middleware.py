@@ -47,7 +47,7 @@ class Protection:
     `Prefer: wait=N` wins, and 30 s are the most."""
 
     def rule(self) -> Rule:
-        """Answer how its requests are read."""
+        """Return how its requests are read."""
         return Rule(self.scope, self.policy, self.in_body, self.fingerprint, self.wait)
 
 

@@ -59,7 +59,7 @@ class Rule:
     async def read(
         self, connection: Connection, body: bytes, tenant: str, actor: str
     ) -> Asked | None:
-        """Answer what is asked; None when it has no key, and needs none.
+        """Return what is asked; None when it has no key, and needs none.
 
         Raises:
             BadKey: it has no key and needs one, or has one that is none.
@@ -103,12 +103,12 @@ class Rule:
 
 
 def key_lines(connection: Connection) -> list[str]:
-    """Answer the value of every header line with a key."""
+    """Return the value of every header line with a key."""
     return [value.decode("latin-1") for name, value in _headers(connection) if name == _KEY]
 
 
 def header(connection: Connection, name: bytes) -> str:
-    """Answer the value of a header, '' when there is none."""
+    """Return the value of a header, '' when there is none."""
     for found, value in _headers(connection):
         if found == name:
             return value.decode("latin-1")

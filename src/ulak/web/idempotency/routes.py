@@ -216,7 +216,7 @@ def _claiming(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with(values: dict[str, Any], execution: Execution | None) -> dict[str, Any]:
-    """Answer what a handler is called with."""
+    """Return what a handler is called with."""
     return {name: execution if value is _PENDING else value for name, value in values.items()}
 
 

@@ -108,16 +108,16 @@ class Visit:
                 await self._settle(self._execution)
 
     async def refuse(self, error: IdempotencyError) -> None:
-        """Answer why nothing was executed, or why it does not count."""
+        """Return why nothing was executed, or why it does not count."""
         await self.answer(problems.problem_of(Request(self.connection), error))
 
     async def answer(self, response: Response) -> None:
-        """Answer something else than what the handler says."""
+        """Return something else than what the handler says."""
         self._execution = None
         await response(self.connection, self._receive, self.send)
 
     def replayed(self, answer: Answer) -> Response:
-        """Answer what was answered before, to the byte."""
+        """Return what was answered before, to the byte."""
         self.is_replay = True
         response = Response(answer.body, answer.status)
         raw = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in answer.headers]

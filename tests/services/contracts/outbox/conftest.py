@@ -76,13 +76,13 @@ class Played:
 
 
 def accept(request: httpx.Request) -> httpx.Response:
-    """Answer as a contract service does that agrees."""
+    """Return as a contract service does that agrees."""
     body = json.loads(request.content)
     return httpx.Response(200, json={"ok": True, "from": body["from"], "to": body["to"]})
 
 
 def refuse(request: httpx.Request) -> httpx.Response:
-    """Answer as one that does not."""
+    """Return as one that does not."""
     return httpx.Response(422, json={"ok": False, "reason": "terminal_state"})
 
 

@@ -49,7 +49,7 @@ def missing(*characters: str, count: int) -> tuple[RenderWarning, ...]:
 
 
 def a_font(*, embeds: bool) -> str:
-    """Answer the font as a URL; one that forbids to be copied is printed in another way."""
+    """Return the font as a URL; one that forbids to be copied is printed in another way."""
     font = bytearray(A_FONT)
     font[MAY_BE_COPIED] = 0 if embeds else 2
     return f"data:font/ttf;base64,{b64encode(font).decode()}"

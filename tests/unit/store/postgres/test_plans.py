@@ -19,7 +19,7 @@ SCALE = 0.01
 
 
 def reads(plan: dict[str, Any]) -> Iterator[str]:
-    """Answer by which of its indexes a plan reads the table of jobs, or that it reads all of it."""
+    """Return by which of its indexes a plan reads the table of jobs, or that it reads all of it."""
     if plan.get("Relation Name") == "jobs" and plan["Node Type"] == "Seq Scan":
         yield "all of it"
     if plan.get("Index Name", "").startswith("jobs_"):

@@ -46,7 +46,7 @@ class Writes:
                 )
 
     def take(self) -> list[tuple[str, list[str]]]:
-        """Answer the runs of writes to one table since the last call, in their order."""
+        """Return the runs of writes to one table since the last call, in their order."""
         db = self.store._writer.db
         rows = db.execute("SELECT tab, name FROM written ORDER BY n").fetchall()
         db.execute("DELETE FROM written")

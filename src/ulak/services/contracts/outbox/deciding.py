@@ -141,7 +141,7 @@ class RemoteContracts:
         return self._read(self._remote.ask(path, _body_of(asked)), path)
 
     def _read(self, reply: Reply | Fault, path: str) -> Reply | None:
-        """Answer what was answered; None, and a line in the log, when that was not to us."""
+        """Return what was answered; None, and a line in the log, when that was not to us."""
         if isinstance(reply, Fault):
             why = reply.why
         elif _is_answer(reply.status):

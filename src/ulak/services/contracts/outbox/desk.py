@@ -53,7 +53,7 @@ def list_events(
     after: int = 0,
     limit: int = 50,
 ) -> list[Event]:
-    """Answer events in the order of their ids; those that were discarded are left out.
+    """Return events in the order of their ids; those that were discarded are left out.
 
     Args:
         statuses: Which ones; none means all.

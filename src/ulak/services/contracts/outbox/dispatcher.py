@@ -90,7 +90,7 @@ class Dispatcher:
         self._stopping.set()
 
     def _lease(self, limit: int) -> timedelta:
-        """Answer for how long a round may keep its events: no neighbour may take them before."""
+        """Return for how long a round may keep its events: no neighbour may take them before."""
         settings = self._remote.settings
         turns = -(-limit // AT_ONCE)
         return turns * (settings.retries + 1) * settings.timeout + self._slack

@@ -129,7 +129,7 @@ def read(tables: Tables) -> Figures:
 
 
 def _percentile(session: Session, since: Instant, attempted: int, percent: int) -> timedelta | None:
-    """Answer the nearest rank, in whole numbers: the smallest that so many do not exceed."""
+    """Return the nearest rank, in whole numbers: the smallest that so many do not exceed."""
     if not attempted:
         return None
     rank = -(-attempted * percent // 100)

@@ -12,7 +12,7 @@ _OVER = f"over the last {WINDOW.total_seconds():.0f} s"
 
 
 def metrics_of(figures: Figures) -> Iterator[Metric]:
-    """Answer the gauges: the same from every process, so that a dashboard takes their maximum."""
+    """Return the gauges: the same from every process, so that a dashboard takes their maximum."""
     yield GaugeMetricFamily(
         "hos_outbox_backlog", "Events that are to be sent and were not yet.", figures.backlog
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def decider_of(engine: Engine, settings: RemoteSettings) -> Decider:
-    """Answer who decides about changes; nothing is opened.
+    """Return who decides about changes; nothing is opened.
 
     Raises:
         BadInput: a setting cannot be used.

@@ -20,13 +20,13 @@ _LANGUAGE: Final = re.compile(
 
 
 def language_of(html: str) -> str:
-    """Answer the language of an HTML text, as `<html lang="tr">` says it, or ''."""
+    """Return the language of an HTML text, as `<html lang="tr">` says it, or ''."""
     found = _LANGUAGE.search(html, 0, LOOKED_AT)
     return "" if found is None else found[1]
 
 
 def with_language(pdf: bytes, language: str) -> bytes:
-    """Answer a PDF whose catalog has a language: its own, else this one.
+    """Return a PDF whose catalog has a language: its own, else this one.
 
     The catalog is written again behind all other objects, so that none of them moves.
 

@@ -228,7 +228,7 @@ def refuse_weakening(arguments: Sequence[str]) -> None:
 
 
 def parent_of_profiles(directory: str | os.PathLike[str] | None) -> Path:
-    """Answer where profiles are put: where it is said, else where temporary files go."""
+    """Return where profiles are put: where it is said, else where temporary files go."""
     # Python's own way to find it writes a file there, which a kill in that moment would leave.
     return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
 

@@ -71,7 +71,7 @@ async def mark_texts(send: Send, world: int) -> None:
 
 
 def with_marks(document: Document) -> Document:
-    """Answer the document with marks in what is drawn into its margins."""
+    """Return the document with marks in what is drawn into its margins."""
     return replace(document, header=_marked(document.header), footer=_marked(document.footer))
 
 

@@ -390,7 +390,7 @@ class _Requests:
             self._begin(self._count(url))
 
     def stop(self) -> None:
-        """Answer nothing any more."""
+        """Return nothing any more."""
         for task in tuple(self._tasks):
             task.cancel()
 

@@ -66,7 +66,7 @@ def make_workplace(parent: Path, *, uid: int | None) -> Workplace:
 def sweep(parent: Path) -> int:
     """Remove the directories in `parent` whose owners have died, with browsers left in them.
 
-    Answers how many there were.
+    Returns how many there were.
     """
     return sum(_sweep(directory) for directory in parent.glob(f"{PREFIX}*"))
 

@@ -71,7 +71,7 @@ async def compose(
 
 
 def _mark_of(document: Document, mark: Watermark) -> Document:
-    """Answer the page of a watermark, made by whatever makes the document."""
+    """Return the page of a watermark, made by whatever makes the document."""
     width, height = _PAPER
     text = _MARK.format(width=width, height=height, colour=mark.colour, text=html.escape(mark.text))
     usual = Document(text, paper=_PAPER)

@@ -70,7 +70,7 @@ def _renamed(place: Object, before: str) -> Object | None:
 
 
 def _links(pdf: Pdf) -> Iterator[Object]:
-    """Answer whatever may name a place: links, entries of the outline, and their actions."""
+    """Return whatever may name a place: links, entries of the outline, and their actions."""
     found = [one for page in pdf.pages for one in page.obj.get(Name.Annots, Array())]
     if Name.Outlines in pdf.Root:
         found += list(_entries(pdf.Root.Outlines))
@@ -103,7 +103,7 @@ def _add_places(pdf: Pdf, other: Pdf, before: str) -> None:
 
 
 def _entries(parent: Object) -> Iterator[Object]:
-    """Answer the entries of an outline, at every depth."""
+    """Return the entries of an outline, at every depth."""
     waiting = [parent]
     while waiting:
         entry = waiting.pop().get(Name.First)
@@ -134,7 +134,7 @@ def _add_outline(pdf: Pdf, added: Object) -> None:
 
 
 def _next_number(pdf: Pdf) -> int:
-    """Answer the first number that no page and no link of a document has in its structure."""
+    """Return the first number that no page and no link of a document has in its structure."""
     root = pdf.Root.StructTreeRoot
     used = NumberTree(root.ParentTree).keys() if Name.ParentTree in root else ()
     return max(int(root.get(Name.ParentTreeNextKey, 0)), *(int(one) + 1 for one in used), 0)
@@ -183,7 +183,7 @@ def _add_structure(pdf: Pdf, other: Pdf, before: str) -> None:
 
 
 def _elements(root: Object) -> Iterator[Object]:
-    """Answer the elements of a structure, none twice: it is a tree."""
+    """Return the elements of a structure, none twice: it is a tree."""
     waiting = _list_of(root.get(Name.K))
     while waiting:
         element = waiting.pop()

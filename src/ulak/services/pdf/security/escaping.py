@@ -41,7 +41,7 @@ def sanitize_html_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_unprintable(variables: Any, where: str = "") -> str | None:
-    """Answer where a text holds what HTML cannot, NUL or half of a surrogate pair; None if none.
+    """Return where a text holds what HTML cannot, NUL or half of a surrogate pair; None if none.
 
     Chromium would print a replacement, or nothing, and so something else than was asked for.
     """

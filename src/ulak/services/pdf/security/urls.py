@@ -96,7 +96,7 @@ class UrlPatterns:
 
 
 def validate_url(url: str, patterns: Iterable[str]) -> str:
-    """Answer a URL in its one spelling if an allow-list lets it through; an empty one lets none.
+    """Return a URL in its one spelling if an allow-list lets it through; an empty one lets none.
 
     Only http and https pass, whatever the patterns say. Takes time linear in the URL's length,
     and a URL that is longer than `LONGEST` is refused unread.
@@ -186,7 +186,7 @@ def _address_6(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    """Answer a host's name in ASCII, or the address that it writes as a number."""
+    """Return a host's name in ASCII, or the address that it writes as a number."""
     try:
         # Browsers decode it once; a percent sign that is left then is refused as any other.
         decoded = unquote_to_bytes(text).decode()

@@ -55,7 +55,7 @@ class Templates:
         self._kept: dict[str, _Kept] = {}
 
     def names(self) -> tuple[str, ...]:
-        """Answer the names of the templates that there are, in order, broken ones included."""
+        """Return the names of the templates that there are, in order, broken ones included."""
         return tuple(
             sorted(
                 {
@@ -68,7 +68,7 @@ class Templates:
         )
 
     def get(self, name: str) -> Template:
-        """Answer a template.
+        """Return a template.
 
         Raises:
             PermanentPdfError: TEMPLATE_ERROR: there is none of this name, or it cannot be read.
@@ -76,7 +76,7 @@ class Templates:
         return self._read(name).template
 
     def version(self, name: str) -> str:
-        """Answer the digest of a template's files, which is part of the key of its jobs.
+        """Return the digest of a template's files, which is part of the key of its jobs.
 
         Raises:
             PermanentPdfError: as `get`.
@@ -143,7 +143,7 @@ class Templates:
             return [Complaint(name, MANIFEST, None, str(error))]
 
     def list(self) -> tuple[Template, ...]:
-        """Answer the templates that can be read, by name."""
+        """Return the templates that can be read, by name."""
         found: dict[str, Template] = {}
         for name in self.names():
             try:

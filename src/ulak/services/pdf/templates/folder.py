@@ -57,7 +57,7 @@ class Template:
     """SHA-256, in hex, over the names and contents of the files: part of a job's key."""
 
     def text(self, path: str) -> str:
-        """Answer a file as text.
+        """Return a file as text.
 
         Raises:
             PermanentPdfError: there is no such file, or it is no UTF-8.
@@ -70,7 +70,7 @@ class Template:
             raise template_error(self.name, f", {path}: it is no UTF-8", detail="file") from None
 
     def sample(self) -> dict[str, Any]:
-        """Answer the sample variables, {} when there are none.
+        """Return the sample variables, {} when there are none.
 
         Raises:
             PermanentPdfError: they are no JSON object.
@@ -86,7 +86,7 @@ class Template:
         return said
 
     def asset(self, path: str) -> str:
-        """Answer a file as a data: URL.
+        """Return a file as a data: URL.
 
         Raises:
             PermanentPdfError: there is no such file, or nobody knows its type.
@@ -99,7 +99,7 @@ class Template:
         return f"data:{kind};base64,{base64.b64encode(self.files[path]).decode()}"
 
     def css(self, path: str) -> str:
-        """Answer a style sheet, the files of the folder that it names inlined as data: URLs.
+        """Return a style sheet, the files of the folder that it names inlined as data: URLs.
 
         Raises:
             PermanentPdfError: there is no such file, or it would end the element it stands in.
@@ -117,7 +117,7 @@ class Template:
 
 
 def sign(folder: Path) -> Signature:
-    """Answer a folder's signature, without reading its files."""
+    """Return a folder's signature, without reading its files."""
     found: list[tuple[str, int, int]] = []
     for path in _paths(folder):
         known = path.stat()
@@ -151,7 +151,7 @@ def read_template(folder: Path) -> Template:
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Answer the files of a folder, in order."""
+    """Return the files of a folder, in order."""
     found: list[Path] = []
     for here, folders, files in os.walk(folder):  # does not enter folders behind links
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -341,7 +341,7 @@ def _top_level(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
 
 
 def _last_filter(tokens: Sequence[Token]) -> str:
-    """Answer the filter that all of an expression goes through at last; '' when there is none."""
+    """Return the filter that all of an expression goes through at last; '' when there is none."""
     top = list(_top_level(tokens))
     # `a if b else c|url` filters c alone, and `a ~ b|url` b alone.
     if any(

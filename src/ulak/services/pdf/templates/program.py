@@ -160,7 +160,7 @@ class Program:
 
 
 def _line_of(error: Exception) -> str:
-    """Answer the file and the line of a template in which an error arose."""
+    """Return the file and the line of a template in which an error arose."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(FILENAME):
             return f", {frame.filename.removeprefix(FILENAME)} line {frame.lineno}"

@@ -116,7 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._here.budget = Budget()
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Answer an item by its name, or what is undefined."""
+        """Return an item by its name, or what is undefined."""
         if isinstance(obj, dict):
             return obj[attribute] if attribute in obj else self.undefined(name=attribute)
         inner = (LoopContext, Namespace, TemplateModule, TemplateReference, Undefined)
@@ -125,7 +125,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.undefined(name=attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Answer an item by its place, or what is undefined; its name may be a value, so it is
+        """Return an item by its place, or what is undefined; its name may be a value, so it is
         not told."""
         if isinstance(obj, Undefined):
             return super().getitem(obj, argument)
@@ -249,7 +249,7 @@ class _Folder(BaseLoader):
 
 
 def safe_url(value: Any) -> Markup:
-    """Answer a value that may stand where a URL does: http, https, mailto, tel, `#part`, or an
+    """Return a value that may stand where a URL does: http, https, mailto, tel, `#part`, or an
     image as data:.
 
     Raises:
@@ -287,7 +287,7 @@ def _filters(writer: Writer) -> dict[str, Callable[..., Any]]:
 
 
 def _raw(value: Any) -> str:
-    """Answer a text as it was before it was escaped."""
+    """Return a text as it was before it was escaped."""
     return str(value.unescape()) if isinstance(value, Markup) else str(value)
 
 

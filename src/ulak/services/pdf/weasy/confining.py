@@ -87,7 +87,7 @@ def can_confine() -> bool:
 
 
 def _version(libc: ctypes.CDLL) -> int:
-    """Answer the version of the interface; below 1 when there is none."""
+    """Return the version of the interface; below 1 when there is none."""
     version: int = libc.syscall(_CREATE_RULESET, None, 0, 1)
     return version
 

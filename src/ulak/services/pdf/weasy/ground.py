@@ -94,7 +94,7 @@ def _weaknesses() -> Iterator[Weakness]:
 
 
 def _namespace() -> tuple[str, ...]:
-    """Answer what begins a network namespace here, () when nothing does."""
+    """Return what begins a network namespace here, () when nothing does."""
     if os.geteuid() == 0:
         # Not in a user namespace: there would be no other user in it to drop to.
         return ("unshare", "-n", "--") if ground.has_network_namespaces() else ()

@@ -160,7 +160,7 @@ class _Asking(URLFetcher):  # type: ignore[misc]
         self._line = line
 
     def fetch(self, url: str, headers: Any = None) -> URLFetcherResponse:
-        """Answer what the worker has fetched.
+        """Return what the worker has fetched.
 
         Raises:
             ValueError: it is refused, or was answered with an error.

@@ -174,7 +174,7 @@ def _set(what: int, value: int) -> None:
 
 
 def _size() -> int:
-    """Answer how much address space this process has."""
+    """Return how much address space this process has."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
