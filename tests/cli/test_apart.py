@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.cli.test_up import PATIENCE_S, address, greeting, logged_in, running, until
+from tests.processes import is_alive
 
 PENDING = ("SigPnd", "ShdPnd")
 SOON = timedelta(seconds=PATIENCE_S)
@@ -101,14 +102,6 @@ def children_of(pid: int) -> set[int]:
         if int(fields[1]) == pid:
             found.add(int(entry.parent.name))
     return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def has_heard(pid: int) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_apart import children_of, is_alive
+from tests.cli.test_apart import children_of
+from tests.processes import is_alive
 from ulak.cli import supervisor as supervision
 from ulak.cli.supervisor import Child, Supervisor, pause_after
 

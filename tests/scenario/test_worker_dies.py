@@ -1,12 +1,11 @@
 """A worker is killed with -9: another takes its jobs over, and nothing is counted twice."""
 
-import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.processes import is_alive
 from tests.scenario import program
 from tests.scenario.doubles import SOON, eventually, kinds
 
@@ -72,14 +71,4 @@ def test_a_child_does_not_outlive_a_worker_that_was_killed(shared_url: str, tmp_
         child = int(program.ledger(tmp_path)[0].split()[2])
         victim.kill()
         victim.wait(120)
-        eventually(lambda: not _is_alive(child))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    time.sleep(0.01)
-    # A killed orphan may stay a zombie until something reaps it.
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        eventually(lambda: not is_alive(child))

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.processes import is_alive
 from ulak.testing import servers
 from ulak.testing.keeper import segments_of
 from ulak.testing.servers import Pooler, Postgres, ServerFailed, ServerMissing
@@ -56,15 +57,6 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has died and waits to be reaped does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def answers(url: str) -> bool:
@@ -132,7 +124,7 @@ def test_a_kill_leaves_no_process_even_when_one_is_at_work(own: Postgres) -> Non
         pids = backends(db)
     assert len(pids) > 3
     own.kill()
-    assert [pid for pid in pids if alive(pid)] == []
+    assert [pid for pid in pids if is_alive(pid)] == []
     busy.close()
     own.start()
     assert answers(own.url())
@@ -240,7 +232,7 @@ def test_servers_do_not_outlive_a_program_that_is_killed(number: signal.Signals)
     program.communicate()
 
     assert eventually(lambda: not any(directory.exists() for directory in directories))
-    assert [pid for pid in pids if alive(pid)] == []
+    assert [pid for pid in pids if is_alive(pid)] == []
     assert eventually(lambda: not any(processes_of(directory) for directory in directories))
     busy.close()
 
@@ -259,7 +251,7 @@ def test_a_server_does_not_outlive_its_keeper() -> None:
     with Pooler(Postgres()) as pooler:
         directory = pooler.directory
         os.kill(pooler._keeper.pid, signal.SIGKILL)
-        assert eventually(lambda: not alive(pooler._pid))
+        assert eventually(lambda: not is_alive(pooler._pid))
         with pytest.raises(ServerFailed, match="keeper of pgbouncer has died"):
             pooler.stop()
     assert not directory.exists()

@@ -14,6 +14,7 @@ from typing import Final
 
 import pypdfium2
 
+from tests.processes import is_alive
 from ulak.services.pdf.browser.driver import Browser, Driver
 from ulak.services.pdf.browser.launch import prepare
 from ulak.services.pdf.document import Fetched
@@ -94,14 +95,6 @@ def tree_of(pid: int) -> set[int]:
     while more := {child for child, parent in parents.items() if parent in tree} - tree:
         tree |= more
     return tree
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and waits to be collected does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 async def until_ended(pids: set[int]) -> set[int]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.pdf.browser.yard import a_yard, is_alive, until
+from tests.processes import is_alive
+from tests.services.pdf.browser.yard import a_yard, until
 from ulak.services.pdf.browser.launch import prepare
 from ulak.services.pdf.browser.memory import Tree
 

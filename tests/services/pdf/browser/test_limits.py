@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.processes import is_alive
 from tests.services.pdf.browser.yard import (
     A_PICTURE,
     HELD,
@@ -18,7 +19,6 @@ from tests.services.pdf.browser.yard import (
     Afar,
     a_pool,
     browser_of,
-    is_alive,
     renderers_of,
     text_of,
     until,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import is_alive
 from tests.services.pdf.browser.yard import (
     A_PICTURE,
     HELD,
@@ -20,7 +21,6 @@ from tests.services.pdf.browser.yard import (
     a_pool,
     a_yard,
     browser_of,
-    is_alive,
     text_of,
     until,
 )

@@ -98,15 +98,6 @@ def renderers_of(pid: int) -> set[int]:
     return {usage.pid for usage in Tree(pid).sample() if usage.kind == "renderer"}
 
 
-def is_alive(pid: int) -> bool:
-    """A process that has ended and waits to be looked at is not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def status_of(pid: int, field: str) -> str:
     """A line of what the kernel says of a process."""
     found = re.search(rf"^{field}:\s+(\S+)", Path(f"/proc/{pid}/status").read_text(), re.M)

@@ -17,7 +17,8 @@ import pytest
 from pikepdf import Name
 from PIL import ImageChops
 
-from tests.services.pdf.browser.yard import a_pool, is_alive, sizes_of
+from tests.processes import is_alive
+from tests.services.pdf.browser.yard import a_pool, sizes_of
 from ulak.services.pdf.document import Document, Times
 from ulak.services.pdf.finishing import composing
 from ulak.services.pdf.finishing.applying import apply

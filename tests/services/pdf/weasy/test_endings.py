@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.pdf.browser.yard import a_yard, is_alive, until
+from tests.processes import is_alive
+from tests.services.pdf.browser.yard import a_yard, until
 from tests.services.pdf.weasy.room import (
     AMPLE,
     ENDLESS,
