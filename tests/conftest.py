@@ -6,6 +6,13 @@ And what every test must keep: secrets.
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test fails for being slow: a machine may be busy.
+settings.register_profile(
+    "patient", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 pytest_plugins = [
     "tests.shows",

@@ -87,10 +87,22 @@ IN_ORDER = {
 }
 
 
+PLAIN: Mapping[str, object] = {}
+"""The settings of a session that nobody has changed."""
+
+
 def settings(values: Mapping[str, object], *, whole_session: bool = False) -> str:
     """Write the expressions that set these for the rest of a transaction, or of a session."""
     local = "false" if whole_session else "true"
     return ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
+
+
+def change_settings(chosen: Mapping[str, object]) -> str:
+    """Write the statement that gives a session these settings, whichever of ours it had before."""
+    # Not given: what the server, the database or the role says.
+    given_back = [f"set_config('{name}', NULL, false)" for name in IN_ORDER if name not in chosen]
+    given = settings({LOCK: timeouts.LOCK_TIMEOUT_MS, **chosen}, whole_session=True)
+    return f"SELECT {', '.join([given, *given_back])}"
 
 
 APPEND_DELTAS = """
@@ -109,7 +121,7 @@ class Session:
     While the pipeline is open everything goes that way, otherwise psycopg's.
     """
 
-    __slots__ = ("_cursor", "_plain", "_prepare", "connection", "pipeline")
+    __slots__ = ("_cursor", "_plain", "_prepare", "chosen", "connection", "pipeline")
 
     def __init__(
         self,
@@ -119,6 +131,8 @@ class Session:
         cursor: psycopg.Cursor[Row] | None = None,
     ) -> None:
         self.connection = connection
+        self.chosen: Mapping[str, object] | None = PLAIN
+        """The settings that it has; None when nobody can tell."""
         self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
         self._cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
@@ -285,7 +299,7 @@ class Connections:
             chosen[LOCK] = patience_ms
         for tries in range(1, MOST_TRIES + 1):
             try:
-                with self._session(urgent=urgent) as db:
+                with self._session(chosen, urgent=urgent) as db:
                     db.connection.give_up_at = _earliest_of_both()
                     transaction, answer = self._transact(db, work, chosen, points.inside)
                 break
@@ -316,10 +330,14 @@ class Connections:
         chosen: Mapping[str, object],
         inside: str,
     ) -> tuple[Transaction, T]:
+        is_set = db.chosen == chosen
+        db.chosen = None  # a rollback takes back what was set
         with db.pipeline:
             db.execute(BEGIN)
-            if chosen:
+            if not self._prepare:
                 db.execute(f"SELECT {settings(chosen)}")
+            elif not is_set:
+                db.execute(change_settings(chosen))
             transaction = Transaction(db, self._clock)
             answer = work(transaction)
             transaction.finish()
@@ -331,6 +349,7 @@ class Connections:
                     transaction.has_rung = True
                     db.pipeline.part()
                     db.execute(ring)
+        db.chosen = chosen
         return transaction, answer
 
     def use(self, work: Callable[[Session], T]) -> T:
@@ -340,8 +359,11 @@ class Connections:
             StoreError: the database could not answer.
         """
         try:
-            with self._session() as db:
+            with self._session(PLAIN) as db:
                 db.connection.give_up_at = get_deadline()
+                if self._prepare and db.chosen != PLAIN:
+                    db.execute(change_settings(PLAIN))
+                db.chosen = PLAIN
                 return work(db)
         except FOREIGN as error:
             raise translated(error) from error
@@ -349,8 +371,8 @@ class Connections:
     # --- connections ------------------------------------------------------------
 
     @contextmanager
-    def _session(self, *, urgent: bool = False) -> Iterator[Session]:
-        session = self._take(urgent)
+    def _session(self, chosen: Mapping[str, object], *, urgent: bool = False) -> Iterator[Session]:
+        session = self._take(chosen, urgent)
         try:
             yield session
         except BaseException:
@@ -361,7 +383,8 @@ class Connections:
         finally:
             self._give_back(session, urgent)
 
-    def _take(self, urgent: bool) -> Session:
+    def _take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
+        """Take an idle session, best one that has these settings, or open another."""
         with self._changed:
             is_timed = get_deadline() is not None
             while not urgent and self._free <= 0 and not self._closed:
@@ -374,7 +397,8 @@ class Connections:
                 raise WouldWait("a connection must be opened first")
             if not urgent:
                 self._free -= 1
-            session = self._idle.pop() if self._idle else None
+            fitting = [n for n, idle in enumerate(self._idle) if idle.chosen == chosen]
+            session = self._idle.pop(fitting[-1] if fitting else -1) if self._idle else None
         if session is not None:
             return session
         try:

@@ -282,26 +282,19 @@ class PostgresStore:
         return self._db.run("add", lambda t: add(t, jobs), patience_ms=SUBMIT_PATIENCE_MS)
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._db.run(
-            "commit",
-            lambda t: commits.commit(t, changes),
-            in_order=True,
-            patience_ms=COMMIT_PATIENCE_MS,
-        )
+        return self._run_in_order("commit", lambda t: commits.commit(t, changes))
 
     def claim(self, request: ClaimRequest) -> Claimed:
         if self._is_ordinary and straight.is_open_to(request):
             claimed = self._claim_straight(request)
             if claimed is not None:
                 return claimed
-        claimed, self._is_ordinary = self._db.run(
-            "claim", lambda t: claims.claim(t, request), in_order=True
-        )
+        claimed, self._is_ordinary = self._run_in_order("claim", lambda t: claims.claim(t, request))
         return claimed
 
     def _claim_straight(self, request: ClaimRequest) -> Claimed | None:
-        """Claim with one statement, or answer None when something is in the way."""
-        t, journey = self._db.run("claim", lambda t: (t, straight.go(t, request)), in_order=True)
+        """Claim with one statement, or return None when something is in the way."""
+        t, journey = self._run_in_order("claim", lambda t: (t, straight.go(t, request)))
         look, is_clear, next_due, leased, is_odd = journey.seen(t)
         if not is_clear or is_odd:
             return None
@@ -313,6 +306,10 @@ class PostgresStore:
             requests = self._read(lambda db: leases.requests_of(db, request.worker))
         next_at = straight.earliest(next_due, look.next_at()) if not is_full(taken) else t.now
         return Claimed(taken, t.now, requests, next_at, 0)
+
+    def _run_in_order(self, kind: str, work: Callable[[Transaction], T]) -> T:
+        """Run what a worker does all the time: with the same settings, which its session keeps."""
+        return self._db.run(kind, work, in_order=True, patience_ms=COMMIT_PATIENCE_MS)
 
     def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
         return self._db.run(

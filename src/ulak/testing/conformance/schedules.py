@@ -14,7 +14,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import NewJob
 from ulak.errors import Refused
 from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick, TickRow
-from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.desk import Desk, Reopen, Suite, patiently
 from ulak.testing.conformance.flows import LINE, NEWER
 from ulak.testing.conformance.processes import in_children
 
@@ -392,10 +392,10 @@ def tick_of(desk: Desk, row: ScheduleRow, flow: Flow[Any] = LINE) -> Tick:
 
 
 def tick_everything(desk: Desk) -> int:
-    """Tick whatever is due, one date at a time, until nothing is; answer how often it won."""
+    """Tick whatever is due, one date at a time, until nothing is; return how often it won."""
     wins = 0
     while rows := desk.store.due_schedules(desk.now, 9):
-        wins += sum(desk.store.tick([tick_of(desk, row) for row in rows]))
+        wins += sum(patiently(desk.store.tick, [tick_of(desk, row) for row in rows]))
     return wins
 
 

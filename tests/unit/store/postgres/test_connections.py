@@ -72,6 +72,62 @@ def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> Non
     assert pool.use(pid) == first
 
 
+SEEN = "SELECT current_setting('enable_seqscan'), current_setting('lock_timeout'), pg_backend_pid()"
+
+
+def seen(db: Session) -> tuple[str, str, int]:
+    found = db.row(SEEN)
+    assert found is not None
+    return found[0], found[1], found[2]
+
+
+def test_a_session_keeps_its_settings_and_a_read_has_those_of_the_server(
+    pool: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set once and not with every claim: it costs a twentieth of one."""
+    changed: list[object] = []
+    monkeypatch.setattr(
+        connections,
+        "change_settings",
+        lambda chosen, write=connections.change_settings: (changed.append(chosen), write(chosen))[
+            1
+        ],
+    )
+    work, plain = (
+        lambda: pool.run("claim", lambda t: seen(t.db), in_order=True, patience_ms=2000),
+        lambda: pool.use(seen),
+    )
+    first = work()
+    assert first[:2] == ("off", "2s")
+    assert [work(), work()] == [first, first]
+    assert len(changed) == 1
+    assert plain() == ("on", "5s", first[2])
+    assert pool.run("renew", lambda t: seen(t.db)) == ("on", "5s", first[2])
+    assert pool.run("add", lambda t: seen(t.db), patience_ms=100) == ("on", "100ms", first[2])
+    assert len(changed) == 3
+
+
+def test_of_two_sessions_the_one_with_the_settings_is_taken(pool: Connections) -> None:
+    def work() -> tuple[str, str, int]:
+        return pool.run("claim", lambda t: seen(t.db), in_order=True)
+
+    reader, worker = pool.use(lambda db: (pid(db), work()[2]))
+    assert reader != worker
+    for _ in range(2):
+        assert (pool.use(pid), work()[2]) == (reader, worker)
+
+
+def test_settings_that_were_rolled_back_are_set_again(pool: Connections) -> None:
+    def fail(t: Transaction) -> None:
+        assert seen(t.db)[:2] == ("off", "2s")
+        raise KeyError("a bug of ours")
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            pool.run("claim", fail, in_order=True, patience_ms=2000)
+        assert pool.use(seen)[:2] == ("on", "5s")
+
+
 @pytest.mark.parametrize(
     ("statement", "facts", "kind"),
     [
