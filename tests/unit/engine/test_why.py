@@ -107,7 +107,7 @@ def test_the_sentence_names_the_date_the_limit_the_people_and_the_worker(rooms: 
     assert "too many complaints" in sentence("paused")
     assert 'by "operator", not by "ada" until 2030-08-29' in sentence("asked")
     assert sentence("leased").startswith('keeper has run "running" since 2028-03-12')
-    assert '"first", attempt 2, waits until 2028-03-12T01:00:00' in sentence("undoing")
+    assert '"first", attempt 2, waits until 2028-03-12T01:00:00Z (' in sentence("undoing")
 
 
 @pytest.mark.shows("E-64")

@@ -85,6 +85,16 @@ def test_the_turn_is_not_taken_twice() -> None:
     assert turns.try_acquire()
 
 
+@pytest.mark.shows("E-83")
+@pytest.mark.parametrize("urgent", [False, True])
+def test_who_waits_too_long_for_the_turn_leaves_the_queue_without_it(urgent: bool) -> None:
+    turns = Turns()
+    assert turns.acquire()
+    assert not turns.acquire(urgent=urgent, timeout_s=0.01)
+    turns.release()
+    assert turns.try_acquire(), "nobody is in the queue who would be handed the turn"
+
+
 @pytest.mark.shows("I-8")
 @pytest.mark.parametrize("purpose", [b"", b"a", b"short", bytes(32)])
 def test_who_has_the_turn_is_named_by_its_whole_purpose_and_no_more(
