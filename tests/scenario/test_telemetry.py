@@ -200,6 +200,7 @@ def test_messages_and_ticks_are_told(jobs_url: str) -> None:
         assert ([tick.row.name for tick in ticks], written) == (["hourly"], [True])
 
 
+@pytest.mark.shows("E-58")
 @pytest.mark.parametrize("verb", ["claim", "commit", "renew"])
 def test_a_store_that_does_not_answer_is_told(verb: str) -> None:
     store = Double(store_of("memory://"))

@@ -8,6 +8,7 @@ import pytest
 from ulak.engine.threads import Aside, Threads
 
 
+@pytest.mark.shows("E-86")
 def test_work_runs_on_as_many_threads_as_are_needed_and_no_more() -> None:
     threads = Threads(3, "test")
     names: set[str] = set()
