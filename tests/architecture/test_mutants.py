@@ -131,8 +131,10 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def tell():\n    a = 1\n    b = 2\n    c = 3\n    return a\n"
     )
     (tmp_path / "test_sums.py").write_text(
+        "import pytest\n"
         "from sample.sums import add\n"
         "def test_adds(): assert add(1, 2) == 3\n"
+        "@pytest.mark.shows('E-1')\n"
         "def test_takes_none(): assert add(None, 2) == 2\n"
     )
     (tmp_path / "test_tales.py").write_text(
@@ -240,6 +242,14 @@ def test_mutants_are_judged_in_a_copy_and_survivors_fail(tree: Path, coverage: C
     assert said[1] == "src/sample/sums.py:4 constant: unused = 1 -> unused = 2  SURVIVED"
     assert said[2] == "1 caught, 1 survived, 0 equivalent of 2"
     assert digest(tree) == before
+
+
+def test_the_other_tests_of_a_file_are_asked_when_the_known_ones_notice_nothing(tree: Path) -> None:
+    source = (tree / "src/sample/sums.py").read_text()
+    (change,) = [c for c in find_mutations(source) if c.before == "return b"]
+    mutant = Mutant("src/sample/sums.py", change, ("test_sums.py::test_adds",))
+    verdict = mutate.Court(tree / "court").judge(mutant)
+    assert verdict.startswith("caught by test_sums.py::test_takes_none")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ EQUIVALENTS = Path(__file__).with_name("equivalent_mutants.toml")
 
 MOST_OF_A_FILE = 3
 MOST_TESTS = 40
+# Of those whose other tests are asked when the known ones have noticed nothing; the fastest first.
+MOST_FILES = 5
 # By the durations of the coverage pass, without fixtures: servers start once.
 MOST_SECONDS = 30.0
 TIMEOUT_S = 120
@@ -389,23 +391,32 @@ class Court:
     def judge(self, mutant: Mutant) -> str:
         """Return the test that catches a mutant and how it fails, or `SURVIVED`.
 
-        A mutant that hangs is caught, provided that its tests end in time without it.
+        The tests that are known to execute its line are a sample. If they notice nothing, all
+        tests of their files are asked that show something.
 
         Raises:
             LookupError: the tests cannot be collected, mutant or not.
         """
+        verdict = self._judge(mutant, mutant.tests)
+        if verdict != SURVIVED:
+            return verdict
+        files = dict.fromkeys(test.partition("::")[0] for test in mutant.tests)
+        return self._judge(mutant, ("-m", "shows", *list(files)[:MOST_FILES]))
+
+    def _judge(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """Judge by these tests. Of a mutant that hangs, they must end in time without it."""
         with self._mutated(mutant):
-            status, output = self._run("-x", *mutant.tests)
+            status, output = self._run("-x", *tests)
         if status is None:
-            if self._run("-x", *mutant.tests)[0] != pytest.ExitCode.OK:
+            if self._run("-x", *tests)[0] != pytest.ExitCode.OK:
                 return f"{SURVIVED}: its tests do not pass in {TIMEOUT_S} s without it either"
             return f"caught by the time limit of {TIMEOUT_S} s"
-        if status == pytest.ExitCode.OK:
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return SURVIVED
         if status == pytest.ExitCode.TESTS_FAILED:
             first = next(line for line in output.splitlines() if line.startswith(_FAILURES))
             return f"caught by {first.partition(' ')[2]}"
-        if self._run("--collect-only", *mutant.tests)[0] != pytest.ExitCode.OK:
+        if self._run("--collect-only", *tests)[0] != pytest.ExitCode.OK:
             raise LookupError(f"{mutant}: its tests cannot be collected any more:\n{output}")
         return "caught when its tests were collected"
 
