@@ -14,6 +14,8 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
+AMPLE_S = 120.0
+
 pytest_plugins = [
     "tests.shows",
     "tests.sampling",
@@ -22,6 +24,15 @@ pytest_plugins = [
     "tests.user_namespaces",
     "tests.tracebacks",
 ]
+
+
+@pytest.fixture(autouse=True)
+def ample_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let probes and scrapes wait for a store on a machine that is busy."""
+    from ulak.web import gauges, health
+
+    for module in (gauges, health):
+        monkeypatch.setattr(module, "PATIENCE_S", AMPLE_S)
 
 
 @pytest.hookimpl(optionalhook=True)
