@@ -20,6 +20,7 @@ from ulak.errors import StoreError
 from ulak.store.postgres import PostgresStore
 from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import ROLE, Postgres
+from ulak.web import health
 
 PARTS = ("add", "claim", "commit", "renew")
 OTHERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak'"
@@ -186,7 +187,10 @@ def test_a_connection_lost_at_the_very_commit_is_looked_up(
 
 
 @pytest.mark.shows("E-58")
-def test_a_server_that_falls_silent_is_waited_for(server: Postgres, url: str) -> None:
+def test_a_server_that_falls_silent_is_waited_for(
+    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PATIENCE_S", 2.0)
     load = Load(url)
     with load.running() as engine, Readiness(engine) as ready:
         assert ready.ask() == (200, "")
