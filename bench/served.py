@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return head.encode() + body
 
     def asked(self) -> str:
-        """Return what the server says when it is asked beside its requests."""
+        """Return what the server says on a second connection beside its requests."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")

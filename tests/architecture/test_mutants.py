@@ -244,7 +244,7 @@ def test_mutants_are_judged_in_a_copy_and_survivors_fail(tree: Path, coverage: C
     assert digest(tree) == before
 
 
-def test_the_other_tests_of_a_file_are_asked_when_the_known_ones_notice_nothing(tree: Path) -> None:
+def test_the_other_tests_of_a_file_run_when_the_known_ones_notice_nothing(tree: Path) -> None:
     source = (tree / "src/sample/sums.py").read_text()
     (change,) = [c for c in find_mutations(source) if c.before == "return b"]
     mutant = Mutant("src/sample/sums.py", change, ("test_sums.py::test_adds",))

@@ -45,7 +45,7 @@ EQUIVALENTS = Path(__file__).with_name("equivalent_mutants.toml")
 
 MOST_OF_A_FILE = 3
 MOST_TESTS = 40
-# Of those whose other tests are asked when the known ones have noticed nothing; the fastest first.
+# When the known tests have noticed nothing, the other tests of so many of their files run.
 MOST_FILES = 5
 # By the durations of the coverage pass, without fixtures: servers start once.
 MOST_SECONDS = 30.0
@@ -392,7 +392,7 @@ class Court:
         """Return the test that catches a mutant and how it fails, or `SURVIVED`.
 
         The tests that are known to execute its line are a sample. If they notice nothing, all
-        tests of their files are asked that show something.
+        tests of their files run that show something.
 
         Raises:
             LookupError: the tests cannot be collected, mutant or not.

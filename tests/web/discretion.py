@@ -47,7 +47,7 @@ def must_be_discreet(
 
 
 def _secrets(url: str, headers: Mapping[str, str], body: Any) -> Iterator[str]:
-    """Return what was sent in confidence, but for what is too short to be told from words."""
+    """Return the secrets that were sent, but for those too short to be distinguished from words."""
     found = [value for name, value in headers.items() if name.lower() in CREDENTIALS]
     credentials = {word for value in found for word in re.split(r"[ =;]+", value)}
     codes = parse_qs(urlsplit(url).query).get("code", [])

@@ -20,7 +20,7 @@ from ulak.auth.identity import Identity
 from ulak.web.access import ACCESS
 
 SECRET = "of a test, and long enough for one"  # noqa: S105 - signs nothing that anybody keeps
-# Who may do nothing and who may do everything; those between them are told nothing else.
+# Nobody may do anything, and an admin everything; the roles between them repeat what these show.
 BETWEEN = ("viewer", "service", "operator")
 CALLERS = ("nobody", *BETWEEN, "admin")
 # They answer for as long as somebody listens, so they come last and are ended.

@@ -93,7 +93,7 @@ class Identity(Keys, People, Links):
     # --- who a credential is ----------------------------------------------------
 
     def recall(self, credential: str) -> Principal | None:
-        """Return at once when it was seen a moment ago; None when the store must be asked."""
+        """Return what was seen a moment ago; None when the store must be read."""
         return self._remembered.find(credential)
 
     def authenticate(self, credential: str) -> Principal:
@@ -134,7 +134,7 @@ class Identity(Keys, People, Links):
         return principal_of(row), expires_at
 
     def _shown(self, kind: str, text: str) -> CredentialRow | None:
-        """Return the credential whose secret this is; it may be over."""
+        """Return the credential that has this secret; it may be over."""
         row = self._store.find_credential(kind, secrets.id_of(text))
         is_right = secrets.is_hash_of(text, None if row is None else row.hash)
         return row if is_right else None

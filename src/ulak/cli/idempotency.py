@@ -95,7 +95,7 @@ def _absent(id: RecordId) -> str:
 
 
 def _document(row: RecordRow, *, reveal: bool) -> dict[str, Any]:
-    """Return what is kept, without the token and, unless asked for, without the answer."""
+    """Return what is kept, without the token and, unless wanted, without the answer."""
     document = row._asdict()
     for name in ("owner_token", "recovery_data"):
         del document[name]

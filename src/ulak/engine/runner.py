@@ -175,7 +175,7 @@ def _not_a_text(name: str, value: object) -> str | None:
 
 
 def _told_by(error: BaseException) -> tuple[str | None, str]:
-    """Return the code and the text of an error, whatever its class does when asked."""
+    """Return the code and the text of an error, whatever its class does when it is shown."""
     name = type(error).__name__
     try:
         named = getattr(error, "code", None)

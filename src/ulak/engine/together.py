@@ -54,7 +54,7 @@ def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
 
 
 def begin(run: ActiveRun) -> Any:
-    """Return the connection of a run, beginning its transaction when it is first asked for.
+    """Return the connection of a run; the first call begins its transaction.
 
     Raises:
         BadInput: the stage is not declared so.

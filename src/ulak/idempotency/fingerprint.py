@@ -36,7 +36,7 @@ def fingerprint(
     media_type: str = "",
     fields: Sequence[str] | None = None,
 ) -> str:
-    """Return the SHA-256 of what is asked, in lower-case hex.
+    """Return the SHA-256 of a request, in lower-case hex.
 
     A JSON body counts by what it says: the order of members and white space do not matter, the
     order of arrays and the way a number is written do. `idempotency_key`, `request_id`,

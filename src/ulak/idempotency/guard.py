@@ -316,5 +316,5 @@ def in_progress(asked: Asked) -> InProgress:
 
 
 def digest_of(id: RecordId) -> bytes:
-    """Return by what whoever waits in vain knows whom it has waited for."""
+    """Return the digest that identifies the lock holder."""
     return sha256("\0".join(id).encode("utf-8", "surrogatepass")).digest()[:16]

@@ -52,7 +52,7 @@ def is_keyed(name: str) -> bool:
 
 
 def keys_in(slot: str | None, rate: str | None) -> list[str]:
-    """Return the keys by whose pause a job with this slot and bucket is stopped."""
+    """Return the keys that stop a job with this slot and bucket when they are paused."""
     parts = [name.split("/", 2) for name in (slot, rate) if name is not None]
     return list(dict.fromkeys(p[2] for p in parts if len(p) > 2))
 
@@ -112,7 +112,7 @@ def payable_at(level: Level, parts: int, terms: RateTerms) -> Instant:
 
 
 def rescale(level: Level, before: RateTerms, after: RateTerms, now: Instant) -> Level:
-    """Return the level of a bucket whose rate changes now: the same tokens, if it can hold them."""
+    """Return the level of a bucket at a change of its rate: its tokens, if it can hold them."""
     parts = fill(level, before, now).parts * after.per_us // before.per_us
     return Level(min(parts, after.burst * after.per_us), max(now, level.at))
 
@@ -164,7 +164,7 @@ def changed_rate(known: RateRow, terms: RateTerms | None, actor: str, now: Insta
 
 
 def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -> BucketRow:
-    """Return a bucket whose rate changes now.
+    """Return a bucket at a change of its rate.
 
     Whoever claims next looks when the first of those who are parked can be paid.
     """

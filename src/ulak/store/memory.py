@@ -261,7 +261,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         ]
 
     def _in_order(self, due: list[Due], ageing_us: int) -> Iterator[Due]:
-        """Return who is next, the most urgent first; of a family, whose turn it is then."""
+        """Return who is next, the most urgent first; of a family, the tenant in turn."""
         due.sort(key=lambda found: urgency(found[1], ageing_us), reverse=True)
         while due:
             lane, first = due[-1]

@@ -201,7 +201,7 @@ class MemoryTables:
         return [asked for row in held for asked in self._asked_of(row.id)]
 
     def _asked_of(self, job_id: bytes) -> list[Request]:
-        """Return what is asked of a job, the oldest first."""
+        """Return the requests for a job, the oldest first."""
         pending = self._requests.get(job_id, {}).values()
         return sorted(pending, key=lambda asked: (asked.at, asked.kind, asked.name))
 

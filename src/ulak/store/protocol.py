@@ -553,13 +553,13 @@ class Store(RecordStore, Protocol):
     # --- upkeep -----------------------------------------------------------------
 
     def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
-        """Return jobs whose `wake_at` has come and that nobody has leased, the oldest first.
+        """Return jobs that nobody has leased and that are past their `wake_at`, the oldest first.
 
         `after` is the (wake_at, id) of the last job of the page before.
         """
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
-        """Return leased jobs whose `wake_at` has come and for which no expiry is requested."""
+        """Return leased jobs past their `wake_at` for which no expiry is requested."""
 
     def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
         """Return unleased jobs that have requests, by id, above `after`."""
@@ -760,7 +760,7 @@ class Store(RecordStore, Protocol):
         """
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
-        """Return what is asked of a job and not settled."""
+        """Return the requests for a job that are not settled."""
 
     def slots(self, limit: str | None = None) -> list[SlotRow]:
         """Return every slot, or those of one limit or key, by limit and number."""

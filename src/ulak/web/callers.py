@@ -29,7 +29,7 @@ class Authenticator(Protocol):
     """Tells who a credential is. Both verbs raise `Unauthenticated` when it is not good."""
 
     def recall(self, credential: str) -> Principal | None:
-        """Return at once when it was seen a moment ago; None when the store must be asked."""
+        """Return what was seen a moment ago; None when the store must be read."""
 
     def authenticate(self, credential: str) -> Principal:
         """Return who it is."""

@@ -57,7 +57,7 @@ def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
 
 
 class StoreProbe:
-    """Asks the store whether it reads and writes; however many ask at once, it is asked once.
+    """Tries whether the store reads and writes; of many probes at once, one does it for all.
 
     A store that hangs would otherwise take one more thread with every probe.
     """

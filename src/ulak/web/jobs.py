@@ -237,7 +237,7 @@ def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) ->
 
 
 def tenant_and_actor(request: Request) -> tuple[str, str]:
-    """Return whose idempotency keys a caller uses."""
+    """Return the owner of the idempotency keys that a caller uses."""
     principal: Principal = request.scope[PRINCIPAL]
     return principal.tenant or "", actor_of(principal)
 

@@ -29,5 +29,5 @@ def actor_of(principal: Principal) -> str:
 
 
 def roles_of(principal: Principal) -> Collection[str] | None:
-    """Return the roles that a gate checks; where nobody is asked who they are, nobody is."""
+    """Return the roles that a gate checks; none where there is no login."""
     return None if principal is ANYBODY else principal.roles

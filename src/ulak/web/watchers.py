@@ -92,7 +92,7 @@ class Watcher:
         self.on_close()
 
     async def take(self, timeout_s: float) -> bytes | None:
-        """Return what is to be told next, b'' when there is nothing yet, None after the last word.
+        """Return what is to be sent next, b'' when there is nothing yet, None after the last word.
 
         What was told already, because it was read from the store, is left out.
         """

@@ -201,7 +201,7 @@ def test_a_bad_question_is_refused(house: House, path: str, status: int) -> None
 
 @settings(
     max_examples=150, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(
     st.dictionaries(

@@ -762,7 +762,9 @@ def test_readiness_tells_a_store_and_a_storage_that_are_away(small: Site, tmp_pa
 # --- properties -----------------------------------------------------------------
 
 ENOUGH = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NAMES = st.text(
     st.characters(blacklist_characters="\x00", blacklist_categories=["Cs"]), max_size=30

@@ -47,7 +47,7 @@ class CallbackTable(Protocol):
         """
 
     def due(self, limit: int) -> list[Wanted]:
-        """Return those whose job has ended."""
+        """Return those of ended jobs."""
 
     def pass_on(self, wanted: Wanted, submit: Callable[[Any], object]) -> bool:
         """Forget one and submit what tells it, both or neither; False when somebody else did."""
@@ -81,7 +81,7 @@ class SqlCallbacks:
             self._add(opened, wanted)
 
     def due(self, limit: int) -> list[Wanted]:
-        """Return those whose job has ended."""
+        """Return those of ended jobs."""
         text = "CAST(c.job_id AS text)" if self._is_uuid else "hex(c.job_id)"
         rows = self._tables.read(_DUE.replace("<text>", text), *ENDS, limit)
         return [Wanted(str(UUID(job_id)), url, root) for job_id, url, root in rows]
@@ -120,7 +120,7 @@ class MemoryCallbacks:
             self._wanted.setdefault((wanted.job_id, wanted.url), wanted)
 
     def due(self, limit: int) -> list[Wanted]:
-        """Return those whose job has ended."""
+        """Return those of ended jobs."""
         with self._lock:
             wanted = list(self._wanted.values())
         return [one for one in wanted if self._state(one) in ENDS][:limit]

@@ -153,7 +153,7 @@ def hint_of(job: PdfJob, pacing: Pacing) -> dict[str, str]:
 
 
 def whose_of(principal: Principal) -> Whose:
-    """Return whose jobs a caller lists."""
+    """Return the owner of the jobs that a caller lists."""
     if ADMIN in principal.roles:
         return Whose(tenant=principal.tenant, owner=None)
     return Whose(tenant=principal.tenant or "", owner=actor_of(principal))

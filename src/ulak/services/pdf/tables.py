@@ -43,7 +43,7 @@ class PdfTables(Protocol):
         """Let one more principal read a job; twice is nothing."""
 
     def owners(self, job_id: str) -> frozenset[str]:
-        """Return who was added; whoever created the job is not among them."""
+        """Return who was added; the job's creator is not among them."""
 
     def owned_by(
         self, owner: str, *, before: tuple[Instant, str], limit: int

@@ -171,7 +171,7 @@ class PdfRenderWorker:
         return validate_url(url, self.config.security.url_allowlist)
 
     def sanitize_payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a payload whose variables are escaped, each exactly once.
+        """Return a payload with its variables escaped, each exactly once.
 
         Raises:
             PdfError: TEMPLATE_ERROR: a key is no name, or it lies too deep.

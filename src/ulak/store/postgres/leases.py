@@ -136,5 +136,5 @@ def leased(db: Session, worker: str) -> list[JobRow]:
 
 
 def requests_of(db: Session, worker: str) -> list[Request]:
-    """Return what is asked of the jobs that a worker holds."""
+    """Return the requests for the jobs that a worker holds."""
     return [as_request(row) for row in db.rows(REQUESTS_OF_WORKER, (worker,))]

@@ -258,5 +258,5 @@ def retire(t: Transaction, candidates: Sequence[int], before: Instant) -> None:
 
 
 def empty_months(db: Session) -> list[int]:
-    """Return retired months whose jobs are all gone."""
+    """Return retired months without jobs."""
     return [row[0] for row in db.rows(EMPTY)]

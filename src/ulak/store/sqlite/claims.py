@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -98,18 +97,14 @@ def standing_in(lanes: int) -> str:
     """
 
 
-# The families in which jobs stand, each given by the first lane and the end of its range.
-STANDING_FAMILIES = f"""
-    SELECT wanted.key FROM json_each(?) AS wanted
-    WHERE EXISTS (
-        SELECT 1 {
-    _STANDING.format(
-        lane="lane >= json_extract(wanted.value, '$[0]') AND "
-        "lane < json_extract(wanted.value, '$[1]')"
-    )
-}
-    )
-"""
+@cache
+def families_standing_in(families: int) -> str:
+    """Write the look at so many families, each with its first lane and the end of its range."""
+    inside = _STANDING.format(lane="lane >= wanted.first AND lane < wanted.behind")
+    return f"""
+        WITH wanted (name, first, behind) AS (VALUES {", ".join(["(?, ?, ?)"] * families)})
+        SELECT wanted.name FROM wanted WHERE EXISTS (SELECT 1 {inside})
+    """
 
 
 # More ranges than this are looked at singly. A guess: flows have fewer stages in which jobs wait.
@@ -174,7 +169,7 @@ _LAPSED = """
                ELSE boot <> ?2 OR ends_us <= ?3 END
 """
 LAPSED_WORKERS = f"SELECT id {_LAPSED} ORDER BY id"
-# Whether a lease has lapsed and whether something is asked of a job; whether it is a worker, when
+# Whether a lease has lapsed and whether there are requests; whether it is a worker, when
 # the first pause ends and the first bucket has filled for somebody, and whether a queue or a flow
 # is paused: one step for those who use none of it.
 LOOK = f"""
@@ -546,7 +541,8 @@ def _standing(t: Transaction, lanes: Collection[str]) -> Standing:
         rows = t.db.execute(standing_in(len(plain)), plain).fetchall()
         found = {row[0]: row[1:] for row in rows}
     if families:
-        rows = t.db.execute(STANDING_FAMILIES, (json.dumps(families),)).fetchall()
+        facts = [fact for lane, ends in families.items() for fact in (lane, *ends)]
+        rows = t.db.execute(families_standing_in(len(families)), facts).fetchall()
         found.update({lane: () for (lane,) in rows})
     return found
 
@@ -632,7 +628,7 @@ def leased(db: sqlite3.Connection, worker: str) -> list[JobRow]:
 
 
 def requests_of(t: Transaction, worker: str) -> list[Request]:
-    """Return what is asked of the jobs that a worker holds."""
+    """Return the requests for the jobs that a worker holds."""
     if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
         return []
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))

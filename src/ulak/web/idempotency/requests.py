@@ -59,7 +59,7 @@ class Rule:
     async def read(
         self, connection: Connection, body: bytes, tenant: str, actor: str
     ) -> Asked | None:
-        """Return what is asked; None when it has no key, and needs none.
+        """Return the request with its key; None when it has none, and needs none.
 
         Raises:
             BadKey: it has no key and needs one, or has one that is none.

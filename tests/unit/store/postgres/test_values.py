@@ -17,7 +17,9 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 LONG = st.sampled_from(["x" * 100_000, "\u20ac" * 30_000])
 
 several = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

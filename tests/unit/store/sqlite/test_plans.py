@@ -46,7 +46,7 @@ def test_a_claim_reads_one_range_per_lane_and_priority(
 @pytest.mark.shows("E-23", "E-50")
 @pytest.mark.parametrize(
     ("statement", "look"),
-    [(claims.standing_in(3), "(lane=?)"), (claims.STANDING_FAMILIES, "(lane>? AND lane<?)")],
+    [(claims.standing_in(3), "(lane=?)"), (claims.families_standing_in(3), "(lane>? AND lane<?)")],
 )
 def test_a_lane_in_which_nothing_stands_costs_one_look(
     store: SqliteStore, path: Path, statement: str, look: str

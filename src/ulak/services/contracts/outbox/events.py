@@ -107,7 +107,7 @@ def event_of(row: Row) -> Event:
 
 
 def key_of(proof_id: int, prefix: str = KEY_PREFIX) -> str:
-    """Return the key under which a change is told, now and at every attempt."""
+    """Return the key under which a change is sent, now and at every attempt."""
     return f"{prefix}:proof:{STATUS_CHANGE}:{proof_id}"
 
 

@@ -26,7 +26,7 @@ def language_of(html: str) -> str:
 
 
 def with_language(pdf: bytes, language: str) -> bytes:
-    """Return a PDF whose catalog has a language: its own, else this one.
+    """Return a PDF with a language in its catalog: its own, else this one.
 
     The catalog is written again behind all other objects, so that none of them moves.
 
