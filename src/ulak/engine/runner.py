@@ -185,6 +185,20 @@ def _told_by(error: BaseException) -> tuple[str | None, str]:
 
 
 def _details(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))
-    safe = text[-LONGEST_TRACEBACK:].encode("utf-8", "replace").decode()
+    safe = _traceback(error)[-LONGEST_TRACEBACK:].encode("utf-8", "replace").decode()
     return codec.encode({"type": type(error).__name__, "traceback": safe}).decode()
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback of an error without marks below its lines.
+
+    To place them Python parses each line, and 3.11 keeps some memory of every parse for ever.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    found: list[traceback.TracebackException | None] = [whole]
+    while found:
+        if one := found.pop():
+            found += [one.__cause__, one.__context__, *(one.exceptions or ())]
+            for frame in one.stack:
+                frame.colno = None
+    return "".join(whole.format())

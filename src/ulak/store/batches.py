@@ -8,7 +8,7 @@ from ulak.core.change import Change, LeaseLost, Receipt, Stale
 from ulak.core.job import JobRow
 from ulak.errors import Refused
 from ulak.ids import to_text
-from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim
+from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim, Want
 
 
 def must_be_a_batch(changes: Sequence[Change]) -> None:
@@ -29,8 +29,10 @@ def must_be_a_batch(changes: Sequence[Change]) -> None:
             ids.discard(change.row.id)
 
 
-def is_full(claims: Sequence[Claim]) -> bool:
-    """Tell whether a claim has taken as many bytes as it may: there may be more to take at once."""
+def is_full(wants: Sequence[Want], claims: Sequence[Claim]) -> bool:
+    """Tell whether a claim has taken all that it may: there may be more to take at once."""
+    if claims and len(claims) >= sum(max(want.places, 0) for want in wants):
+        return True
     return sum(len(claim.payload.data) for claim in claims) >= LARGEST_CLAIM_BYTES
 
 

@@ -190,7 +190,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 claims,
                 now,
                 self._requests_of_worker(request.worker),
-                now if is_full(claims) else self._next_at(request, paused, now),
+                now if is_full(request.wants, claims) else self._next_at(request, paused, now),
                 unparked,
                 frozenset((kind, name) for kind, name in paused if kind != KEY),
             )

@@ -103,7 +103,8 @@ class Claimed(NamedTuple):
     """What is asked of jobs that this worker has leased."""
     next_at: Instant | None
     """When a claim could find more: the next delayed job of these lanes becomes due, a bucket has
-    filled for a job that is parked on it, or a pause ends."""
+    filled for a job that is parked on it, or a pause ends; at once where every place was taken.
+    The lanes of a want without a place left need not count: a free one is reason to look again."""
     unparked: int = 0
     paused: frozenset[tuple[str, str]] = frozenset()
     """(kind, name) of every queue and flow that is paused, so that no lease is kept into one."""

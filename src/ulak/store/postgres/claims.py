@@ -123,7 +123,7 @@ def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
     if search.buckets.write() or look.next_at() is not None:
         look = straight.look(t, request)
     next_at: Instant | None = t.now
-    if not (search.is_cut or is_full(claims)):
+    if not (search.is_cut or is_full(request.wants, claims)):
         next_at = earliest(_next_due(t, lanes), look.next_at())
     stopped = frozenset(pause for pause in paused if pause[0] != KEY)
     claimed = Claimed(claims, t.now, requests, next_at, unparked, stopped)

@@ -8,8 +8,7 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -232,6 +231,31 @@ class _Address(NamedTuple):
     port: str
 
 
+class _Taken:
+    """A session that is in use, and given back when the block ends.
+
+    A class, since every transaction enters one: a generator would cost it a microsecond more.
+    """
+
+    __slots__ = ("_pool", "_session", "_urgent")
+
+    def __init__(self, pool: Connections, session: Session, urgent: bool) -> None:
+        self._pool = pool
+        self._session = session
+        self._urgent = urgent
+
+    def __enter__(self) -> Session:
+        return self._session
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            # What is open is taken back: by the server when the connection is lost or given up.
+            if error is not None and not is_rolled_back(self._session):
+                self._session.connection.close()
+        finally:
+            self._pool.give_back(self._session, self._urgent)
+
+
 class Connections:
     """Every connection of this process but the listener's."""
 
@@ -370,20 +394,10 @@ class Connections:
 
     # --- connections ------------------------------------------------------------
 
-    @contextmanager
-    def _session(self, chosen: Mapping[str, object], *, urgent: bool = False) -> Iterator[Session]:
-        session = self._take(chosen, urgent)
-        try:
-            yield session
-        except BaseException:
-            # What is open is taken back: by the server when the connection is lost or given up.
-            if not is_rolled_back(session):
-                session.connection.close()
-            raise
-        finally:
-            self._give_back(session, urgent)
+    def _session(self, chosen: Mapping[str, object], *, urgent: bool = False) -> _Taken:
+        return _Taken(self, self.take(chosen, urgent), urgent)
 
-    def _take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
+    def take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
         """Take an idle session, best one that has these settings, or open another."""
         with self._changed:
             is_timed = get_deadline() is not None
@@ -397,8 +411,7 @@ class Connections:
                 raise WouldWait("a connection must be opened first")
             if not urgent:
                 self._free -= 1
-            fitting = [n for n, idle in enumerate(self._idle) if idle.chosen == chosen]
-            session = self._idle.pop(fitting[-1] if fitting else -1) if self._idle else None
+            session = self._idle.pop(self._best_of_idle(chosen)) if self._idle else None
         if session is not None:
             return session
         try:
@@ -409,7 +422,14 @@ class Connections:
                 self._changed.notify()
             raise
 
-    def _give_back(self, session: Session, urgent: bool) -> None:
+    def _best_of_idle(self, chosen: Mapping[str, object]) -> int:
+        for n in range(len(self._idle) - 1, -1, -1):
+            if self._idle[n].chosen == chosen:
+                return n
+        return -1
+
+    def give_back(self, session: Session, urgent: bool) -> None:
+        """Let others use a session."""
         lost: list[Session] = []
         with self._changed:
             self._free += not urgent

@@ -30,10 +30,12 @@ NOW = "%(now)s::bigint"
 
 def claimable(line: str, priority: str, when: str = "<=", now: str = NOW) -> str:
     """Write the condition of jobs that may be leased, of the lane and the priority of a line."""
-    return f"""
-        lane = {line}.lane AND priority = {priority}.priority AND not_before {when} {now}
-        AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
-    """
+    return f"{standing(line)} AND priority = {priority}.priority AND not_before {when} {now}"
+
+
+def standing(line: str) -> str:
+    """Write the condition of jobs in a lane that wait for nothing but a worker and their time."""
+    return f"lane = {line}.lane AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''"
 
 
 def priorities(line: str = "l") -> str:
@@ -45,7 +47,7 @@ def priorities(line: str = "l") -> str:
     return f"""
         generate_series(coalesce((
             SELECT priority FROM ulak.jobs
-            WHERE lane = {line}.lane AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+            WHERE {standing(line)}
             ORDER BY priority, not_before, id LIMIT 1
         )::integer, 4), 3)
     """
@@ -74,8 +76,7 @@ def next_due(now: str = NOW) -> str:
 def lease(now: str = NOW) -> str:
     """Write the statement that leases the jobs which a query `chosen` has selected."""
     return f"""
-    UPDATE ulak.jobs AS j SET
-        leased_by = %(worker)s::text, leased_at = {now}, token = token + 1, stood = 1,
+    UPDATE ulak.jobs AS j SET {_held(now)},
         state = coalesce(e.busy, j.state),
         role = CASE WHEN e.busy IS NULL THEN j.role ELSE '{BUSY}' END,
         version = version + (e.busy IS NOT NULL)::integer,
@@ -87,10 +88,25 @@ def lease(now: str = NOW) -> str:
       ON e.flow = chosen.flow AND e.flow_version = chosen.flow_version
      AND e.state = chosen.state AND chosen.role = '{READY}'
     WHERE j.id = chosen.id
-    RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}, j.month,
-              CASE WHEN e.busy IS NOT NULL THEN chosen.state END,
-              chosen.data, chosen.schema, chosen.trace
+    RETURNING {_taken("CASE WHEN e.busy IS NOT NULL THEN chosen.state END")}
     """
+
+
+def lease_without_entries(now: str = NOW) -> str:
+    """Write the statement that does so where no flow has a busy state to enter."""
+    return f"""
+    UPDATE ulak.jobs AS j SET {_held(now)} FROM chosen WHERE j.id = chosen.id
+    RETURNING {_taken("NULL::text")}
+    """
+
+
+def _held(now: str) -> str:
+    return f"leased_by = %(worker)s::text, leased_at = {now}, token = token + 1, stood = 1"
+
+
+def _taken(origin: str) -> str:
+    own = ", ".join(f"j.{name}" for name in JobRow._fields)
+    return f"{own}, j.month, {origin}, chosen.data, chosen.schema, chosen.trace"
 
 
 CHOSEN = "id, month, flow, flow_version, state, role"

@@ -295,16 +295,18 @@ class PostgresStore:
     def _claim_straight(self, request: ClaimRequest) -> Claimed | None:
         """Claim with one statement, or return None when something is in the way."""
         t, journey = self._run_in_order("claim", lambda t: (t, straight.go(t, request)))
-        look, is_clear, next_due, leased, is_odd = journey.seen(t)
-        if not is_clear or is_odd:
+        look, is_clear, leased = journey.seen(t)
+        if not is_clear or leased.is_odd:
             return None
-        taken = leasing.claims_of(request, leased)
+        taken = leasing.claims_of(request, leased.rows)
         if leasing.has_results(taken):
             taken = self._read(lambda db: leasing.with_results(db, taken))
         requests: list[Request] = []
         if look.any_requests:
             requests = self._read(lambda db: leases.requests_of(db, request.worker))
-        next_at = straight.earliest(next_due, look.next_at()) if not is_full(taken) else t.now
+        next_at: Instant | None = t.now
+        if not is_full(request.wants, taken):
+            next_at = straight.earliest(leased.next_due, look.next_at())
         return Claimed(taken, t.now, requests, next_at, 0)
 
     def _run_in_order(self, kind: str, work: Callable[[Transaction], T]) -> T:

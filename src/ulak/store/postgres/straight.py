@@ -24,8 +24,9 @@ from ulak.store.postgres.leasing import (
     claimable,
     facts_of,
     lease,
-    next_due,
+    lease_without_entries,
     priorities,
+    standing,
     urgency,
     write_entries,
 )
@@ -56,7 +57,7 @@ _THEN = "current_setting('ulak.now')::bigint"
 _IS_CLEAR = "current_setting('ulak.is_clear')::boolean"
 _DECIDING = f"(CASE WHEN %(by_server)s::boolean THEN server_time ELSE {NOW} END)"
 LOOK_AHEAD = f"""
-    SELECT look.*, ({next_due(_DECIDING)}),
+    SELECT look.*,
         set_config('ulak.is_clear', (is_worker IS NOT NULL AND NOT (
             any_lapsed OR any_pauses OR coalesce(bucket_ready_at <= {_DECIDING}, false)
         ))::text, true)::boolean,
@@ -66,35 +67,43 @@ LOOK_AHEAD = f"""
 
 
 def _shares(now: str, *, if_: str = "true") -> str:
-    """Write the query for how many jobs of which lane and priority are next."""
+    """Write the query for how many jobs of which lane and priority are next.
+
+    Where all that are due have a place, the one after them says when to look again.
+    """
     return f"""
-        SELECT lane, priority, count(*) AS share,
-            max(lapses) >= {SUSPECT_LAPSES} OR count(slot) + count(rate) > 0 AS is_particular
+        SELECT lane, priority, count(*) FILTER (WHERE number <= places AND is_due) AS share,
+            bool_or(is_particular) FILTER (WHERE number <= places AND is_due) AS is_particular,
+            min(not_before) FILTER (WHERE NOT is_due) AS next_due
         FROM (
-            SELECT c.*, l.places, row_number() OVER (
-                PARTITION BY l.want ORDER BY {urgency("c")}
-            ) AS number
+            SELECT c.lane, c.priority, c.not_before, c.is_due, l.places,
+                c.lapses >= {SUSPECT_LAPSES} OR num_nonnulls(c.slot, c.rate) > 0 AS is_particular,
+                row_number() OVER (
+                    PARTITION BY l.want ORDER BY NOT c.is_due, {urgency("c")}
+                ) AS number
             FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
                 AS l (lane, want, places)
             CROSS JOIN LATERAL {priorities()} AS p (priority)
             CROSS JOIN LATERAL (
-                SELECT id, lane, priority, not_before, lapses, slot, rate FROM ulak.jobs
-                WHERE {claimable("l", "p", now=now)} AND lapses <= %(lapses)s::bigint
-                ORDER BY not_before, id LIMIT l.places
+                SELECT id, lane, priority, not_before, lapses, slot, rate,
+                    not_before <= {now} AS is_due
+                FROM ulak.jobs
+                WHERE {standing("l")} AND priority = p.priority AND lapses <= %(lapses)s::bigint
+                ORDER BY not_before, id LIMIT l.places + 1
             ) AS c
             WHERE {if_}
-        ) AS s WHERE number <= places
+        ) AS s
         GROUP BY lane, priority
     """
 
 
-def _lease_next(now: str, *, if_: str = "true") -> str:
+def _lease_next(now: str, lease: str, *, if_: str = "true") -> str:
     """Write the statement that leases the next jobs, or none when one of them is particular.
 
-    It returns a row for each of them, or an empty one; the last column says whether one of the
-    next jobs is particular. So nobody has to look at them again to know why there are none. All of
-    them have a place: where the bytes suffice for some only, it does not matter for which, and the
-    next claim takes the rest.
+    It returns a row for each of them, or an empty one. The last columns say whether one of the next
+    jobs is particular, and when the next one is due: nobody has to look for that again. All of them
+    have a place: where the bytes suffice for some only, it does not matter for which, and the next
+    claim takes the rest.
     """
     return f"""
         WITH shares AS MATERIALIZED ({_shares(now, if_=if_)}),
@@ -116,15 +125,16 @@ def _lease_next(now: str, *, if_: str = "true") -> str:
             ) AS measured
             WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
         ),
-        leased AS ({lease(now)})
-        SELECT leased.*, odd.is_odd
-        FROM (SELECT coalesce(bool_or(is_particular), false) AS is_odd FROM shares) AS odd
+        leased AS ({lease})
+        SELECT leased.*, seen.*
+        FROM (SELECT bool_or(is_particular), min(next_due) FROM shares) AS seen
         LEFT JOIN leased ON true
     """
 
 
-STRAIGHT = _lease_next(_THEN, if_=_IS_CLEAR)
-ANYWAY = _lease_next(NOW)
+STRAIGHT = _lease_next(_THEN, lease(_THEN), if_=_IS_CLEAR)
+WITHOUT_ENTRIES = _lease_next(_THEN, lease_without_entries(_THEN), if_=_IS_CLEAR)
+ANYWAY = _lease_next(NOW, lease(NOW))
 
 
 class Look(NamedTuple):
@@ -144,15 +154,22 @@ class Look(NamedTuple):
         return earliest(self.pause_ends_at, self.bucket_ready_at)
 
 
+class Leased(NamedTuple):
+    """What a statement has leased, and what it saw of the other jobs."""
+
+    rows: list[Row]
+    is_odd: bool | None
+    """Whether nothing was leased because one of the next jobs is particular."""
+    next_due: Instant | None
+    """When the next job is due of a line in which all that are due have a place."""
+
+
 class Seen(NamedTuple):
     """Where the straight way has led to."""
 
     look: Look
     is_clear: bool
-    next_due: Instant | None
-    leased: list[Row]
-    is_odd: bool
-    """Whether nothing was leased because one of the next jobs is particular."""
+    leased: Leased
 
 
 _LOOKED = len(Look._fields) - 1
@@ -169,7 +186,7 @@ class Journey(NamedTuple):
         row = self.ahead.rows[0]
         look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
-        return Seen(look, row[_LOOKED + 1], row[_LOOKED], *_read(self.leased.rows))
+        return Seen(look, row[_LOOKED], _read(self.leased.rows))
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
@@ -188,10 +205,11 @@ def is_open_to(request: ClaimRequest) -> bool:
 def go(t: Transaction, request: ClaimRequest) -> Journey:
     """Lease what is due, if nothing is in the way. What it answers is there after the commit."""
     facts = _facts(t.now, request, request.wants, by_server=t.by_server)
-    journey = Journey(t.db.later(LOOK_AHEAD, facts), t.db.later(STRAIGHT, facts))
+    lease_next = STRAIGHT if request.entries else WITHOUT_ENTRIES
+    journey = Journey(t.db.later(LOOK_AHEAD, facts), t.db.later(lease_next, facts))
     if request.entries:
         t.db.pipeline.wait()
-        write_entries(t, request.worker, journey.seen(t).leased)
+        write_entries(t, request.worker, journey.seen(t).leased.rows)
     return journey
 
 
@@ -200,16 +218,16 @@ def go_anyway(
 ) -> Sequence[Row] | None:
     """Lease what is due whatever there is besides jobs; None when a job is particular."""
     facts = _facts(t.now, request, [want], lapses=lapses)
-    leased, is_odd = _read(t.db.rows(ANYWAY, facts))
-    if is_odd:
+    leased = _read(t.db.rows(ANYWAY, facts))
+    if leased.is_odd:
         return None
-    write_entries(t, request.worker, leased)
-    return leased
+    write_entries(t, request.worker, leased.rows)
+    return leased.rows
 
 
-def _read(rows: Sequence[Row]) -> tuple[list[Row], bool]:
-    """Return the rows of leased jobs, and whether one of the next is particular."""
-    return [row for row in rows if row[0] is not None], any(row[-1] for row in rows)
+def _read(rows: Sequence[Row]) -> Leased:
+    is_odd, next_due = rows[0][-2:]
+    return Leased([row for row in rows if row[0] is not None], is_odd, next_due)
 
 
 def _facts(

@@ -13,6 +13,7 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.core.lifecycle import BUSY, READY
+from ulak.store.batches import is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
 from ulak.store.in_turn import (
     PRIORITIES,
@@ -260,7 +261,7 @@ def claim(t: Transaction, request: ClaimRequest) -> Claimed:
     next_at: Instant | None = t.now
     if buckets.write() or look.next_at() is not None:
         look = _look(t, request.worker)
-    if not (search.is_cut or search.is_full):
+    if not (search.is_cut or is_full(request.wants, claims)):
         next_at = _earlier(_next_due(t, standing), look.next_at())
     requests = requests_of(t, request.worker) if look.any_requests else []
     return Claimed(claims, t.now, requests, next_at, unparked, paused)
@@ -289,11 +290,6 @@ class _Search:
         self._size = 0
         self.is_cut = False
         """It stopped before it had seen everything."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it has chosen as many bytes as one claim may bring."""
-        return self._size >= LARGEST_CLAIM_BYTES
 
     def choose(self, want: Want) -> Iterator[bytes]:
         """Return up to `places` jobs, each with what it needs; park those that lack something."""
@@ -418,7 +414,7 @@ class _Search:
         is_suspect = candidate.lapses >= SUSPECT_LAPSES
         if is_suspect and self._most_lapses < candidate.lapses:
             return False
-        if self.is_full:
+        if self._size >= LARGEST_CLAIM_BYTES:
             self.is_cut = True
             return False
         if candidate.slot is not None or candidate.rate is not None:

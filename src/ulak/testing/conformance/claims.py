@@ -160,6 +160,14 @@ class TestClaims(Suite):
         assert desk.look().next_at == soon.not_before
         assert desk.look("w", 1, ()).next_at is None
 
+    def test_a_claim_that_has_filled_its_places_tells_to_look_again(self, desk: Desk) -> None:
+        desk.submit_many(3)
+        later = desk.submit(after=timedelta(minutes=1))
+        desk.hire("w")
+        looks = [desk.look("w", 2) for _ in range(2)]
+        assert [len(look.claims) for look in looks] == [2, 1]
+        assert [look.next_at for look in looks] == [desk.now, later.not_before]
+
     @pytest.mark.shows("E-2")
     def test_jobs_that_are_held_waiting_or_ended_are_not_claimed(self, desk: Desk) -> None:
         held, done = desk.leased(2)

@@ -11,7 +11,7 @@ from bench.postgres_claims import engine_on, load
 from ulak.clock import micros
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.postgres.straight import ANYWAY, STRAIGHT
+from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
 from ulak.store.protocol import ClaimRequest, Want
 
 # A hundredth of the table of E-23: nearly all of it is none of this worker's business.
@@ -53,12 +53,17 @@ def test_a_claim_looks_for_jobs_in_the_index_of_claimable_ones_alone(
         store = engine.store
         store.register("w", lease_us=micros(timedelta(minutes=5)), lanes=lanes, about="")
         monkeypatch.setattr(Pipeline, "send", explain)
+        entries = {(served.name, served.version, "nowhere"): "busy"}
+        for some in ({}, entries):
+            straight = Want(tuple(served.table.lanes), 2)
+            assert len(store.claim(ClaimRequest("w", (straight,), some)).claims) == 2
         for _ in range(3):
             assert len(store.claim(ClaimRequest("w", (Want(lanes, 5),))).claims) == 5
         monkeypatch.undo()
 
     of_jobs = [(statement, found) for statement, found in read if found]
-    assert {STRAIGHT, ANYWAY, CANDIDATES} <= {statement for statement, _ in of_jobs}
+    sent = {statement for statement, _ in of_jobs}
+    assert {STRAIGHT, WITHOUT_ENTRIES, ANYWAY, CANDIDATES} <= sent
     for statement, found in of_jobs:
         # What was found is locked and written by its id.
         is_by_id = "ANY (%(ids)s" in statement or "not_before" not in statement

@@ -17,6 +17,7 @@ from ulak.store.protocol import Claimed, ClaimRequest, Want
 from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.flows import BUSY, LINE, NARROW, PROVEN_BUSY, SAGA
 
+PLACES = (0, 1, 2, 3, 9)
 FLOWS = (LINE, BUSY, NARROW, PROVEN_BUSY, SAGA)
 
 
@@ -43,6 +44,7 @@ def test_both_ways_lease_the_same_jobs(
         answers.append(claims_of(store, random.Random(seed)))  # noqa: S311 - a test's dice
     assert answers[0] == answers[1]
     assert any(claimed.claims for claimed in answers[0])
+    assert any(claimed.next_at for claimed in answers[0])
 
 
 def claims_of(store: PostgresStore, dice: random.Random) -> list[Claimed]:
@@ -57,7 +59,7 @@ def claims_of(store: PostgresStore, dice: random.Random) -> list[Claimed]:
     }
     desk.hire("w")
     answers = []
-    for _ in range(12):
+    for _ in range(24):
         # Most of the time no job has a slot, so that the way is clear.
         flows = FLOWS if dice.random() < 0.2 else [flow for flow in FLOWS if flow is not NARROW]
         for _ in range(dice.randint(0, 6)):
@@ -66,11 +68,14 @@ def claims_of(store: PostgresStore, dice: random.Random) -> list[Claimed]:
         desk.turn(seconds=1)
         parted = dice.randint(0, len(lanes))
         wants = (
-            Want(tuple(lane for some in lanes[:parted] for lane in some), dice.randint(0, 3)),
-            Want(tuple(lane for some in lanes[parted:] for lane in some), dice.randint(0, 5)),
+            Want(tuple(lane for some in lanes[:parted] for lane in some), dice.choice(PLACES)),
+            Want(tuple(lane for some in lanes[parted:] for lane in some), dice.choice(PLACES)),
         )
         ageing = dice.choice([0, 10_000_000])
         claimed = store.claim(ClaimRequest("w", wants, entries, ageing_us=ageing))
+        taken = [sum(c.row.lane in want.lanes for c in claimed.claims) for want in wants]
+        if any(want.places <= n for want, n in zip(wants, taken, strict=True)):
+            claimed = claimed._replace(next_at=None)  # it need not count lanes without a place
         # Those of one want are in the order of their urgency; of two, nobody says which is first.
         answers.append(claimed._replace(claims=sorted(claimed.claims, key=lambda c: c.row.id)))
     return answers
