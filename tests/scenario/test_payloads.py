@@ -4,6 +4,7 @@ import asyncio
 import enum
 import re
 import sqlite3
+import uuid
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import pydantic
 import pytest
 
 from ulak import BadInput, Flow, FlowError, Lifecycle, Run
+from ulak.core import bounds
 from ulak.errors import PayloadTooLarge
 from ulak.testing import Harness
 
@@ -35,6 +37,9 @@ class CardModel(pydantic.BaseModel):
     holder: str
     iban: str
 
+
+CHILD: Flow[Any] = Flow("child", Lifecycle("ready", {"ready": ["done"]}))
+CHILD.stage("ready")(lambda run: None)
 
 KINDS = [Card, CardStruct, CardModel]
 PLAIN = {"holder": "Ada", "iban": "TR33"}
@@ -270,3 +275,31 @@ def test_what_a_job_carries_beside_its_payload_is_bounded_at_every_door(jobs_url
             engine.signal(waits.id, "paid", note=long)
         engine.cancel(waits.id, actor="ada", note=long[1:])
         assert engine.verify() == []
+
+
+@pytest.mark.shows("E-84")
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda run, n: [run.emit("topic", n) for n in range(20 + n)],
+        lambda run, n: run.spawn(CHILD, [None] * (20 + n)),
+        lambda run, n: [run.emit("topic", "x" * 100_000) for _ in range(10 + n)],
+    ],
+    ids=["messages", "jobs", "bytes"],
+)
+def test_a_move_brings_only_so_many_messages_and_jobs(
+    add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_ADDED", 20)
+    monkeypatch.setattr(bounds, "LARGEST_ADDED", 1_001_000)
+    flow: Flow[Any] = Flow("adding", Lifecycle("ready", {"ready": ["done"]}), retry=0)
+    flow.stage("ready")(lambda run: add(run, run.payload) and None)
+    with Harness(flow, CHILD) as harness:
+        fits, is_too_much = harness.submit(flow, 0), harness.submit(flow, 1)
+        harness.run_until_idle()
+        assert harness.engine.get(fits.id).state == "done"
+        failed = harness.engine.get(is_too_much.id)
+        assert (failed.state, failed.code) == ("failed", "bad-input")
+        end = harness.engine.trail(is_too_much.id)[-1]
+        assert "are allowed: divide them among several stages or jobs" in str(end)
+        assert harness.engine.store.scan_messages(uuid.UUID(is_too_much.id).bytes) == []

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ import pytest
 
 import ulak
 from tests.scenario.doubles import Double, engine_on, eventually, settings
-from ulak.errors import Contended
+from ulak.errors import Contended, UnknownOutcome
 from ulak.store.postgres import PostgresStore, timeouts
 from ulak.store.postgres.timeouts import NoAnswer
 from ulak.store.waiting import StoreAway
@@ -124,6 +125,25 @@ def test_a_stopped_server_is_given_up_although_another_of_the_url_answers(
             raised = ask_all({"read": store.workers})
         assert isinstance(raised["read"], StoreAway)
         store.close()
+
+
+@pytest.mark.shows("E-83")
+def test_an_engine_is_closed_beside_a_stopped_server(server: Postgres, url: str) -> None:
+    """It waits for what was offered no longer than the submit itself."""
+    flow: ulak.Flow[Any] = ulak.Flow("one", ulak.Lifecycle("go", {"go": ["done"]}))
+    flow.stage("go")(lambda run: None)
+    store = Double(PostgresStore(url))
+    engine = engine_on(store, flow, submit_timeout=timedelta(seconds=1)).open()
+    engine.submit(flow)
+    with server.frozen():
+        asked, raised = store.calls["add"], dict[str, BaseException]()
+        submits = {"it": partial(engine.submit, flow)}
+        thread = threading.Thread(target=lambda: raised.update(ask_all(submits)))
+        thread.start()
+        eventually(lambda: store.calls["add"] > asked)
+        engine.close()
+        thread.join(LONG_S)
+    assert isinstance(raised["it"], UnknownOutcome)
 
 
 @pytest.mark.shows("E-83")

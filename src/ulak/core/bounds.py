@@ -13,6 +13,9 @@ from ulak.errors import BadInput
 # takes many messages at once.
 LARGEST_DATA: Final = 256 * 1024
 LONGEST_NOTE: Final = 4000
+# Of one stage's messages and spawned jobs: a commit that writes for long holds up all others.
+MOST_ADDED: Final = 10_000
+LARGEST_ADDED: Final = 16 * 1024 * 1024
 
 
 def find_excess(data: bytes, what: str) -> str | None:
@@ -35,6 +38,19 @@ def must_fit(data: bytes, what: str) -> bytes:
     if excess is not None:
         raise BadInput(excess)
     return data
+
+
+def must_be_few(count: int, size: int) -> None:
+    """Refuse more messages and jobs than the move of one stage may bring.
+
+    Raises:
+        BadInput: they are too many or too large together.
+    """
+    if count > MOST_ADDED or size > LARGEST_ADDED:
+        raise BadInput(
+            f"{count:,} messages and spawned jobs of {size:,} bytes with one move; {MOST_ADDED:,} "
+            f"of {LARGEST_ADDED:,} bytes are allowed: divide them among several stages or jobs"
+        )
 
 
 def must_be_short(note: str) -> str:

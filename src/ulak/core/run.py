@@ -210,8 +210,9 @@ class Run(Generic[P]):
         Messages of one key are sent in order; the default key is the job.
 
         Raises:
-            BadInput: topic or key is no text of 1 to 500 characters that every store can keep, or
-                the data has more than 256 KiB as JSON.
+            BadInput: topic or key is no text of 1 to 500 characters that every store can keep, the
+                data has more than 256 KiB as JSON, or the move would bring more than 10,000
+                messages and jobs, or more than 16 MiB of them.
         """
         storable_key(topic, "emit: the topic")
         if key is not None:
@@ -226,6 +227,10 @@ class Run(Generic[P]):
         A job is not submitted if its dedup key is held: the id of the holder is in its place. An
         async stage may not wait for that look, so the list that it was given is corrected when
         the stage has ended: return the list itself.
+
+        Raises:
+            BadInput: as `Engine.submit_many` does, or the move would bring more than 10,000
+                messages and jobs, or more than 16 MiB of them.
         """
         return self._host.spawn(flow, payloads, options)
 

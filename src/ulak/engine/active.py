@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.bounds import must_fit
+from ulak.core.bounds import must_be_few, must_fit
 from ulak.core.change import Change, Committed, LeaseLost, Receipt
 from ulak.core.decide import RunFacts, decide
 from ulak.core.decision import Decision
@@ -52,6 +52,7 @@ class ActiveRun:
     """A leased job in this worker, from its claim until its lease is given back."""
 
     __slots__ = (
+        "_added_bytes",
         "_effects",
         "_loop_lock",
         "_payload",
@@ -123,6 +124,7 @@ class ActiveRun:
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
+        self._added_bytes = 0
         self.unsure_spawns: list[tuple[list[NewJob], list[str]]] = []
         """What was spawned with keys and the ids that the stage was given, until it is known
         whether others hold those keys."""
@@ -179,6 +181,7 @@ class ActiveRun:
         self.overran = False
         self.messages = ()
         self.spawns = ()
+        self._added_bytes = 0
         self.unsure_spawns = []
         self.change = None
         self.noted = None
@@ -285,10 +288,12 @@ class ActiveRun:
     def emit(self, topic: str, data: object, key: str | None) -> None:
         row, n, order = self.row, len(self.messages), key or self.row.id.hex()
         data_bytes = must_fit(codec.encode(data), f"emit({topic!r}): the message")
+        self._make_room(1, len(data_bytes))
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
         made = self.worker.engine.prepare_many(flow, payloads, options)
+        self._make_room(len(made), sum(len(job.payload.data) for job in made))
         self.spawns += tuple(made)
         ids = [to_text(job.row.id) for job in made]
         if any(job.row.dedup_key is not None for job in made):
@@ -296,6 +301,11 @@ class ActiveRun:
             if self.where != "loop":  # which no store may hold up: there it is done at the end
                 self.find_holders()
         return ids
+
+    def _make_room(self, count: int, size: int) -> None:
+        """Count what is added to the move of this stage."""
+        must_be_few(len(self.messages) + len(self.spawns) + count, self._added_bytes + size)
+        self._added_bytes += size
 
     def find_holders(self) -> None:
         """Replace the id of every spawned job by the holder of its dedup key, if the key is held.
