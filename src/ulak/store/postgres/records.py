@@ -111,11 +111,11 @@ FORGET = f"""
     WHERE {_HERE} AND NOT {_ABSENT.format(now=_NOW)} RETURNING {COLUMNS}
 """
 CLEAN = f"""
-    DELETE FROM ulak.hos_idempotency_keys WHERE id IN (
+    DELETE FROM ulak.hos_idempotency_keys WHERE id = ANY (ARRAY(
         SELECT r.id FROM ulak.hos_idempotency_keys AS r, {_MOMENT}
         WHERE {_ABSENT.format(now="moment.now")}
         ORDER BY r.expires_at LIMIT %(limit)s::bigint FOR UPDATE OF r SKIP LOCKED
-    )
+    ))
 """
 
 

@@ -1,4 +1,4 @@
-"""A claim reads the ranges of the index that was made for it, whatever else the table holds."""
+"""Statements read what they are after and no more, whatever else a table holds."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,6 +11,7 @@ from bench.postgres_claims import engine_on, load
 from ulak.clock import micros
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
+from ulak.store.postgres.records import CLEAN
 from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
 from ulak.store.protocol import ClaimRequest, Want
 
@@ -69,3 +70,33 @@ def test_a_claim_looks_for_jobs_in_the_index_of_claimable_ones_alone(
         is_by_id = "ANY (%(ids)s" in statement or "not_before" not in statement
         assert found <= {"jobs_claimable", "jobs_pkey"}, statement
         assert is_by_id or "jobs_claimable" in found, statement
+
+
+@pytest.mark.shows("I-23", "E-84")
+def test_expired_records_are_looked_for_once_whatever_the_planner_knows(url: str) -> None:
+    """One that takes the table for empty may loop over it, and look for a batch in each round."""
+    with engine_on(url) as engine, psycopg.connect(url, autocommit=True) as db:
+        engine.open()
+        db.execute(
+            "INSERT INTO ulak.hos_idempotency_keys (tenant_id, scope, key, status, request_hash, "
+            "actor_id, attempt, created_at, updated_at, expires_at) "
+            "SELECT '', 's', 'k' || n, 'completed', 'h', '', 1, 1, 1, 1 "
+            "FROM generate_series(1, 500) AS n"
+        )
+        db.execute(
+            "UPDATE pg_class SET reltuples = 1, relpages = 10000 "
+            "WHERE oid = 'ulak.hos_idempotency_keys'::regclass"
+        )
+        facts = {"now": 2, "by_server": False, "limit": 10}
+        ((plan,),) = db.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {CLEAN}", facts)
+        looks = [p for p in parts(plan[0]["Plan"]) if p["Node Type"] == "LockRows"]
+        assert [look["Actual Loops"] for look in looks] == [1]
+        left = db.execute("SELECT count(*) FROM ulak.hos_idempotency_keys").fetchone()
+    assert left == (490,)
+
+
+def parts(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return every part of a plan."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from parts(part)
