@@ -28,6 +28,7 @@ from ulak.wiring import store_of
 
 NOWHERE = "http://127.0.0.1:1"
 """An address where nobody listens."""
+PATIENCE = timedelta(seconds=30)
 SETTINGS = RemoteSettings(
     mode="hybrid", base_url=NOWHERE, api_key="service", retries=0
 )  # `service` is a caller that tests/web/people.py knows
@@ -59,7 +60,8 @@ class Home(House):
 
 
 def towards(address: str, **options: Any) -> RemoteSettings:
-    return replace(SETTINGS, base_url=address, **options)
+    """Return settings for a remote that answers late on a busy machine."""
+    return replace(SETTINGS, **{"timeout": PATIENCE, "base_url": address, **options})
 
 
 @contextmanager
