@@ -107,7 +107,8 @@ class Wakeup:
     def _open(self) -> int | None:
         with suppress(OSError):
             if not os.path.lexists(self._name):
-                os.mkfifo(self._name)
+                with suppress(FileExistsError):  # another process was faster
+                    os.mkfifo(self._name)
             # No harm if it is something else: what is no FIFO never hangs up.
             return os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None

@@ -75,6 +75,21 @@ def test_a_commit_of_another_process_wakes_a_worker_that_does_not_look(
             eventually(lambda n=n: [job.state for job in engine.jobs()] == ["done"] * n)
 
 
+def test_a_listener_hears_although_another_has_just_made_the_fifo(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "RENEW_MS", NEVER_MS)
+    make = os.mkfifo
+
+    def make_second(name: bytes) -> None:
+        make(name)
+        make(name)  # fails, as it does when another was faster
+
+    monkeypatch.setattr(os, "mkfifo", make_second)
+    with listening(path) as (listener, heard):
+        must_hear(listener, heard)
+
+
 def test_a_ring_wakes_every_listener(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeup, "RENEW_MS", NEVER_MS)
     with listening(path) as (one, by_one), listening(path) as (_, by_two):
