@@ -306,6 +306,25 @@ def test_a_place_is_free_only_when_its_commit_is_acknowledged() -> None:
 
 
 @pytest.mark.shows("E-26")
+def test_a_worker_that_begins_in_an_outage_leaves_the_others_time_to_renew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ulak.engine.lease.LONGEST_TROUBLED_PAUSE_S", 600.0)
+    store, refused = Double(store_of("memory://")), iter(["the database is restarted"])
+
+    def refuse_once(*_: object, **__: object) -> None:
+        for why in refused:
+            raise StoreError(why)
+
+    store.before["register"] = refuse_once
+    with engine_on(store) as engine, engine.working(settings(poll=0.01, lease=3600.0)) as worker:
+        eventually(lambda: worker.is_registered)
+        passes = store.calls["unpark"]
+        eventually(lambda: store.calls["unpark"] > passes + 2)
+        assert store.calls["claim"] == 0
+
+
+@pytest.mark.shows("E-26")
 def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
     store = Double(store_of("memory://"))
     away, ran = threading.Event(), list[int]()
@@ -328,7 +347,7 @@ def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
     one, other = (engine_on(store, *engine.flows).working(settings(lease=LEASE)) for _ in range(2))
     with engine, one as first, other as second:
         jobs = [engine.submit(work, n) for n in range(3)]
-        eventually(lambda: len(ran) == 3)
+        eventually(lambda: len(ran) == 3 and first.is_registered and second.is_registered)
         away.set()
         finish.set()
         threading.Event().wait(2.2 * LEASE)

@@ -43,6 +43,7 @@ class Lease:
 
     A loop that has not ticked for two leases is stuck: going on to renew would keep its jobs
     from everybody else for ever. Without a loop (`must_tick=False`) the process is all there is.
+    One that begins after an outage leaves the others the time to renew.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Lease:
         *,
         telemetry: Telemetry = NOBODY,
         must_tick: bool = True,
+        after_outage: bool = False,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -66,7 +68,7 @@ class Lease:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._troubled = False
-        self._calm_at = 0.0
+        self._calm_at = monotonic() + 2 * self._hurried_pause_s() if after_outage else 0.0
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._ticked_at = self._renewed_at = monotonic()
         serve = guarded(self._serve, listener.failed)

@@ -132,6 +132,8 @@ class Worker:
         self._failure: BaseException | None = None
         """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
         self._lost = False
+        self._was_refused = False
+        """It could not register when it last tried: the others could not renew either."""
         self._mute_stages: set[tuple[str, int, str]] = set()
         """The stages of which the log says that they return when they must stop."""
         self._is_unsure = False
@@ -396,6 +398,7 @@ class Worker:
             raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
+            self._was_refused = True
             return False
         return True
 
@@ -712,7 +715,11 @@ class Worker:
         now = self.store.register(self.id, lease_us=int(lease_s * 1e6), lanes=lanes, about=about)
         self.time.hear(now)
         self._lost = False
-        self._lease = Lease(self.store, self.id, lease_s, self, telemetry=self.engine.telemetry)
+        self._lease = Lease(
+            self.store, self.id, lease_s, self, telemetry=self.engine.telemetry,
+            after_outage=self._was_refused,
+        )  # fmt: skip
+        self._was_refused = False
         self._lease.start()
 
     async def _drain(self) -> None:
