@@ -132,7 +132,7 @@ class Worker:
         self._failure: BaseException | None = None
         """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
         self._lost = False
-        self._was_refused = False
+        self._after_outage = False
         """It could not register when it last tried: the others could not renew either."""
         self._mute_stages: set[tuple[str, int, str]] = set()
         """The stages of which the log says that they return when they must stop."""
@@ -398,7 +398,7 @@ class Worker:
             raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})
-            self._was_refused = True
+            self._after_outage = True
             return False
         return True
 
@@ -717,9 +717,9 @@ class Worker:
         self._lost = False
         self._lease = Lease(
             self.store, self.id, lease_s, self, telemetry=self.engine.telemetry,
-            after_outage=self._was_refused,
+            after_outage=self._after_outage,
         )  # fmt: skip
-        self._was_refused = False
+        self._after_outage = False
         self._lease.start()
 
     async def _drain(self) -> None:

@@ -158,7 +158,7 @@ class Leased(NamedTuple):
     """What a statement has leased, and what it saw of the other jobs."""
 
     rows: list[Row]
-    is_odd: bool | None
+    is_odd: bool
     """Whether nothing was leased because one of the next jobs is particular."""
     next_due: Instant | None
     """When the next job is due of a line in which all that are due have a place."""
@@ -227,7 +227,7 @@ def go_anyway(
 
 def _read(rows: Sequence[Row]) -> Leased:
     is_odd, next_due = rows[0][-2:]
-    return Leased([row for row in rows if row[0] is not None], is_odd, next_due)
+    return Leased([row for row in rows if row[0] is not None], bool(is_odd), next_due)
 
 
 def _facts(

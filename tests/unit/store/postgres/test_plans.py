@@ -21,12 +21,11 @@ SCALE = 0.01
 
 def reads(plan: dict[str, Any]) -> Iterator[str]:
     """Return by which of its indexes a plan reads the table of jobs, or that it reads all of it."""
-    if plan.get("Relation Name") == "jobs" and plan["Node Type"] == "Seq Scan":
-        yield "all of it"
-    if plan.get("Index Name", "").startswith("jobs_"):
-        yield plan["Index Name"]
-    for part in plan.get("Plans", []):
-        yield from reads(part)
+    for part in parts(plan):
+        if part.get("Relation Name") == "jobs" and part["Node Type"] == "Seq Scan":
+            yield "all of it"
+        if part.get("Index Name", "").startswith("jobs_"):
+            yield part["Index Name"]
 
 
 @pytest.mark.shows("E-23")
