@@ -46,6 +46,10 @@ PERSON_EVERY_S = 2.0
 A_PAGE = 500
 # A message of fifty fails at first: the relay tries it again.
 REFUSED = 0.02
+# What every part begins with: so many jobs and messages at once, each so long, that the workers
+# have all their threads from then on. Made one by one in rare moments, they would look like a leak.
+BURST = 200
+BURST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ def make_engine(url: str, ahead_us: int, begun: Callable[[Task], None]) -> ulak.
 
     @engine.publish
     def send(message: ulak.Message) -> None:
-        if dice.random() < REFUSED:
+        if message.topic == "burst.done":
+            time.sleep(BURST_S)
+        elif dice.random() < REFUSED:
             raise ConnectionError("the broker is away")
 
     for name, every_s in (("minutely", 60), ("often", 2), ("seldom", 5)):
@@ -172,7 +178,13 @@ def make_flows(begun: Callable[[Task], None]) -> list[ulak.Flow[Task]]:
         flow.wait("wait", signal="come", to="go")
         flow.stage("go")(work_quietly)
         waits.append(flow)
-    return [plain, order, shaky, narrow, decided, held, *waits, broken]
+
+    def take_long(run: ulak.Run[Task]) -> None:
+        time.sleep(BURST_S)
+        run.emit("burst.done", {"n": run.payload.n})
+
+    burst = ulak.Flow.steps("burst", take_long, payload=Task)
+    return [plain, order, shaky, narrow, decided, held, *waits, broken, burst]
 
 
 async def work_quietly(run: ulak.Run[Task]) -> None:
@@ -197,6 +209,8 @@ class Client:
         for every_s, act in ((PERSON_EVERY_S, self._attend), (self._plan.prune_s, self._prune)):
             threading.Thread(target=self._repeat, args=(every_s, act), daemon=True).start()
         flows = {flow.name: flow for flow in self._engine.flows}
+        with self._patiently():
+            self._engine.submit_many(flows["burst"], [Task("burst", n, 0.0) for n in range(BURST)])
         due, n = time.monotonic(), 0
         while not self.over.wait(max(0.0, due - time.monotonic())):
             kind = self._dice.choices(list(KINDS), weights=list(KINDS.values()))[0]
