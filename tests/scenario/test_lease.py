@@ -201,8 +201,9 @@ def test_any_worker_rescues_and_nobody_leads(jobs_url: str) -> None:
         job = engine.submit(work)
         lane = lane_of(store, job)
         # A worker that takes the job and is never seen again.
-        store.register("vanished", lease_us=50_000, lanes=[lane], about="")
+        store.register("vanished", lease_us=60_000_000, lanes=[lane], about="")
         assert len(store.claim(ClaimRequest("vanished", (Want((lane,), 1),))).claims) == 1
+        store.renew("vanished", lease_us=50_000)
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "done"
         assert kinds(engine, job) == ["submitted", "lapsed", "moved"]

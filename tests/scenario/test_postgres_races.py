@@ -198,10 +198,13 @@ def test_a_key_that_is_held_for_longer_than_a_submit_waits(url: str) -> None:
         foreign.execute(HOLD_KEY, ("keyed", "held", NOBODY))
         with pytest.raises(Contended):
             store.add([engine.prepare(flow, "held")])
-        with pytest.raises(UnknownOutcome):
+        with pytest.raises(UnknownOutcome) as unknown:
             engine.submit(flow, "held")
         foreign.rollback()
-        assert engine.submit(flow, "held").created
+        with engine_on(PostgresStore(url), flow) as patient:
+            again = patient.submit(flow, "held")
+        # On a busy machine the last try of the first job may come after the key is free.
+        assert again.created or again.id == unknown.value.job_id
 
 
 @pytest.mark.shows("E-34", "E-84")
