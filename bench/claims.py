@@ -59,7 +59,7 @@ def claims(path: Path, scale: float) -> tuple[float, float, float]:
     flows = served, limited, _ = flows_of()
     engine = ulak.Engine(SqliteStore(path), flows=flows)
     with engine:
-        for flow in engine.flows:
+        for flow in engine.inspect.flows:
             engine.submit(flow)
         _load(path, scale)
         engine.submit_many(served, [None] * (CLAIMS + 20))

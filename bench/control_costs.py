@@ -61,16 +61,20 @@ def drain(url: str, kind: str, jobs: int) -> float:
             tenant = f"t{n // 500 % TENANTS}" if kind == "fair" else ""
             engine.submit_many(flow, payloads, tenant=tenant)
         if kind == "pause":
-            engine.pause(queue="another", actor="bench", note="")
+            engine.flow_control.pause(queue="another", actor="bench", note="")
         if kind == "ticks":
             for n in range(SCHEDULES):
-                engine.schedule(f"s{n}", another, None, every=timedelta(seconds=1))
+                engine.schedules.add(f"s{n}", another, None, every=timedelta(seconds=1))
             # All of them are due at once, in the middle of the drain.
             time.sleep(1.7 - time.time() % 1)
         settle_in()  # as `ulak worker` does
         took = asyncio.run(run_dry(engine))
-        done = sum(c.jobs for c in engine.counts() if (c.flow, c.role) == (flow.name, "done"))
-        assert kind != "ticks" or len(engine.ticks("s0")) > 0, "no tick fell into the drain"
+        done = sum(
+            c.jobs for c in engine.inspect.counts() if (c.flow, c.role) == (flow.name, "done")
+        )
+        assert kind != "ticks" or len(engine.schedules.ticks("s0")) > 0, (
+            "no tick fell into the drain"
+        )
         assert done == jobs, f"{done} of {jobs} are done"
     return jobs / took
 

@@ -52,7 +52,7 @@ def crowd(stages: int = STAGES) -> tuple[float, float]:
         ulak.connect(f"sqlite:///{folder / 'crowd.db'}", flows=[flow]) as engine,
     ):
         fill(engine, flow, stages)
-        engine.on_move(moved)
+        engine.kernel.on_move(moved)
         started = asyncio.run(work(engine))
         assert len(begun) == stages
     return moved_at[0] - started, max(begun) - started

@@ -50,7 +50,7 @@ def run(url: str, *, with_store: bool) -> None:
     """Be the server; asked for it, it tells how many transactions have accepted jobs so far."""
     engine = ulak.connect(url, flows=[FLOW])
     if not with_store:
-        engine.intake = Forgetful()  # type: ignore[assignment] # no more of an intake is used here
+        engine.kernel.intake = Forgetful()  # type: ignore[assignment] # no more of an intake is used here
     commits = 0
     add = engine.store.add
 

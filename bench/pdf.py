@@ -115,7 +115,7 @@ class Press:
         return sum(map(_pss_kib, _tree(self.pid))) / 1024
 
     def _succeeded(self) -> int:
-        return sum(c.jobs for c in self._engine.counts() if c.state == "succeeded")
+        return sum(c.jobs for c in self._engine.inspect.counts() if c.state == "succeeded")
 
 
 def _rate_figures() -> list[Figure]:

@@ -68,14 +68,14 @@ def snapshot_figure(jobs: int = DRAINED) -> Figure:
 def drain(url: str, jobs: int) -> None:
     """Run so many jobs of the served flow to their end."""
     with engine_on(url) as engine:
-        fill(engine, engine.flows[0], jobs)
+        fill(engine, engine.inspect.flows[0], jobs)
         asyncio.run(run_dry(engine))
 
 
 def empty_claim_ms(url: str) -> float:
     """Return the median of a claim that finds nothing."""
     with engine_on(url) as engine:
-        store, lanes = engine.store, tuple(sorted(engine.flows[0].table.lanes))
+        store, lanes = engine.store, tuple(sorted(engine.inspect.flows[0].table.lanes))
         store.register(WORKER, lease_us=micros(timedelta(hours=1)), lanes=lanes, about="bench")
         request, took = ClaimRequest(WORKER, (Want(lanes, 1),)), []
         for _ in range(CLAIMS):
@@ -92,7 +92,7 @@ def engine_on(url: str) -> ulak.Engine:
 
 def claims(engine: ulak.Engine) -> tuple[float, float, float]:
     """Return the median and the 99th percentile of a claim, and jobs a second in large ones."""
-    served, limited, _ = engine.flows
+    served, limited, _ = engine.inspect.flows
     store = engine.store
     for _ in range(BATCHES + 1):
         engine.submit_many(served, [None] * BATCH)
@@ -115,7 +115,7 @@ def claims(engine: ulak.Engine) -> tuple[float, float, float]:
 
 def load(engine: ulak.Engine, url: str, scale: float) -> None:
     """Fill the table by SQL, each flow with copies of a job that the engine has submitted."""
-    for flow in engine.flows:
+    for flow in engine.inspect.flows:
         engine.submit(flow)
     tomorrow = engine.store.clock.now() + micros(timedelta(days=1))
     with psycopg.connect(url, autocommit=True, row_factory=dict_row) as db:

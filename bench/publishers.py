@@ -86,7 +86,7 @@ def send(url: str, kind: str) -> Sending:
 
     crowd: ulak.Flow[Any] = ulak.Flow.steps("crowd", ("emit", emit))
     with ulak.connect(url, flows=[noop, crowd]) as engine:
-        engine.publish(publish if kind == "plain" else publish_async)
+        engine.outbox.publish(publish if kind == "plain" else publish_async)
         with engine.working():
             _rate(engine, noop)  # the first one prepares its statements
             alone = [_rate(engine, noop) for _ in range(TAKES)]
@@ -97,8 +97,8 @@ def send(url: str, kind: str) -> Sending:
             _wait_until_sent(engine, job)
             took = time.monotonic() - began
             alone += [_rate(engine, noop) for _ in range(TAKES)]
-        dead = len(engine.dead_messages(limit=KEYS))
-        assert engine.verify() == []
+        dead = len(engine.outbox.dead(limit=KEYS))
+        assert engine.inspect.verify() == []
     again = sum(times - 1 for times in sent.values())
     return Sending(took, again, dead, statistics.median(alone), statistics.median(beside))
 
@@ -114,7 +114,7 @@ def _rate(engine: ulak.Engine, flow: ulak.Flow[Any]) -> float:
 
 
 def _done(engine: ulak.Engine, flow: ulak.Flow[Any]) -> int:
-    return sum(c.jobs for c in engine.counts() if (c.flow, c.role) == (flow.name, "done"))
+    return sum(c.jobs for c in engine.inspect.counts() if (c.flow, c.role) == (flow.name, "done"))
 
 
 def _wait_until_sent(engine: ulak.Engine, job: ulak.Job) -> None:

@@ -143,7 +143,9 @@ def held_key_figure() -> Figure:
             )
             started = time.perf_counter()
             offers = [
-                engine.intake.offer([engine.prepare(flow, None, dedup_key=f"key-{n}")])
+                engine.kernel.intake.offer(
+                    [engine.kernel.prepare(flow, None, dedup_key=f"key-{n}")]
+                )
                 for n in range(BATCH)
             ]
             free = [offer for n, offer in enumerate(offers) if n != 7]
@@ -214,7 +216,7 @@ def naive_claim_figure(scale: float = 1.0) -> Figure:
         url = server.fresh()
         with postgres_claims.engine_on(url) as engine, psycopg.connect(url) as db:
             postgres_claims.load(engine, url, scale)
-            served = engine.flows[0]
+            served = engine.inspect.flows[0]
             engine.submit_many(served, [None] * 100)
             facts = (engine.store.clock.now() + 1, sorted(served.table.lanes))
             db.execute("SET enable_seqscan = off")

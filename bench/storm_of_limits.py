@@ -94,8 +94,8 @@ def flows(ledger: Path) -> list[ulak.Flow[Any]]:
 def engine_of(url: str, ledger: Path) -> ulak.Engine:
     """The engine of every process of the storm."""
     engine = ulak.connect(url, flows=flows(ledger))
-    beaten = next(flow for flow in engine.flows if flow.name == BEATEN)
-    engine.schedule("beat", beaten, None, every=timedelta(seconds=BEAT_S), catch_up="all")
+    beaten = next(flow for flow in engine.inspect.flows if flow.name == BEATEN)
+    engine.schedules.add("beat", beaten, None, every=timedelta(seconds=BEAT_S), catch_up="all")
     return engine
 
 
@@ -147,7 +147,7 @@ def storm(url: str, folder: Path, seed: int = 1) -> Seen:
     ledger = folder / "ledger"
     draw = random.Random(seed)
     with engine_of(url, ledger) as engine:
-        by_name = {flow.name: flow for flow in engine.flows}
+        by_name = {flow.name: flow for flow in engine.inspect.flows}
         engine.submit_many(by_name[LIMITED], [{"key": f"k{n % KEYS}"} for n in range(LIMITED_JOBS)])
         costs = [{"cost": draw.randint(1, DEAREST)} for _ in range(RATED_JOBS)]
         engine.submit_many(by_name[RATED], costs)
@@ -197,7 +197,7 @@ def _start(url: str, ledger: Path) -> subprocess.Popen[bytes]:
 
 
 def _unfinished(engine: ulak.Engine) -> int:
-    return sum(c.jobs for c in engine.counts() if c.role != "done" and c.flow != BEATEN)
+    return sum(c.jobs for c in engine.inspect.counts() if c.role != "done" and c.flow != BEATEN)
 
 
 def _look_back(engine: ulak.Engine, ledger: Path, kills: int, killed_at: dict[int, int]) -> Seen:
@@ -205,7 +205,7 @@ def _look_back(engine: ulak.Engine, ledger: Path, kills: int, killed_at: dict[in
     missing, doubled, dates = _dates(engine)
     return Seen(
         kills=kills,
-        jobs=sum(c.jobs for c in engine.counts()),
+        jobs=sum(c.jobs for c in engine.inspect.counts()),
         unfinished=_unfinished(engine),
         most_at_once=_most_at_once(lines, killed_at),
         overdrawn=_overdrawn(engine),
@@ -213,7 +213,7 @@ def _look_back(engine: ulak.Engine, ledger: Path, kills: int, killed_at: dict[in
         missing=missing,
         doubled=doubled,
         fairness=fairness([who for _, _, what, who in lines if what == "served"]),
-        findings=len(engine.verify()),
+        findings=len(engine.inspect.verify()),
     )
 
 

@@ -136,20 +136,20 @@ class Work:
 
 def load_deadlines(engine: ulak.Engine, db: Database) -> None:
     """Store jobs whose deadline has come."""
-    model = engine.submit(engine.flows[0], None).id
+    model = engine.submit(engine.inspect.flows[0], None).id
     db.copy("jobs", model, 1, JOBS, wake_at="1", deadline_at="1")
 
 
 def load_keys(engine: ulak.Engine, db: Database) -> None:
     """Store jobs that are each parked on a key of their own, with a free slot."""
-    model = engine.submit(engine.flows[1], {"key": "k"}).id
+    model = engine.submit(engine.inspect.flows[1], {"key": "k"}).id
     name = "'keyed/call/k' || n"
     db.copy("jobs", model, 1, JOBS, slot=name, parked_on=name, not_before="4102444800000000")
 
 
 def load_rows(engine: ulak.Engine, db: Database) -> None:
     """Store jobs that ended long ago, with payloads and events."""
-    model = engine.submit(engine.flows[2], None).id
+    model = engine.submit(engine.inspect.flows[2], None).id
     asyncio.run(run_dry(engine))
     db.copy("jobs", model, 1, PRUNED, changed_at="n")
     for table in ("payloads", "events"):
@@ -158,7 +158,7 @@ def load_rows(engine: ulak.Engine, db: Database) -> None:
 
 def keep_up(engine: ulak.Engine, beside: bool) -> None:
     """Do what is due until nothing is left."""
-    upkeep = Upkeep(engine, 0)
+    upkeep = Upkeep(engine.kernel, 0)
     while upkeep.tick():
         pass
 
@@ -251,7 +251,7 @@ def barely(url: str, work: Work) -> float:
 def beside(url: str, work: Work) -> tuple[float, float, float]:
     """Return the seconds, the share of claims that is left, and the longest claim in seconds."""
     with loaded(url, work) as (engine, _):
-        engine.submit_many(engine.flows[3], [None] * CLAIMED)
+        engine.submit_many(engine.inspect.flows[3], [None] * CLAIMED)
         with claiming(url) as alone:
             time.sleep(ALONE_S)
         with claiming(url) as meanwhile:
@@ -285,7 +285,7 @@ def claim(url: str) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with ulak.connect(url, flows=flows()) as engine:
-        store, flow = engine.store, engine.flows[3]
+        store, flow = engine.store, engine.inspect.flows[3]
         lanes = tuple(flow.table.lanes)
         store.register("bench", lease_us=micros(timedelta(hours=1)), lanes=lanes, about="bench")
         request = ClaimRequest("bench", (Want(lanes, 1),))
@@ -299,7 +299,12 @@ def claim(url: str) -> None:
             now = store.clock.now()
             facts = RunFacts("bench", now)
             change = decide(
-                flow, taken.row, GivenBack(), now, facts=facts, commit_id=engine.new_commit_id()
+                flow,
+                taken.row,
+                GivenBack(),
+                now,
+                facts=facts,
+                commit_id=engine.kernel.new_commit_id(),
             )
             store.commit([change])
         seconds = time.perf_counter() - began

@@ -60,7 +60,7 @@ async def main() -> None:
             worker = engine.worker(WorkerSettings(loop=JOBS))
             await worker.run(until_idle=True)
             took = time.monotonic() - began
-            done = sum(row.jobs for row in await engine.aio.counts() if row.state == "done")
+            done = sum(row.jobs for row in await engine.aio.inspect.counts() if row.state == "done")
 
     print(f"{done:,} of {JOBS:,} jobs are done, each after two waits of {WAIT_S:g} s")
     print(f"in one worker, more than half of them waiting at once: {in_flight.most > JOBS / 2}")

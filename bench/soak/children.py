@@ -51,7 +51,7 @@ def engine_of(
     ledger = Ledger(folder / LEDGER)
     engine = ulak.Engine(store_of(folder, url, broken), flows=flows(ledger, folder))
 
-    @engine.publish
+    @engine.outbox.publish
     def send(message: ulak.Message) -> None:
         ledger.append("sent", message.id)
 
@@ -102,7 +102,7 @@ def submit(folder: Path, seed: int, url: str | None, broken: str | None) -> None
         while True:
             try:
                 job = engine.submit(
-                    engine.flows[0], placed, actor="soak", dedup_key=key_of(placed),
+                    engine.inspect.flows[0], placed, actor="soak", dedup_key=key_of(placed),
                     expires=time_of(placed),
                 )  # fmt: skip
             except (ulak.StoreError, ulak.UnknownOutcome):

@@ -84,5 +84,5 @@ class Operator(threading.Thread):
 
     def _order(self, job: ulak.Job) -> Order:
         if job.id not in self._orders:
-            self._orders[job.id] = Order(**self._engine.payload(job.id))
+            self._orders[job.id] = Order(**self._engine.inspect.payload(job.id))
         return self._orders[job.id]

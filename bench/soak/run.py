@@ -17,7 +17,6 @@ from bench.soak.ledger import read_all
 from bench.soak.people import Operator
 from bench.soak.storm import Children, Storm
 from ulak.core.lifecycle import FINAL
-from ulak.engine.verify import verify
 
 # So many orders may be ahead of the kills: enough that every worker is busy when it is hit.
 AHEAD = 60
@@ -126,7 +125,7 @@ def wait_for_the_end(
     """Wait until so many orders, and what came of them, have ended and every message is sent."""
     while time.monotonic() < deadline:
         try:
-            counts = engine.counts()
+            counts = engine.inspect.counts()
         except ulak.StoreError:
             time.sleep(0.2)  # a server that is only just back
             continue
@@ -134,7 +133,7 @@ def wait_for_the_end(
         if ended >= jobs and all(c.role in FINAL or c.jobs == 0 for c in counts):
             # A failed order may yet be retried by an operator.
             time.sleep(0.5)
-            if counts == engine.counts() and eyes.unsent() == 0:
+            if counts == engine.inspect.counts() and eyes.unsent() == 0:
                 return
         for worker in children.workers:
             if worker.poll() is not None:
@@ -181,7 +180,7 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
 
 def findings_of_verify(engine: ulak.Engine) -> Iterator[str]:
     """Say what `verify` finds, a sentence each."""
-    return (f"{f.kind}: job {f.job_id}: {f.sentence}" for f in verify(engine))
+    return (f"{f.kind}: job {f.job_id}: {f.sentence}" for f in engine.inspect.verify())
 
 
 def troubles(people: Sequence[Operator]) -> list[str]:

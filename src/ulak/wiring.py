@@ -54,7 +54,7 @@ def connect(
         BadInput: the URL names no store that ulak knows.
     """
     engine = Engine(store_of(url), flows=flows, submit_timeout=submit_timeout)
-    engine.tracing = _tracing_of_program()
+    engine.kernel.tracing = _tracing_of_program()
     return engine
 
 
@@ -72,7 +72,7 @@ def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
     if not exporter and any(environ.get(name) for name in OTLP_ENDPOINTS):
         exporter = "otlp"
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if engine.tracing is not None or exporter in ("", "none") or is_disabled:
+    if engine.kernel.tracing is not None or exporter in ("", "none") or is_disabled:
         return
     if exporter not in EXPORTERS:
         raise BadInput(
@@ -86,7 +86,7 @@ def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
     provider = tracing_otel.provider_of_program()
     if provider is None:
         provider = tracing_otel.provider_of_environment(exporter)
-    engine.tracing = tracing_otel.OtelTracing(provider)
+    engine.kernel.tracing = tracing_otel.OtelTracing(provider)
 
 
 def _tracing_of_program() -> Tracing | None:

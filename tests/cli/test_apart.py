@@ -55,7 +55,7 @@ def ignore_everything() -> None:
     time.sleep(600)
 
 
-engine.apart("browser")
+engine.flow_control.apart("browser")
 """
 
 
@@ -223,7 +223,10 @@ def test_a_drain_lets_the_stages_of_children_end(office):
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert office.program.engine.get(job).state == "done"
-    assert [event.kind for event in office.program.engine.trail(job)] == ["submitted", "moved"]
+    assert [event.kind for event in office.program.engine.inspect.trail(job)] == [
+        "submitted",
+        "moved",
+    ]
 
 
 @pytest.mark.shows("E-40")
@@ -257,7 +260,10 @@ def test_whoever_stops_all_processes_at_once_does_not_hurry_the_children(office)
         (office.folder / "done").touch()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert [event.kind for event in office.program.engine.trail(job)] == ["submitted", "moved"]
+    assert [event.kind for event in office.program.engine.inspect.trail(job)] == [
+        "submitted",
+        "moved",
+    ]
 
 
 def test_a_stage_of_a_child_that_will_not_stop_is_told_of_and_ends_with_it(office):
@@ -332,7 +338,7 @@ def test_children_are_refused_where_they_would_see_no_jobs(run, tmp_path: Path):
 def test_a_queue_that_nobody_is_in_cannot_be_served_apart(run, tmp_path: Path):
     (tmp_path / "slip.py").write_text(
         'import ulak\nengine = ulak.connect("sqlite:///slip.db")\n'
-        '@engine.job\ndef do() -> None: ...\nengine.apart("browsr")\n'
+        '@engine.job\ndef do() -> None: ...\nengine.flow_control.apart("browsr")\n'
     )
     answer = run("up", "slip:engine", "--port", "0")
     assert answer.code == 1

@@ -41,7 +41,7 @@ def test_it_measures_postgresql_and_removes_its_own_jobs(run, postgres_url):
 def test_a_store_with_jobs_of_others_is_refused(run, tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     with engine_at(url) as engine:
-        job = engine.submit(engine.flows[0])
+        job = engine.submit(engine.inspect.flows[0])
     refused = run("bench", "--quick", "--store", url)
     assert refused.code == 1
     assert "1 job and 0 workers" in refused.err
@@ -54,7 +54,7 @@ def test_a_store_with_jobs_of_others_is_refused(run, tmp_path):
 def test_by_force_it_runs_beside_them_and_touches_none(run, tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     with engine_at(url) as engine:
-        job = engine.submit(engine.flows[0])
+        job = engine.submit(engine.inspect.flows[0])
     answer = run("bench", "--quick", "--force", "--store", url)
     assert answer.code == 0
     assert "are left in the store" in answer.err

@@ -41,7 +41,7 @@ def test_doctor_names_jobs_that_no_worker_serves(shop):
         ("lane-not-served", "greet", 1)
     ]
     with program.engine as engine:
-        lanes = sorted(lane for flow in engine.flows for lane in flow.table.lanes)
+        lanes = sorted(lane for flow in engine.inspect.flows for lane in flow.table.lanes)
         engine.store.register("w1", lease_us=60_000_000, lanes=lanes, about="here")
     found = shop.ulak("doctor", "--json").document
     assert found["troubles"] == []

@@ -101,7 +101,7 @@ def test_what_runs_is_left_and_the_command_says_so(shop, tmp_path):
     import shop as program
 
     with program.engine as engine:
-        lanes = tuple(lane for flow in engine.flows for lane in flow.table.lanes)
+        lanes = tuple(lane for flow in engine.inspect.flows for lane in flow.table.lanes)
         engine.store.register("w1", lease_us=60_000_000, lanes=lanes, about="here")
         assert engine.store.claim(ClaimRequest("w1", (Want(lanes, 1),))).claims
     migrate = ("flows", "migrate", "greet", "--from", "1", "--same", "-a", "greet_next:engine")

@@ -22,7 +22,7 @@ ENCODED = "s3cret%2Fpa%40ss%3Aword"
 
 BOOK = """
 import datetime
-engine.schedule("hourly", greet, "the hour", every=datetime.timedelta(hours=1))
+engine.schedules.add("hourly", greet, "the hour", every=datetime.timedelta(hours=1))
 """
 
 

@@ -10,8 +10,8 @@ from ulak.store.protocol import ScheduleRow
 SCHEDULES = """
 from datetime import timedelta
 
-engine.schedule("nightly", greet, "ada", cron="0 3 * * *", zone="Europe/Istanbul")
-engine.schedule(
+engine.schedules.add("nightly", greet, "ada", cron="0 3 * * *", zone="Europe/Istanbul")
+engine.schedules.add(
     "refund", claim, Claim("ada", 5, "TR1"), every=timedelta(seconds=1), catch_up="all",
     tenant="acme", expires=timedelta(hours=1),
 )
@@ -43,7 +43,7 @@ def tick(dates: int) -> None:
         engine.store.pause_schedule("refund", actor="test", note="")
         back = row.next_at - dates * SECOND
         engine.store.resume_schedule("refund", next_at=back, actor="test", note="")
-        Ticker(engine, 0).tick()
+        Ticker(engine.kernel, 0).tick()
 
 
 def test_schedules_are_listed_with_their_next_and_last_date(clock):

@@ -31,7 +31,7 @@ def print_it(run):
 
 def attach(engine, settings):
     engine.add(flow)
-    engine.apart("printer")
+    engine.flow_control.apart("printer")
 
 
 def routes(engine):

@@ -109,12 +109,12 @@ def quickest(act: Callable[[], object], *, of: int = 5) -> float:
 
 def kinds(engine: Engine, job: Any) -> list[str]:
     """The kinds of events in a job's trail."""
-    return [event.kind for event in engine.trail(job.id)]
+    return [event.kind for event in engine.inspect.trail(job.id)]
 
 
 def codes(engine: Engine, job: Any) -> list[str | None]:
     """The codes of events in a job's trail."""
-    return [event.code for event in engine.trail(job.id)]
+    return [event.code for event in engine.inspect.trail(job.id)]
 
 
 class Gathering:

@@ -73,7 +73,7 @@ def test_a_worker_of_which_a_part_fails_ends_loudly_and_another_goes_on(
     monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
     flow, store = one_step(), Double(store_of(jobs_url))
     with engine_on(store, flow) as engine:
-        engine.publish(lambda message: None)
+        engine.outbox.publish(lambda message: None)
         job = engine.submit(flow)
         part(store)
         with pytest.raises(Bug), engine.working(settings(lease=1.5)) as worker:
@@ -84,7 +84,7 @@ def test_a_worker_of_which_a_part_fails_ends_loudly_and_another_goes_on(
         store.after.clear()
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=LONG).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-83")
@@ -110,7 +110,7 @@ def test_a_lock_file_that_cannot_be_locked_for_a_while_ends_nothing(
 
     flow = one_step()
     with engine_on(store_of(f"sqlite:///{tmp_path}/jobs.db"), flow) as engine:
-        engine.publish(lambda message: None)
+        engine.outbox.publish(lambda message: None)
         jobs = engine.submit_many(flow, range(3))
         with engine.working(settings(lease=1.5)) as worker:
             monkeypatch.setattr(fcntl, "flock", refuse)
@@ -159,9 +159,9 @@ def test_a_batch_that_kills_the_thread_of_the_intake_keeps_no_later_offer(
 
     with engine_on(store, flow) as engine:
         store.before["add"] = die
-        engine.intake.offer([engine.prepare(flow)])
+        engine.kernel.intake.offer([engine.kernel.prepare(flow)])
         assert begun.wait(120)
-        second = engine.intake.offer([engine.prepare(flow)])
+        second = engine.kernel.intake.offer([engine.kernel.prepare(flow)])
         has_second.set()
         assert second.result(120)[0].created
         assert said(caplog, "offers could not be stored") == 1
@@ -178,7 +178,7 @@ def test_an_offer_that_kills_the_thread_of_the_blocked_keeps_no_later_one(
     """Broken by a thread that ends and is taken to live: blocked offers would stay unstored."""
     flow, store = one_step(), Double(store_of(jobs_url))
     with engine_on(store, flow) as engine:
-        intake = engine.intake
+        intake = engine.kernel.intake
         usual, failures = intake._store_offers, [error]
 
         def fail_once(offers: Any) -> Any:
@@ -192,8 +192,8 @@ def test_an_offer_that_kills_the_thread_of_the_blocked_keeps_no_later_one(
 
         monkeypatch.setattr(intake, "_store_offers", fail_once)
         store.before["add"] = block_once
-        intake.offer([engine.prepare(flow)])
+        intake.offer([engine.kernel.prepare(flow)])
         eventually(lambda: said(caplog, "offers could not be stored"))
         store.before["add"] = block_once
-        second = intake.offer([engine.prepare(flow)])
+        second = intake.offer([engine.kernel.prepare(flow)])
         assert second.result(120)[0].created

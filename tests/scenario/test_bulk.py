@@ -47,7 +47,7 @@ class Desk:
         for _ in range(number):
             self._number += 1
             job = self.engine.submit(
-                self.engine.flows[0], [what, str(self._number)], **options
+                self.engine.inspect.flows[0], [what, str(self._number)], **options
             )  # fmt: skip
             ids.append(job.id)
         self.harness.run_until_idle()
@@ -76,7 +76,7 @@ def test_counting_changes_nothing_and_the_token_does_it(desk: Desk) -> None:
     assert done == BulkDone(3, [], 0, 0)
     assert desk.states(failed) == {"new"}
     assert desk.states(held) == {"held"}
-    last = desk.engine.trail(failed[0])[-1]
+    last = desk.engine.inspect.trail(failed[0])[-1]
     assert (last.kind, last.actor, last.message) == ("retried", "olga", "again")
     desk.harness.run_until_idle()
     assert desk.harness.verify() == []
@@ -140,7 +140,7 @@ def test_a_job_that_moves_meanwhile_is_told(desk: Desk, monkeypatch: pytest.Monk
     monkeypatch.setattr(desk.engine.store, "list_jobs", listed_late)
     done = desk.do(BulkAct("release", JobFilter()))
     assert [(r.id, r.code) for r in done.refused] == [(job, "stale-job")]
-    assert [e.actor for e in desk.engine.trail(job) if e.kind == "released"] == ["otto"]
+    assert [e.actor for e in desk.engine.inspect.trail(job) if e.kind == "released"] == ["otto"]
 
 
 def test_whoever_waits_for_somebody_holds_up_nobody_else(

@@ -59,7 +59,7 @@ def test_a_job_at_rest_is_cancelled_at_once(jobs_url: str) -> None:
         for job in (delayed, waiting, held, parked):
             answer = engine.cancel(job.id, actor="operator", note="enough")
             assert (answer.state, answer.cancel_requested) == ("cancelled", False)
-            last = engine.trail(job.id)[-1]
+            last = engine.inspect.trail(job.id)[-1]
             assert (last.kind, last.actor, last.message) == ("cancelled", "operator", "enough")
         engine.cancel(running.id, actor="operator")
         assert engine.wait(running.id, timeout=SOON).state == "cancelled"
@@ -106,9 +106,9 @@ def test_a_running_job_is_cancelled_by_the_ring(jobs_url: str, full: bool) -> No
         assert sorted(stopped) == ["task", "thread"]
         for job in jobs:
             assert kinds(engine, job) == ["submitted", "given-back", "cancelled"]
-            assert engine.trail(job.id)[-1].actor == "operator"
+            assert engine.inspect.trail(job.id)[-1].actor == "operator"
             assert engine.get(job.id).cancel_requested is False
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-39")
@@ -158,10 +158,10 @@ def test_a_stage_that_finishes_first_keeps_its_move(jobs_url: str) -> None:
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "cancelled"
         assert ran == [], "the next stage does not begin"
-        trail = [(e.kind, e.to_state) for e in engine.trail(job.id)]
+        trail = [(e.kind, e.to_state) for e in engine.inspect.trail(job.id)]
         assert trail[:2] == [("submitted", "go"), ("moved", "on")]
         assert trail[-1] == ("cancelled", "cancelled")
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-39")

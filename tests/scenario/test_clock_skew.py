@@ -61,7 +61,7 @@ def test_five_minutes_between_worker_and_store_change_nothing(skew_us: int) -> N
         job = engine.submit(flow, {}, expires=timedelta(minutes=1))
         ended = engine.wait(job.id, timeout=timedelta(seconds=30))
         after = store.clock.now()
-        trail = engine.trail(job.id)
+        trail = engine.inspect.trail(job.id)
     assert ended.state == "done"
     assert [event.kind for event in trail] == ["submitted", "retry", "moved", "moved"]
     # Every time that was stored is the store's, as it was then; the machine's is minutes away.
@@ -104,7 +104,7 @@ def test_a_lease_is_judged_by_the_store_and_not_by_the_worker() -> None:
     with engine, engine.working():
         job = engine.submit(flow, {})
         assert running.wait(120)
-        assert engine.why(job.id).code == "leased"
+        assert engine.inspect.why(job.id).code == "leased"
         go_on.set()
         assert engine.wait(job.id, timeout=timedelta(seconds=30)).lapses == 0
 

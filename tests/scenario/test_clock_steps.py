@@ -141,7 +141,7 @@ def test_a_step_forward_breaks_no_limit(path: Path) -> None:
             go_on.set()
             for job in jobs:
                 assert one.wait(job.id, timeout=SOON).lapses == 0
-        assert one.verify() == []
+        assert one.inspect.verify() == []
     assert most == 2
 
 
@@ -230,15 +230,15 @@ def minutely(store: Store) -> Callable[[], int]:
     flow: ulak.Flow[Any] = ulak.Flow("report", ulak.Lifecycle("due", {"due": ["done"]}))
     flow.stage("due")(lambda run: None)
     engine = engine_on(store, flow)
-    engine.schedule("minutely", flow, {}, every=timedelta(minutes=1), catch_up="all")
+    engine.schedules.add("minutely", flow, {}, every=timedelta(minutes=1), catch_up="all")
     engine.open()
-    ticker = Ticker(engine, 0)
+    ticker = Ticker(engine.kernel, 0)
 
     def see_to_dates() -> int:
-        before = len(engine.ticks("minutely", limit=1000))
+        before = len(engine.schedules.ticks("minutely", limit=1000))
         while ticker.tick():
             pass
-        return len(engine.ticks("minutely", limit=1000)) - before
+        return len(engine.schedules.ticks("minutely", limit=1000)) - before
 
     return see_to_dates
 

@@ -107,7 +107,7 @@ def work(url: str) -> None:
     """Pass every kind of write, saying what was acknowledged. Runs in a child that is killed."""
     harness = harness_on(url)
     engine, store = harness.engine, harness.engine.store
-    flow = engine.flows[0]
+    flow = engine.inspect.flows[0]
     engine.open()
     ids = []
     for name in ORDERS:
@@ -184,7 +184,7 @@ def say(word: str, what: str) -> None:
 def finish(url: str) -> Harness:
     """What another process does an hour later: submit again whatever may be lost, and work."""
     harness = harness_on(url, later=timedelta(hours=1))
-    flow = harness.engine.flows[0]
+    flow = harness.engine.inspect.flows[0]
     harness.engine.open()
     for name in ORDERS:
         harness.submit(flow, {"name": name})
@@ -227,7 +227,7 @@ def each_moved_once(harness: Harness, jobs: list[str], *, end_of_doubtful: str) 
     arrivals: Counter[tuple[str, str]] = Counter()
     messages: Counter[tuple[str, str]] = Counter()
     for job_id in jobs:
-        name = harness.engine.payload(job_id)["name"]
+        name = harness.engine.inspect.payload(job_id)["name"]
         names[name] += 1
         moves = [e for e in harness.trail(job_id) if e.from_state != e.to_state]
         arrivals.update((name, event.to_state) for event in moves)
@@ -274,7 +274,7 @@ def test_no_transaction_is_committed_without_passing_its_points(tmp_path: Path) 
     commits: list[str] = []
     db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     with harness, faults.traced() as seen:
-        harness.submit(harness.engine.flows[0], {"name": "order-1"})
+        harness.submit(harness.engine.inspect.flows[0], {"name": "order-1"})
         harness.run_until_idle()
         store.prune(before=0, limit=1)
         db.set_trace_callback(None)
@@ -300,7 +300,7 @@ def test_no_transaction_of_postgresql_is_committed_without_passing_its_points(
         harness.engine.open()
         monkeypatch.setattr(Pipeline, "send", count_commits)
         with harness, faults.traced() as seen:
-            harness.submit(harness.engine.flows[0], {"name": "order-1"})
+            harness.submit(harness.engine.inspect.flows[0], {"name": "order-1"})
             harness.run_until_idle()
             harness.engine.store.prune(before=0, limit=1)
             written = len(commits)

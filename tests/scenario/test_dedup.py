@@ -41,7 +41,7 @@ BY_NUMBER = Dedup(key=lambda payload: str(payload.number))
 @pytest.mark.shows("E-30")
 def test_a_duplicate_gets_the_first_job_back(jobs_url: str) -> None:
     with Harness(order(BY_NUMBER), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         first = harness.submit(flow, Order(1))
         again = harness.submit(flow, Order(1, note="sent twice"))
         other = harness.submit(flow, Order(2))
@@ -53,7 +53,7 @@ def test_a_duplicate_gets_the_first_job_back(jobs_url: str) -> None:
 @pytest.mark.shows("E-30")
 def test_the_key_belongs_to_one_flow_and_one_tenant(jobs_url: str) -> None:
     with Harness(order(BY_NUMBER), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         jobs = [harness.submit(flow, Order(1), tenant=tenant) for tenant in ("", "a", "b")]
         assert [job.created for job in jobs] == [True] * 3
         assert len({job.id for job in jobs}) == 3
@@ -62,7 +62,7 @@ def test_the_key_belongs_to_one_flow_and_one_tenant(jobs_url: str) -> None:
 @pytest.mark.shows("E-30")
 def test_many_who_submit_at_once_make_one_job(jobs_url: str) -> None:
     with Harness(order(BY_NUMBER), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         start = threading.Barrier(12)
         answers: list[Job] = []
 
@@ -97,7 +97,7 @@ def test_the_change_that_ends_a_job_frees_its_key_when_the_flow_says_so(
 ) -> None:
     dedup = Dedup(key=lambda payload: str(payload.number), until=until)
     with Harness(order(dedup), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         assert harness.run(flow, Order(1, note)).is_final
         assert harness.submit(flow, Order(1)).created is freed
         assert harness.verify() == []
@@ -109,7 +109,7 @@ def test_a_key_is_taken_over_once_it_has_expired(jobs_url: str) -> None:
         key=lambda payload: str(payload.number), until=Until.FORGOTTEN, keep=timedelta(hours=1)
     )
     with Harness(order(dedup), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         first = harness.run(flow, Order(1))
         harness.advance(minutes=59)
         assert harness.submit(flow, Order(1)).id == first.id
@@ -123,7 +123,7 @@ def test_a_key_is_taken_over_once_it_has_expired(jobs_url: str) -> None:
 @pytest.mark.shows("E-30")
 def test_a_retry_that_finds_its_key_held_names_the_holder(jobs_url: str) -> None:
     with Harness(order(BY_NUMBER), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         failed = harness.run(flow, Order(1, "fails"))
         assert failed.state == "failed"
         holder = harness.submit(flow, Order(1))
@@ -141,7 +141,7 @@ def test_a_retry_that_finds_its_key_held_names_the_holder(jobs_url: str) -> None
 @pytest.mark.shows("E-31")
 def test_equal_payloads_have_one_key_however_they_were_written(jobs_url: str) -> None:
     with Harness(order(Dedup()), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         first = harness.submit(flow, {"number": 1, "note": "x"})
         assert harness.submit(flow, {"note": "x", "number": 1}).id == first.id
         assert harness.submit(flow, Order(1, "x")).id == first.id
@@ -157,7 +157,7 @@ def test_the_key_is_stored_at_submit_and_never_made_again(jobs_url: str) -> None
         return f"key-{len(made)}"
 
     with Harness(order(Dedup(key=key)), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         job = harness.run(flow, Order(1, "fails"))
         assert job.state == "failed"
         harness.engine.retry(job.id, actor="op")
@@ -170,7 +170,7 @@ def test_the_key_is_stored_at_submit_and_never_made_again(jobs_url: str) -> None
 @pytest.mark.shows("E-31")
 def test_a_long_key_is_kept_by_its_digest(jobs_url: str) -> None:
     with Harness(order(None), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         first = harness.submit(flow, Order(1), dedup_key="k" * 100_000)
         assert harness.submit(flow, Order(2), dedup_key="k" * 100_000).id == first.id
         assert harness.submit(flow, Order(2), dedup_key="k" * 99_999).created
@@ -181,7 +181,7 @@ def test_a_key_given_to_a_flow_without_a_rule_is_held_until_the_job_has_ended(
     jobs_url: str,
 ) -> None:
     with Harness(order(None), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         first = harness.submit(flow, Order(1), dedup_key="mine")
         assert harness.submit(flow, Order(2), dedup_key="mine").id == first.id
         harness.run_until_idle()

@@ -53,7 +53,7 @@ def test_sigterm_gives_back_what_stops_and_leaves_what_does_not(
         assert left.expires_at > engine.store.clock.now() + 20 * SECOND
         assert kinds(engine, deaf) == ["submitted"]
         assert kinds(engine, late) == ["submitted"], "nothing is claimed after the signal"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-40")

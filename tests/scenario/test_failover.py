@@ -52,6 +52,6 @@ def test_a_streaming_standby_takes_over_with_what_it_has_received() -> None:
         assert store.find_job(lost.id) is None
         assert desk.submit(dedup_key="k").id != lost.id
         with ulak.Engine(PostgresStore(standby.shared_url()), flows=[LINE]) as engine:
-            assert engine.verify() == []
+            assert engine.inspect.verify() == []
         newborn.close()
         store.close()

@@ -221,7 +221,7 @@ def test_a_log_that_fails_harms_no_commit(
     monkeypatch.setattr(logging.getLogger("ulak.jobs"), "filters", [fail])
     with engine_on(store_of("memory://"), flow) as engine:
         assert worked(engine, flow).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert "failures could not be logged" in caplog.text
 
 

@@ -76,7 +76,7 @@ def test_a_rate_lets_in_as_many_as_its_tokens_pay_for() -> None:
         assert len(runs) == 3
         harness.advance(seconds=1)
         assert len(runs) == 5
-        harness.engine.set_rate("one/queued", Rate(100, per=SECOND), actor="ada")
+        harness.engine.flow_control.set_rate("one/queued", Rate(100, per=SECOND), actor="ada")
         harness.advance(seconds=1)
         assert sorted(runs) == list(range(8))
         assert harness.verify() == []
@@ -100,12 +100,12 @@ def test_one_job_that_is_told_to_wait_pauses_the_key_for_all() -> None:
         harness.run_until_idle()
         assert len(asked) == 2
         assert "other" in asked
-        (pause,) = harness.engine.pauses()
+        (pause,) = harness.engine.flow_control.pauses()
         assert (pause.kind, pause.name) == ("key", "openai")
         harness.advance(seconds=20)
         assert {*asked} == {"first", "second", "other"}
         assert len(asked) == 4
-        assert harness.engine.pauses() == []
+        assert harness.engine.flow_control.pauses() == []
         assert harness.unfinished() == harness.verify() == []
 
 
@@ -134,7 +134,7 @@ def test_a_lease_does_not_go_on_into_what_is_paused(kind: str) -> None:
         job = engine.submit(flow, {})
         stopped = engine.wait(job.id, until="second", timeout=timedelta(seconds=20))
         assert (stopped.leased_by, ran) == (None, ["first"])
-        engine.resume(**{kind: "two"}, actor="ada")
+        engine.flow_control.resume(**{kind: "two"}, actor="ada")
         assert engine.wait(job.id, timeout=timedelta(seconds=20)).state == "done"
     assert ran == ["first", "second"]
 
@@ -144,7 +144,7 @@ def test_a_paused_flow_waits_and_goes_on_by_itself() -> None:
     ran: list[int] = []
     flow = one_stage(lambda run: ran.append(1))
     with Harness(flow) as harness:
-        harness.engine.pause(flow="one", actor="ada", until=timedelta(minutes=5))
+        harness.engine.flow_control.pause(flow="one", actor="ada", until=timedelta(minutes=5))
         harness.submit(flow)
         harness.advance(minutes=4)
         assert ran == []
@@ -158,23 +158,23 @@ def test_what_cannot_be_paused_or_resumed_is_said_clearly() -> None:
     with Harness(flow) as harness:
         engine = harness.engine
         with pytest.raises(BadInput, match='there is no flow "two"; there are "one"'):
-            engine.pause(flow="two", actor="ada")
+            engine.flow_control.pause(flow="two", actor="ada")
         with pytest.raises(BadInput, match='there is no queue "two"; there are "one"'):
-            engine.pause(queue="two", actor="ada")
+            engine.flow_control.pause(queue="two", actor="ada")
         with pytest.raises(BadInput, match="say one of queue=, flow= and key="):
-            engine.pause(queue="one", flow="one", actor="ada")
+            engine.flow_control.pause(queue="one", flow="one", actor="ada")
         with pytest.raises(BadInput, match="would be over already"):
-            engine.pause(flow="one", actor="ada", until=timedelta(seconds=-1))
+            engine.flow_control.pause(flow="one", actor="ada", until=timedelta(seconds=-1))
         with pytest.raises(BadInput, match='the flow "one" is not paused'):
-            engine.resume(flow="one", actor="ada")
+            engine.flow_control.resume(flow="one", actor="ada")
         with pytest.raises(BadInput, match="say who acts"):
-            engine.pause(flow="one", actor="")
-        engine.pause(flow="one", actor="ada")
-        again = engine.pause(flow="one", actor="bob", until=timedelta(hours=1))
+            engine.flow_control.pause(flow="one", actor="")
+        engine.flow_control.pause(flow="one", actor="ada")
+        again = engine.flow_control.pause(flow="one", actor="bob", until=timedelta(hours=1))
         assert again.replaces is not None
         assert (again.replaces.actor, again.replaces.until) == ("ada", None)
-        assert engine.resume(flow="one", actor="bob").actor == "bob"
-        assert [line.act for line in engine.audit()] == ["resume", "pause", "pause"]
+        assert engine.flow_control.resume(flow="one", actor="bob").actor == "bob"
+        assert [line.act for line in engine.inspect.audit()] == ["resume", "pause", "pause"]
 
 
 @pytest.mark.shows("E-60")
@@ -184,14 +184,14 @@ def test_an_operators_limit_outlives_a_restart_and_is_reset() -> None:
         engine = Engine(store, flows=[one_stage(limit=Limit(n))])
         engine.open()
         if n == 2:
-            engine.set_limit("one/queued", 9, actor="ada", note="more")
-    (limit,) = engine.limits()
+            engine.flow_control.set_limit("one/queued", 9, actor="ada", note="more")
+    (limit,) = engine.flow_control.limits()
     assert (limit.n, limit.declared, limit.actor) == (9, 3, "ada")
-    assert engine.set_limit("one/queued", None, actor="ada").n == 3
+    assert engine.flow_control.set_limit("one/queued", None, actor="ada").n == 3
     with pytest.raises(BadInput, match='there is no limit "one/other"'):
-        engine.set_limit("one/other", 1, actor="ada")
+        engine.flow_control.set_limit("one/other", 1, actor="ada")
     with pytest.raises(BadInput, match="a limit of -1"):
-        engine.set_limit("one/queued", -1, actor="ada")
+        engine.flow_control.set_limit("one/queued", -1, actor="ada")
 
 
 @pytest.mark.shows("E-60")
@@ -199,7 +199,7 @@ def test_a_fair_flow_runs_its_tenants_in_turn() -> None:
     ran: list[str] = []
     flow = one_stage(lambda run: ran.append(run.payload), fair=True)
     with Harness(flow, settings=WorkerSettings(threads=1)) as harness:
-        harness.engine.set_weight("gold", 2, actor="ada")
+        harness.engine.flow_control.set_weight("gold", 2, actor="ada")
         for tenant in ("big", "gold"):
             for _ in range(6):
                 harness.submit(flow, tenant, tenant=tenant)
@@ -207,7 +207,7 @@ def test_a_fair_flow_runs_its_tenants_in_turn() -> None:
         assert ran[:9].count("gold") == 6
         assert harness.unfinished() == harness.verify() == []
         with pytest.raises(BadInput, match="a weight of 0"):
-            harness.engine.set_weight("gold", 0, actor="ada")
+            harness.engine.flow_control.set_weight("gold", 0, actor="ada")
 
 
 @pytest.mark.shows("E-60")

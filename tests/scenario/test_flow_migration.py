@@ -73,9 +73,9 @@ def deploy(harness: Harness, *flows: Flow[Any]) -> Harness:
 def move(harness: Harness, states: dict[str, str], **more: Any) -> Migrated:
     """Migrate from version 1 as ada."""
     options = {k: more.pop(k) for k in ("dry_run", "note") if k in more}
-    flow = harness.engine.flows[0].name
+    flow = harness.engine.inspect.flows[0].name
     wanted = StateMap(flow, from_version=1, states=states, **more)
-    return migrate(harness.engine, wanted, actor="ada", **options)
+    return migrate(harness.engine.kernel, wanted, actor="ada", **options)
 
 
 def row(harness: Harness, job_id: str) -> Any:
@@ -140,7 +140,9 @@ def test_jobs_of_every_state_go_on_under_the_new_version(jobs_url: str) -> None:
             assert row(harness, ids["sent"]).attempt == 1
             assert (rows["held"].resume, row(harness, ids["held"]).resume) == ("sent", "posted")
             assert harness.verify() == []
-            assert not harness.submit(harness.engine.flows[0], "y", dedup_key="the-key").created
+            assert not harness.submit(
+                harness.engine.inspect.flows[0], "y", dedup_key="the-key"
+            ).created
             finish(harness, ids)
 
 
@@ -182,9 +184,9 @@ def test_a_map_that_cannot_be_followed_changes_nothing(jobs_url: str) -> None:
                 with pytest.raises(BadInput, match=said):
                     move(harness, states, **more)
             with pytest.raises(BadInput, match='no flow "parcels"; this program declares "parcel"'):
-                migrate(harness.engine, StateMap("parcels", from_version=1), actor="ada")
+                migrate(harness.engine.kernel, StateMap("parcels", from_version=1), actor="ada")
             with pytest.raises(BadInput, match="who acts"):
-                migrate(harness.engine, StateMap("parcel", from_version=1), actor="")
+                migrate(harness.engine.kernel, StateMap("parcel", from_version=1), actor="")
             assert [row(harness, job_id) for job_id in jobs] == before_rows
 
 
@@ -201,7 +203,7 @@ def test_a_leased_job_is_left_alone_and_counted(jobs_url: str) -> None:
             double = Double(store)
             # Between the look and the commit another is leased too.
             double.before["commit"] = lambda changes: store.claim(request)
-            harness.engine.store = double
+            harness.engine.kernel.store = double
             done = move(harness, {"new": "new"})
             assert done.moved == {("new", "new"): 1}
             assert (done.leased, done.left_count, done.standing) == (2, 0, {"new": 2})
@@ -289,7 +291,7 @@ def test_parked_jobs_are_unparked_and_get_the_keys_of_the_new_version(jobs_url: 
     new = limited(2, "dial", Limit(1, key=lambda payload: payload["to"]))
     with Harness(old, url=jobs_url) as before:
         jobs = [before.submit(old, {"to": f"p{n % 2}"}).id for n in range(4)]
-        before.engine.set_limit("calls/call", 0, actor="op")
+        before.engine.flow_control.set_limit("calls/call", 0, actor="op")
         before.run_until_idle()
         assert {row(before, job_id).parked_on for job_id in jobs} == {"calls/call"}
         odd = before.submit(old, {"from": "nobody"}).id

@@ -71,21 +71,21 @@ def test_a_schedule_whose_key_is_held_stops_neither_claims_nor_other_schedules(
     """Broken by a tick that waits for the key, or by upkeep on the claims' thread."""
     held, free, plain = flow_of("held", dedup=ulak.Dedup(key=str)), flow_of("free"), flow_of("p")
     engine = engine_on(PostgresStore(url), held, free, plain)
-    engine.schedule("held", held, "k", every=SECOND)
-    engine.schedule("free", free, "k", every=SECOND)
+    engine.schedules.add("held", held, "k", every=SECOND)
+    engine.schedules.add("free", free, "k", every=SECOND)
     with engine, psycopg.connect(url) as foreign:
         foreign.execute(HOLD_KEY, ("held", "k", NOBODY))
         with engine.working(settings()):
             eventually(lambda: said(caplog, "the job of a schedule must wait for somebody else"))
-            before = len(engine.ticks("free"))
-            eventually(lambda: len(engine.ticks("free")) >= before + 2)
+            before = len(engine.schedules.ticks("free"))
+            eventually(lambda: len(engine.schedules.ticks("free")) >= before + 2)
             for job in engine.submit_many(plain, range(50)):
                 engine.wait(job.id, timeout=LONG)
-            assert engine.ticks("held") == []
+            assert engine.schedules.ticks("held") == []
             assert said(caplog, "the job of a schedule must wait for somebody else") == 1
             foreign.rollback()
-            eventually(lambda: engine.ticks("held"))
-        assert engine.verify() == []
+            eventually(lambda: engine.schedules.ticks("held"))
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-84")
@@ -118,7 +118,7 @@ def test_a_job_that_somebody_holds_keeps_no_other_deadline(
         held, *others = harness.engine.submit_many(flow, range(20))
         foreign.execute("SELECT FROM ulak.jobs WHERE id = %s FOR UPDATE", (held.id,))
         harness.clock.advance(timedelta(hours=2))
-        upkeep = Upkeep(harness.engine, 0)
+        upkeep = Upkeep(harness.engine.kernel, 0)
         for _ in range(3):
             upkeep.tick()
         assert {harness.job(job.id).state for job in others} == {"late"}
@@ -137,18 +137,18 @@ def test_a_step_of_upkeep_that_fails_ends_no_other(
 ) -> None:
     flow = flow_of("nightly")
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, 1, every=SECOND)
+        harness.engine.schedules.add("nightly", flow, 1, every=SECOND)
         store: Any = harness.engine.store
 
         def fail(*_: Any, **__: Any) -> None:
             raise error
 
         setattr(store, verb, fail)
-        upkeep = Upkeep(harness.engine, 0)
+        upkeep = Upkeep(harness.engine.kernel, 0)
         for _ in range(3):
             harness.clock.advance(SECOND)
             upkeep.tick()
-        assert len(harness.engine.ticks("nightly")) == 3
+        assert len(harness.engine.schedules.ticks("nightly")) == 3
         assert said(caplog, "a step of upkeep") == 1
 
 
@@ -171,19 +171,19 @@ def test_a_schedule_that_cannot_make_its_job_harms_no_other(
 
     with Harness(flow, url=jobs_url) as harness:
         for name in ("bad", "good"):
-            harness.engine.schedule(name, flow, name, cron="0 3 * * *")
+            harness.engine.schedules.add(name, flow, name, cron="0 3 * * *")
         is_bad = True
         with caplog.at_level(logging.ERROR, "ulak.ticker"):
             harness.clock.advance(timedelta(days=1))
-            upkeep = Upkeep(harness.engine, 0)
+            upkeep = Upkeep(harness.engine.kernel, 0)
             for _ in range(3):
                 upkeep.tick()
-        assert len(harness.engine.ticks("good")) == 1
-        assert harness.engine.ticks("bad") == []
+        assert len(harness.engine.schedules.ticks("good")) == 1
+        assert harness.engine.schedules.ticks("bad") == []
         assert said(caplog, "a schedule cannot tick") == 1
         is_bad = False
         upkeep.tick()
-        assert len(harness.engine.ticks("bad")) == 1
+        assert len(harness.engine.schedules.ticks("bad")) == 1
 
 
 @pytest.mark.shows("E-84")
@@ -261,10 +261,10 @@ def test_a_trigger_that_raises_ends_the_run_of_its_own_job(
         bad = run_beside_a_forbidden_job(engine, flow, shared_url, "'done'", until="held")
         held = engine.get(bad)
         assert held.code == "commit-rejected"
-        message = engine.trail(bad)[-1].message or ""
+        message = engine.inspect.trail(bad)[-1].message or ""
         assert "auditors object" in message or "malformed JSON" in message
         assert said(caplog, "a job is held until a person has looked") == 1
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-84")
@@ -279,9 +279,9 @@ def test_a_job_that_can_be_neither_moved_nor_held_keeps_no_other(shared_url: str
 def test_a_trigger_that_raises_refuses_its_own_submit(shared_url: str) -> None:
     flow = flow_of("plain")
     with engine_on(store_of(shared_url), flow) as engine:
-        new = [engine.prepare(flow, n) for n in range(MANY)]
+        new = [engine.kernel.prepare(flow, n) for n in range(MANY)]
         forbid(shared_url, "INSERT", new[7].row.id, "'go'")
-        offers = [engine.intake.offer([job]) for job in new]
+        offers = [engine.kernel.intake.offer([job]) for job in new]
         bad = offers.pop(7)
         assert all(offer.result(120)[0].created for offer in offers)
         with pytest.raises(ulak.errors.Refused, match=r"auditors object|malformed JSON"):

@@ -56,7 +56,7 @@ def ended(pids: list[int]) -> list[int]:
 def submit_from_children_beside_a_worker(url: str) -> None:
     """Children use the engine in the middle of everything, and the parent goes on."""
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     going = threading.Event()
 
     def keep_submitting() -> None:
@@ -80,13 +80,13 @@ def submit_from_children_beside_a_worker(url: str) -> None:
         assert codes == [0] * 4
         last = engine.submit(flow, {})
         assert engine.wait(last.id, timeout=PATIENCE).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 def work_in_children(url: str) -> None:
     """The parent opens and submits, its children work, as with gunicorn --preload."""
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     first = engine.submit(flow, {})
     read, write = os.pipe()
 
@@ -102,14 +102,14 @@ def work_in_children(url: str) -> None:
         assert engine.result(job.id) in children
     os.close(write)
     assert ended(children) == [0, 0]
-    assert engine.verify() == []
+    assert engine.inspect.verify() == []
     engine.close()
 
 
 def outlive_the_parent(url: str) -> None:
     """What a child commits stays, when its parent has closed the store and ended."""
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     engine.submit(flow, {})
     read, write = os.pipe()
     to_parent, from_child = os.pipe()
@@ -129,7 +129,7 @@ def outlive_the_parent(url: str) -> None:
     assert ended([child]) == [0]
     with engine_of(url) as again:
         assert len(again.jobs()) == 12
-        assert again.verify() == []
+        assert again.inspect.verify() == []
 
 
 def guard_in_children(url: str) -> None:
@@ -162,7 +162,7 @@ def fork_in_a_transaction(url: str) -> None:
     """A child that was cut off in the middle of a transaction is told so."""
     forks.QUIET_WITHIN_S = 0.05
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     engine.submit(flow, {})
     transaction = engine.store.begin()  # type: ignore[attr-defined]
     transaction.connection.execute("CREATE TABLE mine (n INTEGER)")
@@ -182,7 +182,7 @@ def fork_in_a_transaction(url: str) -> None:
 
 def copy_memory(url: str) -> None:
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
 
     def work() -> None:
         with engine.working():
@@ -203,7 +203,7 @@ def copy_memory(url: str) -> None:
 def die_with_a_living_child(url: str) -> None:
     """The sessions of a killed parent end, whatever its child does."""
     engine = engine_of(url)
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     engine.submit(flow, {})
     child = fork(signal.pause)
     print(child, flush=True)  # noqa: T201 - it tells the test
@@ -256,8 +256,8 @@ def test_a_child_in_memory_has_a_copy_of_its_own() -> None:
 @pytest.mark.shows("E-82", "E-20")
 def test_a_child_makes_other_commit_ids_than_its_parent() -> None:
     engine, (read, write) = engine_of("memory://"), os.pipe()
-    child = fork(lambda: os.write(write, engine.new_commit_id()))
+    child = fork(lambda: os.write(write, engine.kernel.new_commit_id()))
     assert ended([child]) == [0]
-    assert os.read(read, 16) != engine.new_commit_id()
+    assert os.read(read, 16) != engine.kernel.new_commit_id()
     for end in (read, write):
         os.close(end)

@@ -40,7 +40,7 @@ def hiring() -> Flow[Any]:
 
 
 def asked(harness: Harness) -> str:
-    job = harness.run(harness.engine.flows[0], {"name": "Grace"}, actor="ada")
+    job = harness.run(harness.engine.inspect.flows[0], {"name": "Grace"}, actor="ada")
     assert job.state == "in_review"
     return job.id
 
@@ -140,11 +140,11 @@ def test_whoever_was_slower_is_told_the_name_of_the_faster(jobs_url: str) -> Non
     with Harness(hiring(), url=jobs_url) as harness:
         job_id = asked(harness)
         engine = harness.engine
-        read = engine._row(job_id)
+        read = engine.kernel.get_row(job_id)
         engine.decide(job_id, "approve", actor="fast", data=Verdict(1))
-        real, engine._row = engine._row, lambda wanted: read  # type: ignore[method-assign]
+        real, engine.kernel.get_row = engine.kernel.get_row, lambda wanted: read  # type: ignore[method-assign]
         with pytest.raises(StaleJob, match="fast was faster") as refusal:
             engine.decide(job_id, "refuse", actor="slow")
-        engine._row = real  # type: ignore[method-assign]
+        engine.kernel.get_row = real  # type: ignore[method-assign]
         assert refusal.value.decided_by == "fast"
         assert harness.job(job_id).state == "approved"

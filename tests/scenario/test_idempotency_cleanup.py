@@ -147,14 +147,14 @@ def test_the_schedule_of_an_engine_removes_them_at_three_every_night():
     with engine:
         ask(engine.store, "a", ttl=timedelta(hours=1))
         for hours in (2, 2):
-            assert engine.ticks(cleanup.NAME) == []
+            assert engine.schedules.ticks(cleanup.NAME) == []
             clock.advance(timedelta(hours=hours))
             asyncio.run(engine.worker().run(until_idle=True))
         asyncio.run(engine.worker().run(until_idle=True))  # the job of the tick
-        (tick,) = engine.ticks(cleanup.NAME)
+        (tick,) = engine.schedules.ticks(cleanup.NAME)
         assert tick.due_at.hour == 3
         assert engine.result(tick.job_id) == 1
 
 
 def test_a_program_that_says_nothing_has_no_schedule_of_ours():
-    assert ulak.connect("memory://").declared_schedules == {}
+    assert ulak.connect("memory://").kernel.schedules == {}

@@ -63,7 +63,7 @@ def test_a_submit_on_a_running_loop_is_refused_and_says_what_to_use() -> None:
 
     with engine:
         asyncio.run(main())
-        assert [count.jobs for count in engine.counts()] == [1]
+        assert [count.jobs for count in engine.inspect.counts()] == [1]
 
 
 @pytest.mark.shows("E-32")
@@ -92,12 +92,12 @@ def test_a_crowd_of_submits_shares_commits_and_each_gets_its_own_answer(jobs_url
         first = pool.submit(engine.submit, flow, "first")
         assert gate.entered.wait(120)
         others = [pool.submit(engine.submit, flow, n) for n in range(40)]
-        eventually(lambda: engine.intake._jobs == 40)
+        eventually(lambda: engine.kernel.intake._jobs == 40)
         gate.open.set()
         ids = [future.result(120).id for future in (first, *others)]
         assert len(set(ids)) == 41
         assert gate.sizes == [1, 40]
-        assert [engine.payload(i) for i in ids] == ["first", *range(40)]
+        assert [engine.inspect.payload(i) for i in ids] == ["first", *range(40)]
 
 
 @pytest.mark.shows("E-32")
@@ -107,7 +107,7 @@ def test_concurrent_submits_of_a_loop_share_commits() -> None:
 
     async def main() -> list[Any]:
         submits = asyncio.gather(*(engine.aio.submit(flow, n) for n in range(1201)))
-        while engine.intake._jobs + sum(gate.sizes) < 1201:
+        while engine.kernel.intake._jobs + sum(gate.sizes) < 1201:
             await asyncio.sleep(0.001)
         gate.open.set()
         return await submits
@@ -140,10 +140,12 @@ def test_too_much_waiting_is_refused_with_a_time_to_come_back(by: str) -> None:
         first = pool.submit(engine.submit, flow, "first")
         assert gate.entered.wait(120)
         if by == "jobs":
-            parts = [[engine.prepare(flow, 1)] * LARGEST_BATCH] * (MOST_JOBS // LARGEST_BATCH)
+            parts = [[engine.kernel.prepare(flow, 1)] * LARGEST_BATCH] * (
+                MOST_JOBS // LARGEST_BATCH
+            )
         else:
-            parts = [[engine.prepare(flow, "x" * (MOST_BYTES // 16 - 2))]] * 16
-        waiting = [engine.intake.offer(part) for part in parts]
+            parts = [[engine.kernel.prepare(flow, "x" * (MOST_BYTES // 16 - 2))]] * 16
+        waiting = [engine.kernel.intake.offer(part) for part in parts]
         with pytest.raises(Overloaded) as refusal:
             engine.submit(flow, "one more")
         assert refusal.value.retry_after == timedelta(seconds=2)
@@ -196,12 +198,12 @@ def test_a_broken_connection_during_a_submit_makes_one_job(written: bool) -> Non
     with engine_on(store, flow) as engine:
         job = engine.submit(flow, 1)
         assert job.created
-        assert [count.jobs for count in engine.counts()] == [1]
+        assert [count.jobs for count in engine.inspect.counts()] == [1]
         breaks[0] = 1
         again = asyncio.run(engine.aio.submit(flow, 1))
         assert again.created
-        assert [count.jobs for count in engine.counts()] == [2]
-        assert engine.verify() == []
+        assert [count.jobs for count in engine.inspect.counts()] == [2]
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-35")
@@ -236,7 +238,7 @@ def test_a_refused_payload_in_a_shared_batch_fails_only_its_caller(error: Except
         assert gate.entered.wait(120)
         said = ["bad" if n == 3 else n for n in range(8)]
         others = [pool.submit(engine.submit, flow, payload) for payload in said]
-        eventually(lambda: engine.intake._jobs == 8)
+        eventually(lambda: engine.kernel.intake._jobs == 8)
         gate.open.set()
         first.result(120)
         for payload, future in zip(said, others, strict=True):
@@ -263,7 +265,7 @@ def test_a_submit_that_somebody_else_blocks_delays_nobody() -> None:
         assert gate.entered.wait(120)
         others = [pool.submit(engine.submit, flow, n) for n in range(38)]
         bad, worse = (pool.submit(engine.submit, flow, name) for name in ("bad", "worse"))
-        eventually(lambda: engine.intake._jobs == 40)
+        eventually(lambda: engine.kernel.intake._jobs == 40)
         gate.open.set()
         for future in (first, *others):
             assert future.result(120).created
@@ -279,12 +281,12 @@ def test_a_submit_that_somebody_else_blocks_delays_nobody() -> None:
         assert not worse.done()
         # One that comes alone is blocked as well, and goes on when the other does.
         alone = pool.submit(engine.submit, flow, "worse")
-        eventually(lambda: engine.intake._jobs >= 1)
+        eventually(lambda: engine.kernel.intake._jobs >= 1)
         held.clear()
         assert alone.result(120).created
         assert worse.result(120).created
-        eventually(lambda: engine.intake._jobs == engine.intake._bytes == 0)
-        assert sum(count.jobs for count in engine.counts()) == 43
+        eventually(lambda: engine.kernel.intake._jobs == engine.kernel.intake._bytes == 0)
+        assert sum(count.jobs for count in engine.inspect.counts()) == 43
 
 
 @pytest.mark.shows("E-34")
@@ -308,7 +310,7 @@ def test_a_submit_that_stays_blocked_is_given_up_in_time(how: str) -> None:
     with engine_on(store, flow, submit_timeout=timedelta(seconds=2)) as engine:
         with pytest.raises(UnknownOutcome):
             submit(engine)
-        eventually(lambda: engine.intake._jobs == 0)
+        eventually(lambda: engine.kernel.intake._jobs == 0)
         assert engine.submit(flow, "good").created
     assert not any(t.name.startswith("ulak-intake") for t in threading.enumerate())
 
@@ -328,7 +330,7 @@ def test_a_crowd_that_is_blocked_as_a_whole_is_not_parted_to_the_last() -> None:
         store.before["add"] = gate.pass_through
         first = pool.submit(engine.submit, flow, "first")
         assert gate.entered.wait(120)
-        others = [engine.intake.offer([engine.prepare(flow, n)]) for n in range(200)]
+        others = [engine.kernel.intake.offer([engine.kernel.prepare(flow, n)]) for n in range(200)]
         store.before["add"] = block
         gate.open.set()
         first.result(120)
@@ -357,7 +359,7 @@ def test_a_caller_that_gives_up_harms_nobody_else() -> None:
 
     with engine_on(store, flow) as engine:
         asyncio.run(main())
-        stored = sorted(str(engine.payload(job.id)) for job in engine.jobs())
+        stored = sorted(str(engine.inspect.payload(job.id)) for job in engine.jobs())
         # The first was being written when its caller left; the second was not yet.
         assert stored == ["first", "later", "stays"]
 
@@ -370,6 +372,6 @@ def test_a_closed_engine_stores_what_it_accepted_and_may_be_opened_again(shared_
         list(pool.map(lambda n: engine.submit(flow, n), range(8)))
     with engine, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: engine.submit(flow, n), range(8)))
-        assert sum(count.jobs for count in engine.counts()) == 16
+        assert sum(count.jobs for count in engine.inspect.counts()) == 16
         asyncio.run(engine.worker().run(until_idle=True))
         assert {job.state for job in engine.jobs()} == {"done"}

@@ -13,7 +13,7 @@ from ulak.ids import from_text
 
 
 def engine_at(url: str) -> Engine:
-    return engine_on(store_of(url), *isolated.engine.flows)
+    return engine_on(store_of(url), *isolated.engine.inspect.flows)
 
 
 def payload(tmp_path: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_a_timeout_kills_its_own_child_and_no_neighbour(jobs_url: str, tmp_path:
 def test_a_child_may_use_its_run_and_its_death_is_a_failed_attempt(tmp_path: Path) -> None:
     with engine_at("memory://") as engine:
         sent: list[Any] = []
-        engine.publish(sent.append)
+        engine.outbox.publish(sent.append)
         with engine.working(settings()):
             job = engine.submit(isolated.everything, payload(tmp_path))
             assert engine.wait(job.id, timeout=SOON).state == "done"
@@ -64,7 +64,7 @@ def test_a_child_may_use_its_run_and_its_death_is_a_failed_attempt(tmp_path: Pat
         assert [m.topic for m in sent] == ["paid"]
         assert kinds(engine, job) == ["submitted", "noted", "retry", "moved"]
         assert codes(engine, job)[2] == "process-died"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-38", "E-8")
@@ -80,12 +80,12 @@ def test_a_job_function_runs_in_a_child_and_tells_how_it_ended(tmp_path: Path) -
         assert pid != os.getpid()
         end = engine.wait(bad.id, timeout=SOON)
         assert (end.state, end.code) == ("failed", "raised")
-        last = engine.trail(bad.id)[-1]
+        last = engine.inspect.trail(bad.id)[-1]
         assert last.message == "ValueError: no\ufffdgood"
         assert "isolated.py" in last.details["traceback"]
         end = engine.wait(gone.id, timeout=SOON)
         assert (end.state, end.code) == ("failed", "process-died")
-        assert "code 3" in (engine.trail(gone.id)[-1].message or "")
+        assert "code 3" in (engine.inspect.trail(gone.id)[-1].message or "")
 
 
 @pytest.mark.shows("E-39")
@@ -119,5 +119,5 @@ def test_a_stage_that_a_child_cannot_find_fails_with_a_sentence(tmp_path: Path) 
         end = engine.wait(job.id, timeout=SOON)
         assert (end.state, end.code) == ("failed", "process-died")
         assert "cannot find tests.scenario.isolated.overwritten" in (
-            engine.trail(job.id)[-1].message or ""
+            engine.inspect.trail(job.id)[-1].message or ""
         )

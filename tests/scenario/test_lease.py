@@ -44,7 +44,7 @@ def test_a_stage_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_jobs(job
         ran.append("neighbour")
         await asyncio.sleep(1.7 * LEASE)
 
-    other = engine_on(store, *engine.flows)
+    other = engine_on(store, *engine.inspect.flows)
     with engine:
         jobs = [engine.submit(neighbour), engine.submit(rude)]
         with engine.working(settings(lease=LEASE)):
@@ -95,7 +95,7 @@ def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
         assert engine.result(job.id) == "second"
         assert kinds(engine, job) == ["submitted", "lapsed", "moved"]
         assert "stuck" in caplog.text
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-26")
@@ -207,7 +207,7 @@ def test_any_worker_rescues_and_nobody_leads(jobs_url: str) -> None:
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "done"
         assert kinds(engine, job) == ["submitted", "lapsed", "moved"]
-        lapsed = engine.trail(job.id)[1]
+        lapsed = engine.inspect.trail(job.id)[1]
         assert lapsed.worker == "vanished"
         assert engine.get(job.id).attempt == 0, "a lost worker is no failed attempt"
 

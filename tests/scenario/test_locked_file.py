@@ -49,7 +49,7 @@ def test_a_lock_of_somebody_else_is_waited_for_and_never_shown(
             for job in (first, second.result(120)):
                 assert engine.wait(job.id, timeout=SOON).state == "done"
                 assert kinds(engine, job) == ["submitted", "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 class Refusals(SqliteStore):
@@ -151,7 +151,7 @@ def test_a_worker_beside_a_stopped_writer_is_not_ready_and_goes_on_after_it(
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("patient", work)
     with engine_on(SqliteStore(path), flow) as engine:
-        engine.publish(sent.append)
+        engine.outbox.publish(sent.append)
         first = engine.submit(flow)
         with engine.working(settings(lease=1.5)) as worker:
             assert started.wait(120)
@@ -161,7 +161,7 @@ def test_a_worker_beside_a_stopped_writer_is_not_ready_and_goes_on_after_it(
             go_on.set()
             eventually(lambda: "lease" in (worker.unready() or ""))
             assert isinstance(
-                in_time(lambda: engine.pause(flow="patient", actor="ada")), StoreError
+                in_time(lambda: engine.flow_control.pause(flow="patient", actor="ada")), StoreError
             )
             held.release()
             eventually(lambda: worker.unready() is None)
@@ -170,4 +170,4 @@ def test_a_worker_beside_a_stopped_writer_is_not_ready_and_goes_on_after_it(
                 assert engine.wait(job.id, timeout=SOON).state == "done"
             eventually(lambda: len(sent) == 2)
             assert not worker.has_ended
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []

@@ -44,9 +44,9 @@ def busy_flows() -> tuple[ulak.Flow[Any], ulak.Flow[Any]]:
 def test_no_verb_of_a_store_runs_on_the_loop_of_a_worker(jobs_url: str) -> None:
     flow, children = busy_flows()
     engine = engine_on(store_of(jobs_url), flow, children)
-    engine.schedule("often", children, {"n": 1}, every=timedelta(seconds=1))
+    engine.schedules.add("often", children, {"n": 1}, every=timedelta(seconds=1))
 
-    @engine.publish
+    @engine.outbox.publish
     async def publish(message: ulak.Message) -> None: ...
 
     async def use() -> None:
@@ -58,8 +58,8 @@ def test_no_verb_of_a_store_runs_on_the_loop_of_a_worker(jobs_url: str) -> None:
             assert (await engine.aio.wait(asked.id, timeout=LONG)).state == "cancelled"
             late = await engine.aio.submit(flow, after=timedelta(hours=1))
             await engine.aio.cancel(late.id, actor="ada")
-            await engine.aio.why(late.id)
-            assert await engine.aio.verify() == []
+            await engine.aio.inspect.why(late.id)
+            assert await engine.aio.inspect.verify() == []
 
     with engine:
         asked = engine.submit(flow)
@@ -76,8 +76,8 @@ def test_the_watch_itself_sees_a_verb_on_a_loop() -> None:
     engine = ulak.connect("memory://")
 
     async def look() -> None:
-        engine.counts()  # what a test calls itself is its own
-        asyncio.get_running_loop().call_soon(engine.counts)
+        engine.inspect.counts()  # what a test calls itself is its own
+        asyncio.get_running_loop().call_soon(engine.inspect.counts)
         await asyncio.sleep(0)
 
     with engine, loop_watch.watching() as found:

@@ -28,10 +28,10 @@ async def return_attempt(run: ulak.Run[Any]) -> int:
 def assert_given_back_and_run(engine: Engine, jobs: list[ulak.Job]) -> None:
     for job in jobs:
         assert engine.result(job.id) == 1, "no attempt was spent"
-        submitted, back, moved = engine.trail(job.id)
+        submitted, back, moved = engine.inspect.trail(job.id)
         assert (submitted.kind, moved.kind) == (event.SUBMITTED, event.MOVED)
         assert (back.kind, back.code) == (event.GIVEN_BACK, event.NOT_RUN)
-    assert engine.verify() == []
+    assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-24")
@@ -96,4 +96,4 @@ def test_a_job_that_runs_is_never_given_back(
         looks = store.calls["leased"]
         eventually(lambda: store.calls["leased"] > looks)
         for job in jobs:
-            assert [e.kind for e in engine.trail(job.id)] == ["submitted", "moved", "moved"]
+            assert [e.kind for e in engine.inspect.trail(job.id)] == ["submitted", "moved", "moved"]

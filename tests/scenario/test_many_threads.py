@@ -42,7 +42,7 @@ def use_from_a_thousand_threads(url: str) -> None:
             job = engine.submit(flow, n)
             assert engine.get(job.id).state == "due"
             assert engine.jobs(limit=5)
-            read.append(engine.payload(job.id))
+            read.append(engine.inspect.payload(job.id))
         except BaseException as error:  # noqa: BLE001 - raised again by the test
             failures.append(error)
 
@@ -56,7 +56,7 @@ def use_from_a_thousand_threads(url: str) -> None:
         if failures:
             raise failures[0]
         assert sorted(read) == list(range(THREADS))
-        assert [count.jobs for count in engine.counts()] == [THREADS]
+        assert [count.jobs for count in engine.inspect.counts()] == [THREADS]
 
 
 @pytest.mark.shows("E-86")
@@ -84,7 +84,7 @@ def test_several_loops_of_one_process_share_an_engine(jobs_url: str) -> None:
         with engine.working(settings()), ThreadPoolExecutor(LOOPS) as pool:
             results = [n for many in pool.map(use_on_a_loop, range(LOOPS)) for n in many]
         assert results == list(range(LOOPS * JOBS_PER_LOOP))
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert found == []
 
 

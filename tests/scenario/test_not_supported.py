@@ -25,14 +25,14 @@ def note(**options: Any) -> Flow[Any]:
 @pytest.mark.shows("E-57")
 def test_a_transaction_that_the_store_cannot_share_is_refused() -> None:
     with Harness(note()) as harness, sqlite3.connect(":memory:") as mine:
-        engine, flow = harness.engine, harness.engine.flows[0]
+        engine, flow = harness.engine, harness.engine.inspect.flows[0]
         assert not engine.store.features.caller_transactions
         call = r"submit\(connection=\.\.\.\).* memory store.*leave connection= out.*dedup_key"
         with pytest.raises(NotSupported, match=call):
             engine.submit(flow, {}, connection=mine)
         with pytest.raises(NotSupported, match=call):
             asyncio.run(engine.aio.submit(flow, {}, connection=mine))
-        assert engine.counts() == []
+        assert engine.inspect.counts() == []
         assert not mine.in_transaction
         assert engine.submit(flow, {}, connection=None).created
     mine.close()
@@ -61,7 +61,7 @@ def test_a_stage_that_wants_a_transaction_is_refused_when_the_engine_is_built(
         late.stage("kept", transaction=True)(lambda run: None)
         with pytest.raises(NotSupported, match="late"):
             other.engine.add(late)
-        assert [flow.name for flow in other.engine.flows] == ["note"]
+        assert [flow.name for flow in other.engine.inspect.flows] == ["note"]
 
 
 @pytest.mark.shows("E-36", "E-57")

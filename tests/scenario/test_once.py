@@ -86,7 +86,7 @@ def test_an_effect_is_recorded_before_it_is_answered_and_not_run_again(
         assert ran == [f"{job.id}/1/pay"]
         assert engine.result(job.id) == "paid"
         assert kinds(engine, job) == ["submitted", "noted", "retry", "retry", "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-37")
@@ -144,7 +144,7 @@ def test_a_finished_undo_voids_the_effects_and_has_names_of_its_own() -> None:
         eventually(lambda: len(ran) == 4)
         assert ran[2] == f"pay {job.id}/2/pay"
         engine.wait(job.id, timeout=SOON)
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-37")
@@ -173,7 +173,7 @@ def test_effects_of_one_stage_may_run_at_once(jobs_url: str) -> None:
         assert sorted(ran) == list(range(20))
         assert engine.result(job.id) == list(range(20))
         assert kinds(engine, job).count("noted") == 20
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-37")
@@ -208,7 +208,7 @@ def test_an_effect_that_has_happened_is_recorded_even_if_the_stage_is_cancelled(
         assert engine.wait(job.id, timeout=SOON).state == "cancelled"
         assert kinds(engine, job) == ["submitted", "noted", "given-back", "cancelled"]
         assert went_on == []
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-37", "E-26")
@@ -292,7 +292,7 @@ def test_an_effect_that_cannot_be_recorded_is_not_repeated(value: object) -> Non
         job = engine.submit(flow)
         held = engine.wait(job.id, until="held", timeout=SOON)
         assert held.code == "result-unwritable"
-        assert "once('odd') was done" in (engine.trail(job.id)[-1].message or "")
+        assert "once('odd') was done" in (engine.inspect.trail(job.id)[-1].message or "")
         assert len(ran) == 1
 
 

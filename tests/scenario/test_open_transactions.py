@@ -35,7 +35,7 @@ def engine(shared_url: str) -> Iterator[Engine]:
         with engine.transaction() as connection:
             connection.execute(ROWS)
         yield engine
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 def orders(engine: Engine) -> list[int]:
@@ -151,7 +151,7 @@ def test_code_that_has_the_only_turn_is_not_left_waiting_for_it(engine: Engine) 
         with pytest.raises(BadInput, match=waits):
             asyncio.run(engine.aio.submit(engine.ship, 2))  # type: ignore[attr-defined]
         with pytest.raises(BadInput, match=waits):
-            engine.pause(queue="ship", actor="ada")
+            engine.flow_control.pause(queue="ship", actor="ada")
         with pytest.raises(BadInput, match=waits), engine.transaction():
             pass
         with pytest.raises(BadInput, match=waits):

@@ -51,12 +51,12 @@ def test_messages_of_one_job_are_sent_in_order(jobs_url: str) -> None:
 
     flow = talkative()
     with engine_on(store_of(jobs_url), flow) as engine:
-        engine.publish(publish)
+        engine.outbox.publish(publish)
         jobs = engine.submit_many(flow, range(20))
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert len(sent) == len(jobs)
         assert set(map(tuple, sent.values())) == {(0, 1, 2, 3)}
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-45", "E-84")
@@ -74,7 +74,7 @@ def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(jobs_url: st
 
     flow = talkative(1)
     with engine_on(store, flow) as engine:
-        engine.publish(publish)
+        engine.outbox.publish(publish)
         engine.submit_many(flow, [0, 1, 2])
 
         async def work() -> None:
@@ -90,16 +90,16 @@ def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(jobs_url: st
         assert len([t for t in tries if t == [1, 0]]) == TRIES.limit() + 1
         dead = store.dead_messages(10)
         assert [codec.decode(row.message.data) for row in dead] == [[1, 0]]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-45")
 def test_a_publisher_that_hangs_on_one_key_does_not_hold_up_the_others() -> None:
     engine = ulak.connect("memory://", flows=[talkative(1)])
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     go_on, sent = threading.Event(), list[Any]()
 
-    @engine.publish
+    @engine.outbox.publish
     def publish(message: ulak.Message) -> None:
         if data(message)[0] == 0:
             go_on.wait(120)
@@ -126,10 +126,10 @@ def test_what_was_taken_and_not_settled_is_sent_again(jobs_url: str) -> None:
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         # A relay takes the head, may or may not have sent it, and vanishes.
         assert len(store.take_messages(10, hold_us=HOLD_US)) == 1
-        engine.publish(lambda message: sent.append(data(message)))
+        engine.outbox.publish(lambda message: sent.append(data(message)))
 
         async def relay() -> None:
-            await Relay(engine).send_once(asyncio.get_running_loop())
+            await Relay(engine.kernel).send_once(asyncio.get_running_loop())
 
         asyncio.run(relay())
         assert sent == [], "it may still be on its way"
@@ -151,7 +151,7 @@ def test_a_store_that_breaks_after_a_message_was_sent_does_not_lose_it() -> None
 
     store.before["settle_messages"] = break_off
     with engine_on(store, flow) as engine:
-        engine.publish(lambda message: sent.append(data(message)))
+        engine.outbox.publish(lambda message: sent.append(data(message)))
         with engine.working(settings()):
             job = engine.submit(flow, 1)
             engine.wait(job.id, timeout=SOON)
@@ -164,7 +164,7 @@ def test_a_store_that_breaks_after_a_message_was_sent_does_not_lose_it() -> None
 @pytest.mark.shows("E-45")
 def test_a_coroutine_that_does_not_look_like_one_is_awaited() -> None:
     engine = ulak.connect("memory://", flows=[talkative(1)])
-    (flow,) = engine.flows
+    (flow,) = engine.inspect.flows
     sent: list[Any] = []
 
     class Broker:
@@ -172,12 +172,12 @@ def test_a_coroutine_that_does_not_look_like_one_is_awaited() -> None:
             await asyncio.sleep(0)
             sent.append(data(message))
 
-    engine.publish(Broker())
+    engine.outbox.publish(Broker())
     with engine:
         engine.submit(flow, 1)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert sent == [[1, 0], [1, 1]]
-        engine.publish(functools.partial(Broker().__call__))
+        engine.outbox.publish(functools.partial(Broker().__call__))
         engine.submit(flow, 2)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         assert sent[2:] == [[2, 0], [2, 1]]
@@ -188,7 +188,7 @@ def test_a_worker_that_stops_settles_what_it_has_sent() -> None:
     store = Double(MemoryStore())
     flow, sent = talkative(1), list[Any]()
     with engine_on(store, flow) as engine:
-        engine.publish(lambda message: sent.append(data(message)))
+        engine.outbox.publish(lambda message: sent.append(data(message)))
         jobs = engine.submit_many(flow, [1, 2, 3])
         with engine.working(settings()):
             for job in jobs:
@@ -202,7 +202,7 @@ def test_a_worker_that_stops_settles_what_it_has_sent() -> None:
 def test_a_stage_that_fails_sends_nothing_and_a_key_may_be_given() -> None:
     engine = ulak.connect("memory://")
     sent: list[ulak.Message] = []
-    engine.publish(sent.append)
+    engine.outbox.publish(sent.append)
     flow: ulak.Flow[Any] = ulak.Flow(
         "f", ulak.Lifecycle("go", {"go": ["done"]}), retry=ulak.Backoff(delays=[timedelta(0)])
     )
@@ -277,7 +277,7 @@ def test_a_slow_publisher_gets_each_message_once_and_no_more_than_it_can_send(
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
-        engine.publish(broker.publish if kind == "plain" else broker.publish_async)
+        engine.outbox.publish(broker.publish if kind == "plain" else broker.publish_async)
         with engine.working(settings()):
             eventually(lambda: broker.running >= at_once)
             if kind == "async":
@@ -288,7 +288,7 @@ def test_a_slow_publisher_gets_each_message_once_and_no_more_than_it_can_send(
         assert {row.tries for row in rows_of(engine, job)} == {0}
         if kind == "async":
             assert broker.most == at_once
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-45", "E-84")
@@ -297,7 +297,7 @@ def test_a_plain_publisher_holds_as_many_messages_as_it_has_threads(jobs_url: st
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
-        engine.publish(broker.publish)
+        engine.outbox.publish(broker.publish)
         with engine.working(settings(lease=3600)):
             eventually(lambda: broker.running == PUBLISHERS)
             assert len(engine.store.take_messages(1000, hold_us=0)) == 40 - PUBLISHERS
@@ -313,7 +313,7 @@ def test_messages_that_are_being_sent_are_held_for_a_lease_and_renewed(jobs_url:
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
-        engine.publish(broker.publish)
+        engine.outbox.publish(broker.publish)
         with engine.working(settings(lease=lease_s)):
             eventually(lambda: broker.running)
             holds: set[int] = set()
@@ -336,7 +336,7 @@ def test_publishers_that_hang_do_not_stop_the_others(monkeypatch: pytest.MonkeyP
     flow, go_on, sent = crowd(40), threading.Event(), list[int]()
     engine = ulak.connect("memory://", flows=[flow])
 
-    @engine.publish
+    @engine.outbox.publish
     def publish(message: ulak.Message) -> None:
         if data(message) < 2 * PUBLISHERS:
             go_on.wait(120)
@@ -369,7 +369,7 @@ def test_whatever_a_publisher_raises_is_a_failed_try(kind: str, raised: type) ->
     async def publish_async(message: ulak.Message) -> None:
         publish(message)
 
-    engine.publish(publish if kind == "plain" else publish_async)
+    engine.outbox.publish(publish if kind == "plain" else publish_async)
     with engine, engine.working(settings()):
         job = engine.submit(flow)
         eventually(lambda: any(row.tries for row in rows_of(engine, job)))

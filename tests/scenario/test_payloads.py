@@ -76,7 +76,7 @@ def test_a_payload_and_a_result_come_back_as_the_types_that_were_declared(
     with Harness(flow, url=jobs_url) as harness:
         job = harness.run(flow, payload)
         assert (job.state, harness.result(job.id)) == ("done", True)
-        assert harness.engine.payload(job.id) == PLAIN
+        assert harness.engine.inspect.payload(job.id) == PLAIN
 
 
 @pytest.mark.shows("E-15")
@@ -95,8 +95,8 @@ def test_a_secret_is_hidden_from_readers_and_seen_by_the_stage(kind: Any) -> Non
     flow = paying(kind, secret={"iban"})
     with Harness(flow) as harness:
         job = harness.run(flow, PLAIN)
-        assert harness.engine.payload(job.id) == {"holder": "Ada", "iban": "***"}
-        assert harness.engine.payload(job.id, reveal=True) == PLAIN
+        assert harness.engine.inspect.payload(job.id) == {"holder": "Ada", "iban": "***"}
+        assert harness.engine.inspect.payload(job.id, reveal=True) == PLAIN
         assert harness.result(job.id) is True
 
 
@@ -143,8 +143,8 @@ def test_a_payload_whose_flow_is_not_declared_is_hidden_whole(shared_url: str) -
     with Harness(flow, url=shared_url) as harness:
         job = harness.submit(flow, PLAIN)
     with Harness(url=shared_url) as stranger:
-        assert stranger.engine.payload(job.id) == {"holder": "***", "iban": "***"}
-        assert stranger.engine.payload(job.id, reveal=True) == PLAIN
+        assert stranger.engine.inspect.payload(job.id) == {"holder": "***", "iban": "***"}
+        assert stranger.engine.inspect.payload(job.id, reveal=True) == PLAIN
 
 
 # --- large ones ---------------------------------------------------------------------
@@ -177,11 +177,11 @@ def test_a_payload_that_is_too_large_is_refused_at_every_door(jobs_url: str) -> 
         with pytest.raises(PayloadTooLarge):
             asyncio.run(engine.aio.submit_many(flow, [fits, large]))
         with pytest.raises(PayloadTooLarge):
-            engine.schedule("nightly", flow, large, cron="0 3 * * *")
+            engine.schedules.add("nightly", flow, large, cron="0 3 * * *")
         failed = harness.submit(parent, large)
         harness.run_until_idle()
         assert harness.job(failed.id).state == "failed"
-        assert "payload has 101 bytes" in str(engine.trail(failed.id)[-1].message)
+        assert "payload has 101 bytes" in str(engine.inspect.trail(failed.id)[-1].message)
         assert sorted(job.flow for job in engine.jobs()) == ["parent", "small"]
 
 
@@ -248,25 +248,27 @@ def test_what_a_job_carries_beside_its_payload_is_bounded_at_every_door(jobs_url
             engine.signal(good.id, "paid", large)
         engine.signal(good.id, "paid", fits)
         engine.signal(bad.id, "paid")
-        for act in (partial(engine.decide, choice="approve"), engine.approve):
+        for act in (partial(engine.decide, choice="approve"), engine.decide):
             with pytest.raises(BadInput, match=f"this decision {too_large}"):
                 act(good.id, actor="ada", data=large)
             with pytest.raises(BadInput, match=too_long):
                 act(good.id, actor="ada", note=long)
         for job in (good, bad):
-            engine.approve(job.id, actor="ada", data="x" * 1000)
+            engine.decide(job.id, actor="ada", data="x" * 1000)
         harness.run_until_idle()
         assert harness.job(good.id).state == "done"
         assert harness.job(bad.id).state == "failed"
-        said = str(engine.trail(bad.id)[-1].message)
+        said = str(engine.inspect.trail(bad.id)[-1].message)
         assert re.search(rf"emit\('agreed'\): the message {too_large}", said)
         for act in (
             partial(engine.cancel, good.id), partial(engine.release, good.id),
             partial(engine.retry, bad.id), partial(engine.expire, bad.id),
             partial(engine.decide, good.id, "approve"),
-            partial(engine.pause, flow="shop"), partial(engine.resume, flow="shop"),
-            partial(engine.set_weight, "acme", 2), partial(engine.revive, "1/1/1"),
-            partial(engine.prune, ended_before=datetime.now(UTC)),
+            partial(engine.flow_control.pause, flow="shop"),
+            partial(engine.flow_control.resume, flow="shop"),
+            partial(engine.flow_control.set_weight, "acme", 2),
+            partial(engine.outbox.revive, "1/1/1"),
+            partial(engine.retention.prune, ended_before=datetime.now(UTC)),
         ):  # fmt: skip
             with pytest.raises(BadInput, match=too_long):
                 act(actor="ada", note=long)
@@ -274,7 +276,7 @@ def test_what_a_job_carries_beside_its_payload_is_bounded_at_every_door(jobs_url
         with pytest.raises(BadInput, match=too_long):
             engine.signal(waits.id, "paid", note=long)
         engine.cancel(waits.id, actor="ada", note=long[1:])
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-84")
@@ -300,6 +302,6 @@ def test_a_move_brings_only_so_many_messages_and_jobs(
         assert harness.engine.get(fits.id).state == "done"
         failed = harness.engine.get(is_too_much.id)
         assert (failed.state, failed.code) == ("failed", "bad-input")
-        end = harness.engine.trail(is_too_much.id)[-1]
+        end = harness.engine.inspect.trail(is_too_much.id)[-1]
         assert "are allowed: divide them among several stages or jobs" in str(end)
         assert harness.engine.store.scan_messages(uuid.UUID(is_too_much.id).bytes) == []

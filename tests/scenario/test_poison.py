@@ -62,4 +62,4 @@ def test_a_poisonous_job_fails_none_of_its_neighbours_and_its_crash_loop_ends(
             assert (now.state, now.attempt) == ("done", 0)
             lapses = [e.kind for e in engine.store.trail(from_text(job.id))].count("lapsed")
             assert lapses < MAX_LAPSES
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []

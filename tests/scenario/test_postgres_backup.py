@@ -23,4 +23,4 @@ def test_a_dump_is_a_backup(databases: Databases, postgres_url: str, tmp_path: P
     with restored.harness as harness:
         assert {name: harness.trail(job_id) for name, job_id in built.ids.items()} == jobs
         assert harness.verify() == []
-        assert harness.run(harness.engine.flows[0], {}).role == "done"
+        assert harness.run(harness.engine.inspect.flows[0], {}).role == "done"

@@ -84,10 +84,10 @@ class Load:
             eventually(lambda: self._states().keys() == {"done"}, within_s=60)
         with self.engine:
             assert self._states() == {"done": len(self.accepted)}, "nothing is lost or twice"
-            assert self.engine.verify() == []
+            assert self.engine.inspect.verify() == []
 
     def _states(self) -> dict[str, int]:
-        return {count.state: count.jobs for count in self.engine.counts()}
+        return {count.state: count.jobs for count in self.engine.inspect.counts()}
 
     def goes_on(self) -> bool:
         """Wait until much has been done from now on."""

@@ -167,9 +167,9 @@ def test_a_transaction_that_holds_a_key_delays_the_submit_of_that_key_alone(
         ThreadPoolExecutor(200) as pool,
     ):
         foreign.execute(HOLD_KEY, ("keyed", "held", NOBODY))
-        new = [engine.prepare(flow, "held" if n == 100 else n) for n in range(200)]
+        new = [engine.kernel.prepare(flow, "held" if n == 100 else n) for n in range(200)]
         began = time.monotonic()
-        offers = [engine.intake.offer([job]) for job in new]
+        offers = [engine.kernel.intake.offer([job]) for job in new]
         blocked = offers.pop(100)
         for other in offers:
             assert other.result(120)[0].created
@@ -184,7 +184,7 @@ def test_a_transaction_that_holds_a_key_delays_the_submit_of_that_key_alone(
         # Whoever held the key has stored no job with it: one of the two is the first.
         answers = [blocked.result(120)[0].created, alone.result(120).created]
         assert sorted(answers) == [False, True]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-34")
@@ -197,7 +197,7 @@ def test_a_key_that_is_held_for_longer_than_a_submit_waits(url: str) -> None:
     ):
         foreign.execute(HOLD_KEY, ("keyed", "held", NOBODY))
         with pytest.raises(Contended):
-            store.add([engine.prepare(flow, "held")])
+            store.add([engine.kernel.prepare(flow, "held")])
         with pytest.raises(UnknownOutcome) as unknown:
             engine.submit(flow, "held")
         foreign.rollback()
@@ -232,5 +232,5 @@ def test_a_transaction_that_holds_a_job_delays_the_commit_of_that_job_alone(url:
             assert engine.get(jobs[7].id).state == "go"
             holding[0].close()
             engine.wait(jobs[7].id, timeout=SOON)
-        assert [event.kind for event in engine.trail(jobs[7].id)] == ["submitted", "moved"]
-        assert engine.verify() == []
+        assert [event.kind for event in engine.inspect.trail(jobs[7].id)] == ["submitted", "moved"]
+        assert engine.inspect.verify() == []

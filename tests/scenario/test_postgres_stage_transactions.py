@@ -82,7 +82,7 @@ def test_rows_and_move_are_one_commit(url: str) -> None:
         assert tickets(url) == [1]
         assert kinds(engine, job) == ["submitted", "moved", "moved"]
         assert len(engine.store.scan_messages(uuid.UUID(job.id).bytes)) == 1
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-36")
@@ -135,9 +135,11 @@ def test_a_stage_that_must_stop_leaves_its_rows_only_if_it_returns(url: str, say
             eventually(lambda: began)
         now = engine.get(job.id)
         assert (now.state, now.attempt) == ("new" if says_so else "booked", 0)
-        assert [e.code for e in engine.trail(job.id)][1:] == [None if says_so else "after-stop"]
+        assert [e.code for e in engine.inspect.trail(job.id)][1:] == [
+            None if says_so else "after-stop"
+        ]
         assert kinds(engine, job) == ["submitted", "given-back" if says_so else "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert tickets(url) == ([] if says_so else [1])
 
 
@@ -152,8 +154,8 @@ def test_rows_refused_at_the_commit_fail_the_stage_and_not_the_store(url: str) -
     with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
         job = engine.submit(flow, 1)
         assert engine.wait(job.id, timeout=SOON).state == "done"
-        assert "ForeignKeyViolation" in str(engine.trail(job.id)[1].message)
-        assert engine.verify() == []
+        assert "ForeignKeyViolation" in str(engine.inspect.trail(job.id)[1].message)
+        assert engine.inspect.verify() == []
     assert tickets(url) == [1]
 
 
@@ -171,10 +173,10 @@ def test_a_stage_that_ends_its_transaction_itself_is_told_so(url: str, way: str)
     with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
         job = engine.submit(flow, 1)
         assert engine.wait(job.id, timeout=SOON).state == "failed"
-        said = str(engine.trail(job.id)[-1].message)
+        said = str(engine.inspect.trail(job.id)[-1].message)
         expected = "forbidden within a Transaction" if way in ("commit", "rollback") else "itself"
         assert expected in said
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert tickets(url) == ([1] if way == "COMMIT" else []), "nobody can take a commit back"
 
 
@@ -189,7 +191,7 @@ def test_a_swallowed_error_of_the_database_is_brought_to_light(url: str) -> None
     with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
         job = engine.submit(flow, 1)
         assert engine.wait(job.id, timeout=SOON).state == "failed"
-        assert "run.connection.transaction()" in str(engine.trail(job.id)[-1].message)
+        assert "run.connection.transaction()" in str(engine.inspect.trail(job.id)[-1].message)
     assert tickets(url) == []
 
 
@@ -281,7 +283,7 @@ def test_a_connection_lost_before_the_commit_runs_the_stage_again(url: str) -> N
         job = engine.submit(flow, 1)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert attempts == [1, 1], "no attempt was spent"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert tickets(url) == [1]
 
 
@@ -304,7 +306,7 @@ def test_a_server_that_dies_in_the_middle_of_a_stage_runs_it_again_when_it_is_ba
             job = engine.submit(flow, 1)
             eventually(lambda: len(attempts) == 2)
             assert engine.wait(job.id, timeout=SOON).state == "done"
-            assert engine.verify() == []
+            assert engine.inspect.verify() == []
         assert tickets(url) == [1]
     assert attempts == [1, 1], "no attempt was spent"
 
@@ -365,7 +367,7 @@ def test_an_effect_is_recorded_apart_from_the_rows(url: str) -> None:
     flow = booking(book)
     with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
         assert engine.wait(engine.submit(flow, 1).id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert len(effects) == 1
     assert tickets(url) == [1]
 
@@ -383,7 +385,7 @@ def test_above_read_committed_a_stage_that_came_too_late_runs_again(url: str) ->
     flow = booking(book)
     with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
         assert engine.wait(engine.submit(flow, 1).id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert attempts == [1, 1]
     assert tickets(url) == [1]
 
@@ -441,7 +443,7 @@ def test_a_job_may_be_submitted_in_the_transaction_of_a_stage(url: str) -> None:
         job = engine.submit(flow, 1)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         eventually(lambda: printed == [1])
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert answers == [True, False] * 2
 
 
@@ -453,7 +455,7 @@ def test_the_same_through_a_pooler(url: str, pooler_server: Any) -> None:
         with engine.working(settings()):
             for seat in range(1, 9):
                 assert engine.wait(engine.submit(flow, seat).id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert tickets(url) == list(range(1, 9))
 
 
@@ -480,12 +482,12 @@ def test_a_process_killed_around_the_commit_leaves_rows_and_moves_that_agree(
     with ulak.connect(url, flows=[flow]) as engine:
         for worker in engine.store.workers():
             engine.store.unregister(worker.id)
-        moved = sorted(engine.payload(j.id) for j in engine.jobs() if j.state != "new")
+        moved = sorted(engine.inspect.payload(j.id) for j in engine.jobs() if j.state != "new")
         assert tickets(url) == moved
         with engine.working(settings()):
             for job in engine.jobs():
                 assert engine.wait(job.id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert tickets(url) == [1, 2, 3]
 
 
@@ -516,4 +518,4 @@ def test_a_move_that_waits_too_long_for_a_lock_takes_its_rows_back_and_runs_agai
             assert tickets(url) == [1]
             assert len(runs) > 1
             assert set(runs) == {runs[0]}, "it spends no attempt"
-            assert engine.verify() == []
+            assert engine.inspect.verify() == []

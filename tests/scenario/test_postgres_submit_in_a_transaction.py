@@ -61,8 +61,8 @@ class Shop:
         """Nothing was stored, not even a half."""
         return (
             self.orders() == []
-            and self.engine.jobs() == self.engine.counts() == []
-            and self.engine.verify() == []
+            and self.engine.jobs() == self.engine.inspect.counts() == []
+            and self.engine.inspect.verify() == []
         )
 
 
@@ -99,12 +99,12 @@ def test_a_commit_stores_the_job_with_the_callers_rows(shop: Shop, mine: Caller)
     mine.commit()
     assert shop.orders() == [1]
     assert shop.engine.get(job.id) == job
-    assert shop.engine.payload(job.id) == {"order": 1}
-    assert [e.kind for e in shop.engine.trail(job.id)] == ["submitted"]
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.payload(job.id) == {"order": 1}
+    assert [e.kind for e in shop.engine.inspect.trail(job.id)] == ["submitted"]
+    assert shop.engine.inspect.verify() == []
     with shop.engine.working(settings()):
         assert shop.engine.wait(job.id, timeout=SOON).state == "done"
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @each_kind
@@ -145,7 +145,7 @@ def test_a_duplicate_is_answered_with_the_first_job_and_harms_nothing(
     mine.commit()
     assert shop.orders() == [1]
     assert {job.id for job in shop.engine.jobs()} == {first.id, own.id}
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @each_kind
@@ -174,7 +174,7 @@ def test_a_key_in_an_open_foreign_transaction_is_waited_for(
         mine.commit()
     assert shop.orders() == [1]
     assert [j.id for j in shop.engine.jobs()] == [job.id]
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 WAITING = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
@@ -226,7 +226,7 @@ def test_an_expired_key_is_taken_over(url: str, mine: Caller) -> None:
         mine.commit()
         assert jobs[-1].id != first.id
         assert {j.id for j in jobs[:-1]} <= {first.id}
-        assert shop.engine.verify() == []
+        assert shop.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-33", "E-47")
@@ -265,7 +265,7 @@ def test_factories_adapters_and_paths_do_not_matter_and_stay(shop: Shop) -> None
             mine.execute("SELECT 1::int4").fetchone()
     assert shop.engine.get(own.id) == own
     assert uuid.UUID(own.id)
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-33")
@@ -299,7 +299,7 @@ def test_savepoints_of_the_caller_hold_the_job_too(shop: Shop) -> None:
         with mine.transaction(force_rollback=True):
             shop.engine.submit(shop.flow, {"order": 2}, connection=mine)
     assert [job.id for job in shop.engine.jobs()] == [kept.id]
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-33", "E-55")

@@ -30,7 +30,7 @@ def contract(*, proofs: bool = True) -> Flow[Any]:
 @pytest.mark.shows("E-47")
 def test_every_move_is_one_link_of_its_tenants_chain(jobs_url: str) -> None:
     with Harness(contract(), url=jobs_url) as harness:
-        engine, flow = harness.engine, harness.engine.flows[0]
+        engine, flow = harness.engine, harness.engine.inspect.flows[0]
         ours = harness.submit(flow, {}, tenant="ours")
         theirs = harness.submit(flow, {}, tenant="theirs")
         engine.decide(ours.id, "sign", actor="ada")
@@ -51,7 +51,7 @@ def test_every_move_is_one_link_of_its_tenants_chain(jobs_url: str) -> None:
 @pytest.mark.shows("E-47")
 def test_ordinary_trails_have_no_proofs(jobs_url: str) -> None:
     with Harness(contract(proofs=False), url=jobs_url) as harness:
-        job = harness.submit(harness.engine.flows[0], {}, tenant="ours")
+        job = harness.submit(harness.engine.inspect.flows[0], {}, tenant="ours")
         harness.engine.decide(job.id, "sign", actor="ada")
         assert harness.engine.store.scan_proofs("ours") == []
         assert "ours" not in harness.engine.store.proof_heads()
@@ -60,7 +60,7 @@ def test_ordinary_trails_have_no_proofs(jobs_url: str) -> None:
 @pytest.mark.shows("E-47")
 def test_numbers_stay_gapless_when_many_act_at_once(jobs_url: str) -> None:
     with Harness(contract(), url=jobs_url) as harness:
-        engine, flow = harness.engine, harness.engine.flows[0]
+        engine, flow = harness.engine, harness.engine.inspect.flows[0]
         jobs = [harness.submit(flow, {"n": n}, tenant="ours") for n in range(8)]
         start = threading.Barrier(len(jobs))
 
@@ -83,7 +83,7 @@ def test_numbers_stay_gapless_when_many_act_at_once(jobs_url: str) -> None:
 def test_a_refused_move_leaves_no_link(jobs_url: str) -> None:
     with Harness(contract(), url=jobs_url) as harness:
         engine = harness.engine
-        job = harness.submit(engine.flows[0], {}, tenant="ours")
+        job = harness.submit(engine.inspect.flows[0], {}, tenant="ours")
         before = engine.store.proof_heads()["ours"]
         with pytest.raises(Exception, match="not a choice"):
             engine.decide(job.id, "burn", actor="ada")
@@ -126,7 +126,7 @@ def press() -> Flow[Any]:
 @pytest.mark.shows("E-47")
 def test_what_a_claim_and_a_lapse_write_is_proved_as_well(jobs_url: str) -> None:
     with Harness(press(), url=jobs_url) as harness:
-        engine, flow = harness.engine, harness.engine.flows[0]
+        engine, flow = harness.engine, harness.engine.inspect.flows[0]
         job = harness.submit(flow, {}, tenant="ours")
         engine.store.register("gone", lease_us=1_000_000, lanes=[], about="")
         lane = engine.store.scan_jobs()[0].lane
@@ -147,7 +147,7 @@ def test_an_event_of_a_claim_without_its_proof_is_found(monkeypatch: pytest.Monk
         MemoryStore, "_append_own", lambda self, tenant, event: self._append(tenant, [event], [])
     )
     with Harness(press()) as harness:
-        job = harness.run(harness.engine.flows[0], {}, tenant="ours")
+        job = harness.run(harness.engine.inspect.flows[0], {}, tenant="ours")
         (found,) = harness.verify()
         assert (found.kind, found.job_id) == (PROOF_MISSING, job.id)
         assert found.sentence == "event 2 has no proof"

@@ -23,7 +23,7 @@ def order(**options: Any) -> Flow[Any]:
 
 
 def finish(harness: Harness, payload: Any, **options: Any) -> str:
-    job = harness.run(harness.engine.flows[0], payload, **options)
+    job = harness.run(harness.engine.inspect.flows[0], payload, **options)
     harness.engine.decide(job.id, "go", actor="op")
     return job.id
 
@@ -31,7 +31,7 @@ def finish(harness: Harness, payload: Any, **options: Any) -> str:
 @pytest.mark.shows("E-52")
 def test_unfinished_jobs_are_never_touched_however_old(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        waiting = harness.run(harness.engine.flows[0], {"n": 1})
+        waiting = harness.run(harness.engine.inspect.flows[0], {"n": 1})
         ended = finish(harness, {"n": 2})
         harness.advance(days=400)
         assert harness.engine.store.prune(before=harness.clock.now(), limit=100) == 1
@@ -71,7 +71,7 @@ def test_everything_of_a_pruned_job_goes_except_its_proofs(jobs_url: str) -> Non
         assert store.scan_messages(job_id) == []
         assert store.scan_orphans() == []
         assert store.scan_proofs("") == proofs != []
-        assert harness.engine.counts() == []
+        assert harness.engine.inspect.counts() == []
 
 
 @pytest.mark.shows("E-52", "E-30")
@@ -80,7 +80,7 @@ def test_a_job_stays_while_a_duplicate_must_still_be_answered_with_it(
 ) -> None:
     dedup = Dedup(until=Until.FORGOTTEN, keep=timedelta(days=10))
     with Harness(order(dedup=dedup), url=jobs_url) as harness:
-        flow, store = harness.engine.flows[0], harness.engine.store
+        flow, store = harness.engine.inspect.flows[0], harness.engine.store
         first = finish(harness, {"n": 1})
         harness.advance(days=9)
         assert store.prune(before=harness.clock.now(), limit=10) == 0
@@ -95,11 +95,11 @@ def test_a_job_stays_while_a_duplicate_must_still_be_answered_with_it(
 def test_a_job_stays_until_its_messages_are_sent(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
         store = harness.engine.store
-        harness.engine.publisher = None
+        harness.engine.kernel.publisher = None
         job_id = finish(harness, {"n": 1})
         harness.advance(days=1)
         assert store.prune(before=harness.clock.now(), limit=10) == 0
-        harness.engine.publish(harness.sent.append)
+        harness.engine.outbox.publish(harness.sent.append)
         harness.run_until_idle()
         assert [message.topic for message in harness.sent] == ["begun"]
         assert store.prune(before=harness.clock.now(), limit=10) == 1

@@ -29,5 +29,5 @@ def test_retries_without_delay_come_to_an_end(jobs_url: str, via: str | None) ->
         job = engine.submit(flow, {})
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "failed"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert seen == [1, 2, 3]

@@ -11,7 +11,7 @@ import pytest
 
 import ulak
 from ulak.clock import ManualClock, to_instant
-from ulak.engine.scheduling import Schedule
+from ulak.engine.schedules import Schedule
 from ulak.ids import from_text
 from ulak.store.memory import MemoryStore
 from ulak.testing import Harness
@@ -40,11 +40,13 @@ def report_flow(name: str = "report", **options: Any) -> ulak.Flow[Night]:
 
 def dates(harness: Harness, name: str = "nightly") -> list[str]:
     """The dates that were seen to, in order."""
-    return [tick.due_at.strftime("%m-%d %H:%M") for tick in harness.engine.ticks(name)][::-1]
+    return [tick.due_at.strftime("%m-%d %H:%M") for tick in harness.engine.schedules.ticks(name)][
+        ::-1
+    ]
 
 
 def one(harness: Harness, name: str = "nightly") -> Schedule:
-    (found,) = [s for s in harness.engine.schedules() if s.name == name]
+    (found,) = [s for s in harness.engine.schedules.all() if s.name == name]
     return found
 
 
@@ -55,13 +57,13 @@ def one(harness: Harness, name: str = "nightly") -> Schedule:
 def test_a_schedule_submits_a_job_at_each_of_its_dates(jobs_url: str) -> None:
     flow = report_flow()
     with Harness(flow, url=jobs_url) as harness:
-        harness.engine.schedule(
+        harness.engine.schedules.add(
             "nightly", flow, Night("north"), cron="0 3 * * *", zone="Europe/Istanbul",
             tenant="acme", priority=2, expires=timedelta(hours=5),
         )  # fmt: skip
         harness.advance(days=3)
         assert dates(harness) == ["01-02 00:00", "01-03 00:00", "01-04 00:00"]
-        for tick in harness.engine.ticks("nightly"):
+        for tick in harness.engine.schedules.ticks("nightly"):
             job = harness.job(tick.job_id)
             assert (job.state, job.tenant, job.priority) == ("written", "acme", 2)
             assert job.submitter == "schedule:nightly"
@@ -80,8 +82,8 @@ def test_a_job_function_with_its_arguments_is_scheduled(jobs_url: str) -> None:
     def sweep(depth: int, where: str = "here") -> None:
         done.append((depth, where))
 
-    harness.engine.schedule("five", sweep, 1, every=timedelta(minutes=5))
-    harness.engine.schedule("six", sweep.bind(2, where="there"), every=timedelta(minutes=6))
+    harness.engine.schedules.add("five", sweep, 1, every=timedelta(minutes=5))
+    harness.engine.schedules.add("six", sweep.bind(2, where="there"), every=timedelta(minutes=6))
     with harness:
         harness.advance(minutes=12)
         assert sorted(done) == [(1, "here")] * 2 + [(2, "there")] * 2
@@ -92,11 +94,11 @@ def test_on_the_days_when_the_clocks_move_a_job_runs_once() -> None:
     flow = report_flow()
     for day in ("2026-03-28T12:00+00:00", "2026-10-24T12:00+00:00"):
         with Harness(flow, clock=ManualClock(datetime.fromisoformat(day))) as harness:
-            harness.engine.schedule(
+            harness.engine.schedules.add(
                 "nightly", flow, Night("north"), cron="30 2 * * *", zone="Europe/Berlin"
             )
             harness.advance(days=1)
-            assert len(harness.engine.ticks("nightly")) == len(harness.engine.jobs()) == 1
+            assert len(harness.engine.schedules.ticks("nightly")) == len(harness.engine.jobs()) == 1
 
 
 @pytest.mark.shows("E-59")
@@ -114,7 +116,7 @@ def test_dates_that_were_missed_are_caught_up_as_declared(
     flow = report_flow()
     start = datetime(2026, 1, 1, 12, tzinfo=UTC)
     with Harness(flow, url=jobs_url, clock=ManualClock(start)) as harness:
-        harness.engine.schedule(
+        harness.engine.schedules.add(
             "nightly", flow, Night("north"), cron="0 3 * * *", catch_up=catch_up
         )
         harness.advance(days=1)
@@ -128,12 +130,12 @@ def test_dates_that_were_missed_are_caught_up_as_declared(
 def test_all_of_a_long_outage_is_caught_up_in_order() -> None:
     flow = report_flow()
     with Harness(flow) as harness:
-        harness.engine.schedule(
+        harness.engine.schedules.add(
             "nightly", flow, Night("north"), every=timedelta(minutes=1), catch_up="all"
         )
         harness.clock.advance(timedelta(hours=10))
         harness.run_until_idle()
-        ticks = harness.engine.ticks("nightly", limit=1000)
+        ticks = harness.engine.schedules.ticks("nightly", limit=1000)
         assert len(ticks) == len({tick.job_id for tick in ticks}) == 600
         assert harness.unfinished() == []
 
@@ -143,14 +145,14 @@ def test_a_date_that_comes_while_its_key_is_held_names_the_job_that_holds_it() -
     flow: ulak.Flow[Any] = ulak.Flow("review", lifecycle, dedup=ulak.Dedup())
     flow.gate("open", choices={"close": "closed"})
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, {"of": "books"}, cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, {"of": "books"}, cron="0 3 * * *")
         harness.advance(days=2)
-        first, second = harness.engine.ticks("nightly")
+        first, second = harness.engine.schedules.ticks("nightly")
         assert first.job_id == second.job_id
         harness.engine.decide(first.job_id, "close", actor="ada")
         harness.advance(days=1)
         assert len(harness.engine.jobs()) == 2
-        assert harness.engine.ticks("nightly")[0].job_id != first.job_id
+        assert harness.engine.schedules.ticks("nightly")[0].job_id != first.job_id
         assert harness.verify() == []
 
 
@@ -162,7 +164,7 @@ def test_a_worker_wakes_for_a_date_and_not_for_its_poll_alone() -> None:
     def beat() -> None:
         ran.append(time.time())
 
-    engine.schedule("beat", beat, every=timedelta(seconds=1))
+    engine.schedules.add("beat", beat, every=timedelta(seconds=1))
     deadline = time.monotonic() + 20
     with engine, engine.working(ulak.WorkerSettings(poll=timedelta(seconds=15))):
         while len(ran) < 2 and time.monotonic() < deadline:
@@ -174,26 +176,26 @@ def test_a_worker_wakes_for_a_date_and_not_for_its_poll_alone() -> None:
 def test_a_schedule_that_is_declared_while_the_engine_is_open_is_kept_at_once() -> None:
     flow = report_flow()
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *")
         assert one(harness).is_declared
 
 
 def test_a_harness_of_a_program_has_its_schedules() -> None:
     engine = ulak.connect("memory://", flows=[flow := report_flow()])
-    engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
+    engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *")
     with Harness.of(engine) as harness:
         harness.advance(days=2)
-        assert len(harness.engine.ticks("nightly")) == 2
+        assert len(harness.engine.schedules.ticks("nightly")) == 2
 
 
 def test_what_is_changed_after_the_declaration_changes_no_job() -> None:
     flow, night = report_flow(), Night("north")
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, night, cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, night, cron="0 3 * * *")
         night.region = "south"
         harness.advance(days=1)
-        (tick,) = harness.engine.ticks("nightly")
-        assert harness.engine.payload(tick.job_id) == {"region": "north", "pages": 1}
+        (tick,) = harness.engine.schedules.ticks("nightly")
+        assert harness.engine.inspect.payload(tick.job_id) == {"region": "north", "pages": 1}
 
 
 # --- several programs -----------------------------------------------------------
@@ -213,15 +215,15 @@ def deploy(
 def declared(region: str, cron: str = "0 3 * * *") -> Callable[[ulak.Engine], None]:
     def declare(engine: ulak.Engine) -> None:
         flow = engine.add(report_flow())
-        engine.schedule("nightly", flow, Night(region), cron=cron)
+        engine.schedules.add("nightly", flow, Night(region), cron=cron)
 
     return declare
 
 
 def regions(harness: Harness) -> list[str]:
     return [
-        harness.engine.payload(tick.job_id)["region"]
-        for tick in reversed(harness.engine.ticks("nightly"))
+        harness.engine.inspect.payload(tick.job_id)["region"]
+        for tick in reversed(harness.engine.schedules.ticks("nightly"))
     ]
 
 
@@ -233,7 +235,7 @@ def test_what_was_declared_last_holds_and_others_leave_it_alone() -> None:
     new = deploy(store, clock, declared("south"))
     clock.advance(timedelta(hours=3))
     old.run_until_idle()
-    assert old.engine.ticks("nightly") == []
+    assert old.engine.schedules.ticks("nightly") == []
     new.run_until_idle()
     old.run_until_idle()
     assert regions(new) == ["south"]
@@ -246,7 +248,7 @@ def test_a_date_is_not_lost_when_who_declared_it_otherwise_is_gone() -> None:
     new = deploy(store, clock, declared("south"))
     deploy(store, clock, declared("north"))  # of the release before, started once more and ended
     new.advance(hours=3)
-    assert new.engine.ticks("nightly") == []
+    assert new.engine.schedules.ticks("nightly") == []
     new.advance(seconds=10)
     assert regions(new) == ["south"]
     assert dates(new) == ["01-01 03:00"]
@@ -273,17 +275,17 @@ def test_a_paused_schedule_submits_nothing_and_skips_what_passed(jobs_url: str) 
     flow = report_flow()
     with Harness(flow, url=jobs_url) as harness:
         engine = harness.engine
-        engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *", catch_up="all")
+        engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *", catch_up="all")
         harness.advance(days=1)
-        paused = engine.pause_schedule("nightly", actor="ada", note="stocktaking")
+        paused = engine.schedules.pause("nightly", actor="ada", note="stocktaking")
         assert (paused.paused_by, paused.pause_note) == ("ada", "stocktaking")
         assert paused.paused_at == harness.now
-        assert engine.pause_schedule("nightly", actor="bob") == paused
+        assert engine.schedules.pause("nightly", actor="bob") == paused
         harness.advance(days=3)
-        resumed = engine.resume_schedule("nightly", actor="ada")
+        resumed = engine.schedules.resume("nightly", actor="ada")
         assert resumed.paused_at is None
         assert resumed.next_at == datetime(2026, 1, 5, 3, tzinfo=UTC)
-        assert engine.resume_schedule("nightly", actor="ada") == resumed
+        assert engine.schedules.resume("nightly", actor="ada") == resumed
         harness.advance(days=1)
         assert dates(harness) == ["01-01 03:00", "01-05 03:00"]
 
@@ -293,7 +295,7 @@ def test_a_pause_survives_a_deployment(shared_url: str) -> None:
         harness = Harness(url=shared_url)
         declared(region)(harness.engine)
         with harness:
-            harness.engine.pause_schedule("nightly", actor="ada")
+            harness.engine.schedules.pause("nightly", actor="ada")
             harness.advance(days=2)
             assert harness.engine.jobs() == []
 
@@ -301,21 +303,23 @@ def test_a_pause_survives_a_deployment(shared_url: str) -> None:
 def test_a_schedule_is_run_now_besides_its_dates() -> None:
     flow = report_flow()
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *", tenant="acme")
-        harness.engine.pause_schedule("nightly", actor="ada")
-        job = harness.engine.run_schedule("nightly", actor="ada")
+        harness.engine.schedules.add(
+            "nightly", flow, Night("north"), cron="0 3 * * *", tenant="acme"
+        )
+        harness.engine.schedules.pause("nightly", actor="ada")
+        job = harness.engine.schedules.run("nightly", actor="ada")
         harness.run_until_idle()
         job = harness.job(job.id)
         assert (job.state, job.tenant, job.submitter) == ("written", "acme", "ada")
         assert job.scheduled_for is None
-        assert harness.engine.ticks("nightly") == []
+        assert harness.engine.schedules.ticks("nightly") == []
         assert harness.verify() == []
 
 
 def test_ticks_are_forgotten_with_their_jobs(jobs_url: str) -> None:
     flow = report_flow()
     with Harness(flow, url=jobs_url) as harness:
-        harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *")
         harness.advance(days=4)
         before = to_instant(harness.now - 2 * DAY)
         assert harness.engine.store.prune(before=before, limit=100) == 2
@@ -326,21 +330,21 @@ def test_ticks_are_forgotten_with_their_jobs(jobs_url: str) -> None:
 def test_ticks_are_read_page_by_page() -> None:
     flow = report_flow()
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *")
         harness.advance(days=5)
-        first = harness.engine.ticks("nightly", limit=2)
-        rest = harness.engine.ticks("nightly", before=first[-1].due_at)
+        first = harness.engine.schedules.ticks("nightly", limit=2)
+        rest = harness.engine.schedules.ticks("nightly", before=first[-1].due_at)
         assert [tick.due_at.day for tick in first + rest] == [5, 4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("verb", ["ticks", "pause_schedule", "resume_schedule", "run_schedule"])
+@pytest.mark.parametrize("verb", ["get", "ticks", "pause", "resume", "run"])
 def test_a_schedule_that_is_not_there_is_named(verb: str) -> None:
     flow = report_flow()
-    more = {"actor": "ada"} if verb.endswith("schedule") else {}
+    more = {"actor": "ada"} if verb in ("pause", "resume", "run") else {}
     with Harness(flow) as harness:
-        harness.engine.schedule("nightly", flow, Night("north"), cron="0 3 * * *")
+        harness.engine.schedules.add("nightly", flow, Night("north"), cron="0 3 * * *")
         with pytest.raises(ulak.BadInput, match=r"no schedule 'weekly'; .* nightly"):
-            getattr(harness.engine, verb)("weekly", **more)
+            getattr(harness.engine.schedules, verb)("weekly", **more)
 
 
 # --- mistakes -------------------------------------------------------------------
@@ -365,8 +369,8 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_declared(
     flow = report_flow()
     engine = ulak.connect("memory://", flows=[flow])
     with pytest.raises(ulak.FlowError, match=said):
-        engine.schedule("nightly", flow, Night("north"), **options)
-    assert engine.schedules() == []
+        engine.schedules.add("nightly", flow, Night("north"), **options)
+    assert engine.schedules.all() == []
 
 
 def test_what_cannot_be_submitted_is_refused_when_it_is_declared() -> None:
@@ -376,7 +380,7 @@ def test_what_cannot_be_submitted_is_refused_when_it_is_declared() -> None:
     @engine.job
     def sweep(depth: int) -> None: ...
 
-    schedule: Any = engine.schedule
+    schedule: Any = engine.schedules.add
     with pytest.raises(ulak.FlowError, match="schedule s: other is not registered"):
         schedule("s", report_flow("other"), Night("north"), every=DAY)
     with pytest.raises(ulak.BadInput, match=r"schedule s: this is not a Night: .*region"):
@@ -403,7 +407,7 @@ def test_a_job_that_the_store_refuses_does_not_stop_its_neighbours(
     flow = report_flow()
     with Harness(flow) as harness:
         for name in ("bad", "good"):
-            harness.engine.schedule(name, flow, Night(name), cron="0 3 * * *")
+            harness.engine.schedules.add(name, flow, Night(name), cron="0 3 * * *")
         store: Any = harness.engine.store
         tick = store.tick
 
@@ -415,10 +419,10 @@ def test_a_job_that_the_store_refuses_does_not_stop_its_neighbours(
         monkeypatch.setattr(store, "tick", refuse)
         with caplog.at_level(logging.ERROR, "ulak.ticker"):
             harness.advance(hours=4)
-        assert len(harness.engine.ticks("good")) == 1
-        assert harness.engine.ticks("bad") == []
+        assert len(harness.engine.schedules.ticks("good")) == 1
+        assert harness.engine.schedules.ticks("bad") == []
         assert "the job of a schedule is refused" in caplog.text
         monkeypatch.undo()
         harness.run_until_idle()
-        (late,) = harness.engine.ticks("bad")
+        (late,) = harness.engine.schedules.ticks("bad")
         assert store.find_job(from_text(late.job_id)) is not None

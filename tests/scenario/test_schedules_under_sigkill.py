@@ -27,8 +27,10 @@ def program(url: str, clock: ManualClock) -> ulak.Engine:
     @engine.job
     def note(what: str) -> None: ...
 
-    engine.schedule("each-second", note, "a second", every=timedelta(seconds=1), catch_up="all")
-    engine.schedule("each-third", note, "three", every=timedelta(seconds=3), catch_up="all")
+    engine.schedules.add(
+        "each-second", note, "a second", every=timedelta(seconds=1), catch_up="all"
+    )
+    engine.schedules.add("each-third", note, "three", every=timedelta(seconds=3), catch_up="all")
     return engine
 
 
@@ -36,7 +38,7 @@ def tick_for_a_while(url: str) -> None:
     """See to the dates of a minute and a half, second by second. Runs in children."""
     clock = ManualClock()
     with program(url, clock) as engine:
-        ticker = Ticker(engine, 0)
+        ticker = Ticker(engine.kernel, 0)
         for _ in range(SECONDS):
             clock.advance(timedelta(seconds=1))
             ticker.tick()
@@ -58,17 +60,17 @@ def each_date_has_one_job(url: str) -> None:
     start = clock.now()
     clock.advance(timedelta(seconds=SECONDS))
     with program(url, clock) as engine:
-        Ticker(engine, 0).tick()
+        Ticker(engine.kernel, 0).tick()
         made: Counter[str] = Counter()
         for name, dates in DATES.items():
             step = SECONDS // dates * SECOND
-            ticks = engine.ticks(name, limit=1000)
+            ticks = engine.schedules.ticks(name, limit=1000)
             expected = [to_datetime(start + step * n) for n in range(dates, 0, -1)]
             assert [tick.due_at for tick in ticks] == expected
             made.update(tick.job_id for tick in ticks)
         assert set(made.values()) == {1}
         assert {job.id for job in engine.jobs(limit=1000)} == made.keys()
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-59")
@@ -98,11 +100,11 @@ def test_a_worker_killed_at_a_tick_leaves_the_date_to_the_next_one(
     assert crashed.killed, crashed.errors
     with nightly(shared_url) as harness:
         harness.advance(days=3)
-        days = [tick.due_at.day for tick in harness.engine.ticks("nightly")]
+        days = [tick.due_at.day for tick in harness.engine.schedules.ticks("nightly")]
         jobs = harness.engine.jobs()
         assert days == [3, 2, 1]
         assert [job.scheduled_for for job in jobs if job.scheduled_for] == [
-            tick.due_at for tick in harness.engine.ticks("nightly")
+            tick.due_at for tick in harness.engine.schedules.ticks("nightly")
         ]
         assert {job.state for job in jobs} == {"done"}
         assert harness.verify() == []
@@ -114,7 +116,7 @@ def nightly(url: str) -> Harness:
     @harness.engine.job
     def report() -> None: ...
 
-    harness.engine.schedule("nightly", report, cron="0 3 * * *", catch_up="all")
+    harness.engine.schedules.add("nightly", report, cron="0 3 * * *", catch_up="all")
     return harness
 
 

@@ -197,8 +197,10 @@ def test_every_part_of_a_worker_gives_up_a_stopped_server_and_asks_again(
         eventually(lambda: len(accepted) > went_on + 100)
         stopped.set()
         thread.join()
-        eventually(lambda: {c.state: c.jobs for c in engine.counts()} == {"done": len(accepted)})
-        assert engine.verify() == []
+        eventually(
+            lambda: {c.state: c.jobs for c in engine.inspect.counts()} == {"done": len(accepted)}
+        )
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-83")

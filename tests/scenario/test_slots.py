@@ -85,7 +85,7 @@ def test_never_more_than_n_run_at_once_over_two_workers(jobs_url: str, plain: bo
             assert engine.wait(job.id, timeout=SOON).state == "done"
         assert (meter.most, meter.runs) == (3, 80)
         assert all(slot.job_id is None for slot in store.slots())
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-29")
@@ -107,7 +107,7 @@ def test_never_more_than_n_run_at_once_over_two_processes(shared_url: str, tmp_p
             for worker in workers:
                 worker.terminate()
             assert [worker.wait(120) for worker in workers] == [0, 0]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-29")

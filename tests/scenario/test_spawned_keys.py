@@ -41,7 +41,7 @@ def test_a_spawned_job_whose_key_is_held_is_its_holder(jobs_url: str, where: str
         assert second == third != held.id
         assert engine.get(second).state == "done"
         assert len(engine.store.list_jobs(JobFilter(flow="child"))) == 2
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-32")

@@ -116,7 +116,7 @@ def test_rows_and_move_are_one_commit() -> None:
             )
         ] == ["topic"]
         assert len(store.begun) == 1
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-36")
@@ -218,7 +218,7 @@ def test_a_lost_lease_takes_the_rows_with_it() -> None:
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert len(runs) == 2
         assert store.rows == [runs[1]]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-36", "E-20")
@@ -244,7 +244,7 @@ def test_a_commit_that_never_arrived_runs_again_and_spends_no_attempt() -> None:
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert (store.rows, attempts) == (["row"], [1, 1])
 
 
@@ -264,7 +264,7 @@ def test_without_a_connection_the_stage_is_put_off_and_spends_no_attempt() -> No
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
-        assert "too many clients" in str(engine.trail(job.id)[1].message)
+        assert "too many clients" in str(engine.inspect.trail(job.id)[1].message)
     assert (store.rows, attempts) == (["row"], [1, 1])
 
 
@@ -288,7 +288,7 @@ def test_rows_that_are_refused_at_the_commit_fail_the_stage() -> None:
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
-        assert "checked at the commit" in str(engine.trail(job.id)[1].message)
+        assert "checked at the commit" in str(engine.inspect.trail(job.id)[1].message)
     assert store.rows == [2]
 
 

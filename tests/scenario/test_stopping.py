@@ -82,7 +82,7 @@ def test_a_run_stopped_by_a_drain_is_given_back(jobs_url: str, pool: str, look: 
         now = engine.get(job.id)
         assert (now.state, now.attempt, now.leased_by) == ("go", 0, None)
         assert kinds(engine, job) == ["submitted", "given-back"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-77")
@@ -119,7 +119,7 @@ def test_a_run_stopped_by_its_timeout_has_timed_out(jobs_url: str, pool: str) ->
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=PATIENCE).state == "done"
         assert began == [1, 2], "the stage's retry counts it"
-        (retry,) = [e for e in engine.trail(job.id) if e.kind == "retry"]
+        (retry,) = [e for e in engine.inspect.trail(job.id) if e.kind == "retry"]
         assert retry.code == "timeout"
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_nobody_told_to_stop_has_failed(pool: str) -> None:
     with engine_on(store_of("memory://"), flow) as engine, engine.working(settings()):
         job = engine.wait(engine.submit(flow).id, timeout=PATIENCE)
         assert (job.state, job.code) == ("failed", "raised")
-        assert "nobody" in (engine.trail(job.id)[-1].message or "")
+        assert "nobody" in (engine.inspect.trail(job.id)[-1].message or "")
 
 
 @pytest.mark.shows("E-77")
@@ -198,7 +198,7 @@ def test_a_run_that_saw_its_stop_and_returned_has_finished_after_stop(
             assert kinds(engine, job) == ["submitted", "moved"]
             assert codes(engine, job) == [None, "after-stop"]
             assert engine.get(job.id).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     (line,) = told(caplog)
     assert (line.flow, line.state) == ("mute", "go")  # type: ignore[attr-defined]
     assert "checkpoint" in line.getMessage()
@@ -233,7 +233,7 @@ def test_a_run_that_saw_its_cancel_and_returned_has_finished_and_the_log_names_e
         for job in jobs:
             assert engine.wait(job.id, timeout=PATIENCE).state == "done", "it is too late"
             assert codes(engine, job) == [None, None, "after-stop"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
     assert sorted(line.state for line in told(caplog)) == ["one", "two"]  # type: ignore[attr-defined]
 
 
@@ -278,9 +278,9 @@ def test_an_undo_that_saw_its_stop_says_so_too() -> None:
         job = engine.submit(flow)
         with engine.working(settings(drain=60)):
             eventually(lambda: began)
-        (undone,) = [e for e in engine.trail(job.id) if e.kind == "undone"]
+        (undone,) = [e for e in engine.inspect.trail(job.id) if e.kind == "undone"]
         assert undone.code == "after-stop"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 # --- in a child -----------------------------------------------------------------
@@ -333,13 +333,13 @@ def test_an_async_stage_that_swallows_its_cancel_overruns_and_blocks_nobody(jobs
         with engine.working(settings()):
             eventually(lambda: "overran" in kinds(engine, job))
             assert swallowed == [1], "it is cancelled once, so that it may clean up"
-            assert engine.why(job.id).code == "overran"
+            assert engine.inspect.why(job.id).code == "overran"
             other = engine.submit(neighbour)
             assert engine.wait(other.id, timeout=PATIENCE).state == "done"
             go_on.set()
             assert engine.wait(job.id, timeout=PATIENCE).state == "done", "it finished"
         assert kinds(engine, job) == ["submitted", "overran", "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-77", "E-40")
@@ -401,7 +401,7 @@ def test_forty_finished_runs_leave_nothing_to_the_garbage_collector(pool: str) -
 
     flow.stage("go")(on_loop if pool == "loop" else end)
     with engine_on(store_of("memory://"), flow) as engine:
-        engine.publish(lambda message: None)
+        engine.outbox.publish(lambda message: None)
         finish(engine, flow, 1)  # what is made once is made
         gc.collect()
         gc.disable()

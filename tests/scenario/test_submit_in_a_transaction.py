@@ -56,8 +56,8 @@ class Shop:
         """Nothing was stored, not even a half."""
         return (
             self.orders() == []
-            and self.engine.jobs() == self.engine.counts() == []
-            and self.engine.verify() == []
+            and self.engine.jobs() == self.engine.inspect.counts() == []
+            and self.engine.inspect.verify() == []
         )
 
 
@@ -89,11 +89,11 @@ def test_a_commit_stores_the_job_with_the_callers_rows(shop: Shop, mine: Caller)
     assert shop.orders() == [1]
     stored = shop.engine.get(job.id)
     assert stored == job
-    assert [e.kind for e in shop.engine.trail(job.id)] == ["submitted"]
-    assert shop.engine.verify() == []
+    assert [e.kind for e in shop.engine.inspect.trail(job.id)] == ["submitted"]
+    assert shop.engine.inspect.verify() == []
     shop.harness.run_until_idle()
     assert shop.engine.result(job.id) == 1
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @each_kind
@@ -127,7 +127,7 @@ def test_a_duplicate_is_answered_with_the_first_job_and_harms_nothing(
     mine.commit()
     assert shop.orders() == [1]
     assert {job.id for job in shop.engine.jobs()} == {first.id, own.id}
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @each_kind
@@ -146,7 +146,7 @@ def test_an_expired_key_is_taken_over(tmp_path: Path, kind: str) -> None:
         third = shop.engine.submit(shop.flow, {"order": 3})
         assert (third.created, third.id) == (False, second.id)
         assert first.id != second.id
-        assert shop.engine.verify() == []
+        assert shop.engine.inspect.verify() == []
 
 
 @each_kind
@@ -164,7 +164,7 @@ def test_a_job_with_proofs_is_chained_by_the_callers_commit(tmp_path: Path, kind
         mine.commit()
         shop.harness.run_until_idle()
         assert [p.proof_id for p in shop.engine.store.scan_proofs("")] == [1, 2, 3, 4]
-        assert shop.engine.verify() == []
+        assert shop.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-33")
@@ -208,7 +208,7 @@ def test_factories_converters_and_isolation_levels_do_not_matter_and_stay(shop: 
             sqlite3.converters.clear()
             db.close()
     assert len(shop.engine.jobs()) == 4
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-33")
@@ -220,7 +220,7 @@ def test_the_row_factory_of_an_asynchronous_connection_does_not_matter(shop: Sho
         assert mine.submit(shop.engine, shop.flow, {"order": 1}).id == job.id
         mine.commit()
         assert mine.connection.row_factory is _refuse_to_convert
-    assert shop.engine.verify() == []
+    assert shop.engine.inspect.verify() == []
 
 
 def _refuse_to_convert(*_: object) -> object:

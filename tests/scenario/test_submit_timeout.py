@@ -38,9 +38,9 @@ def url(own_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def submit_in_vain(engine: Engine) -> str:
     """Submit a job that is not acknowledged, and return its id."""
-    usual, engine.submit_timeout_s = engine.submit_timeout_s, SHORT_S
+    usual, engine.kernel.submit_timeout_s = engine.kernel.submit_timeout_s, SHORT_S
     error = in_time(lambda: engine.submit(FLOW, 1))
-    engine.submit_timeout_s = usual
+    engine.kernel.submit_timeout_s = usual
     assert isinstance(error, UnknownOutcome), error
     return error.job_id
 
@@ -137,7 +137,7 @@ def test_a_timeout_of_submit_many_names_every_job_of_the_call(way: str) -> None:
             raise StoreError("the disk is gone")
 
     def hurry(answer: object) -> None:
-        engine.submit_timeout_s = SHORT_S
+        engine.kernel.submit_timeout_s = SHORT_S
 
     def submit() -> None:
         if way == "threads":

@@ -64,11 +64,11 @@ def flow() -> Flow[dict[str, int]]:
 def engine(jobs_url: str, flow: Flow[dict[str, int]]) -> Iterator[Engine]:
     with engine_on(store_of(jobs_url), flow) as made:
         yield made
-        assert made.verify() == []
+        assert made.inspect.verify() == []
 
 
 def states(engine: Engine, job: ulak.Job) -> list[str]:
-    return [event.to_state for event in engine.trail(job.id)]
+    return [event.to_state for event in engine.inspect.trail(job.id)]
 
 
 class TestTaking:
@@ -83,7 +83,7 @@ class TestTaking:
 
         def take() -> None:
             begin.wait()
-            if (attempt := engine.take(job.id)) is not None:
+            if (attempt := engine.worker().take(job.id)) is not None:
                 had.append(attempt)
 
         threads = [threading.Thread(target=take) for _ in range(8)]
@@ -97,14 +97,14 @@ class TestTaking:
         assert attempt.finish({"by": "hand"}).state == "printed"
         assert engine.result(job.id) == {"by": "hand"}
         assert states(engine, job) == ["queued", "running", "printed"]
-        assert engine.take(job.id) is None, "it has ended"
+        assert engine.worker().take(job.id) is None, "it has ended"
 
     def test_a_failure_is_retried_through_the_state_between_and_then_given_up(
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job = engine.submit(flow, {"n": 1})
         for _ in range(3):
-            attempt = engine.take(job.id)
+            attempt = engine.worker().take(job.id)
             assert attempt is not None
             attempt.fail(Lost())
         again = ["running", "failed", "queued"]
@@ -115,10 +115,10 @@ class TestTaking:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job = engine.submit(flow, {"n": 1})
-        first = engine.take(job.id)
+        first = engine.worker().take(job.id)
         assert first is not None
         first.give_back()
-        second = engine.take(job.id)
+        second = engine.worker().take(job.id)
         assert second is not None
         assert second.token > first.token
         with pytest.raises(StaleJob, match="its lease was lost"):
@@ -129,7 +129,7 @@ class TestTaking:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job, other = (engine.submit(flow, {"n": n}) for n in (1, 2))
-        attempt = engine.take(job.id, worker="olga")
+        attempt = engine.worker().take(job.id, name="olga")
         assert attempt is not None
         with engine.working(settings()):
             engine.wait(other.id, timeout=SOON)
@@ -142,25 +142,27 @@ class TestTaking:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job = engine.submit(flow, {"n": 1}, after=timedelta(hours=1))
-        assert engine.take(job.id) is None
+        assert engine.worker().take(job.id) is None
         with pytest.raises(JobNotFound):
-            engine.take(UNKNOWN_ID)
+            engine.worker().take(UNKNOWN_ID)
 
 
 def test_a_job_whose_taker_died_counts_the_lapse_as_its_flow_says(jobs_url: str) -> None:
     flow = printing(on_lapse="LOST")
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow, {"n": 1})
-        attempt = engine.take(job.id, lease=timedelta(seconds=1))
+        attempt = engine.worker(ulak.WorkerSettings(lease=timedelta(seconds=1))).take(job.id)
         assert attempt is not None
         attempt._lease.stop()  # as if its process had died: nobody renews any more
-        eventually(lambda: engine.take(job.id) is None and engine.get(job.id).state == "queued")
+        eventually(
+            lambda: engine.worker().take(job.id) is None and engine.get(job.id).state == "queued"
+        )
         lapsed = ["submitted", "entered", "lapsed", "taken", "failed", "retry"]
         assert kinds(engine, job) == lapsed
         assert states(engine, job)[-2:] == ["failed", "queued"]
         with pytest.raises(StaleJob):
             attempt.finish(1)
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("P-8")
@@ -168,13 +170,15 @@ def test_a_worker_that_is_told_which_job_runs_that_one_and_once(
     engine: Engine, flow: Flow[dict[str, int]]
 ) -> None:
     job, other = (engine.submit(flow, {"n": n}) for n in (1, 2))
-    assert engine.work_on(job.id, settings()).state == "printed"
+    assert engine.worker(settings()).work_on(job.id).state == "printed"
     assert engine.result(job.id) == 2
-    assert engine.work_on(job.id, settings()).state == "printed", "a message that comes twice"
+    assert engine.worker(settings()).work_on(job.id).state == "printed", (
+        "a message that comes twice"
+    )
     assert states(engine, job) == ["queued", "running", "printed"]
     assert engine.get(other.id).state == "queued"
     with pytest.raises(JobNotFound):
-        engine.work_on(UNKNOWN_ID, settings())
+        engine.worker(settings()).work_on(UNKNOWN_ID)
 
 
 def test_a_stage_with_a_rate_is_left_to_workers(jobs_url: str) -> None:
@@ -186,7 +190,7 @@ def test_a_stage_with_a_rate_is_left_to_workers(jobs_url: str) -> None:
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow, None)
         with pytest.raises(NotSupported, match="has a rate"):
-            engine.take(job.id)
+            engine.worker().take(job.id)
 
 
 def test_a_limit_holds_for_whoever_takes_too(jobs_url: str) -> None:
@@ -197,15 +201,15 @@ def test_a_limit_holds_for_whoever_takes_too(jobs_url: str) -> None:
 
     with engine_on(store_of(jobs_url), flow) as engine:
         first, second = (engine.submit(flow, None) for _ in range(2))
-        attempt = engine.take(first.id)
+        attempt = engine.worker().take(first.id)
         assert attempt is not None
-        assert engine.take(second.id) is None
+        assert engine.worker().take(second.id) is None
         attempt.finish()
         assert kinds(engine, first) == ["submitted", "taken", "moved"]
-        follower = engine.take(second.id)
+        follower = engine.worker().take(second.id)
         assert follower is not None
         follower.finish()
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 class TestExpiring:
@@ -216,7 +220,7 @@ class TestExpiring:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job = engine.submit(flow, {"n": 1})
-        engine.work_on(job.id, settings())
+        engine.worker(settings()).work_on(job.id)
         assert engine.find("print", '{"n":1}') == engine.get(job.id)
         gone = engine.expire(job.id, actor="clean-up")
         assert (gone.state, gone.role) == ("expired", "expired")
@@ -229,7 +233,7 @@ class TestExpiring:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job, other = (engine.submit(flow, {"n": n}) for n in (1, 2))
-        attempt = engine.take(job.id)
+        attempt = engine.worker().take(job.id)
         assert attempt is not None
         with pytest.raises(TransitionNotAllowed, match="a worker runs it now"):
             engine.expire(job.id, actor="clean-up")
@@ -243,7 +247,7 @@ class TestExpiring:
         self, engine: Engine, flow: Flow[dict[str, int]]
     ) -> None:
         job, other = (engine.submit(flow, {"n": n}) for n in (1, 2))
-        attempt = engine.take(job.id)
+        attempt = engine.worker().take(job.id)
         assert attempt is not None
         attempt.give_back()
         assert engine.cancel(job.id, actor="olga").state == "expired"
@@ -256,18 +260,21 @@ class TestExpiring:
     ) -> None:
         jobs = [engine.submit(flow, {"n": n}) for n in range(3)]
         for job in jobs:
-            engine.work_on(job.id, settings())
+            engine.worker(settings()).work_on(job.id)
         engine.expire(jobs[0].id, actor="clean-up")
         engine.submit(flow, {"n": 9})
         left = sorted(job.id for job in jobs[1:])
-        found = engine.ended("print", "printed", before=FAR, limit=1)
-        more = engine.ended("print", "printed", before=FAR, after=found[0].id)
+        found = engine.retention.ended("print", "printed", before=FAR, limit=1)
+        more = engine.retention.ended("print", "printed", before=FAR, after=found[0].id)
         assert [job.id for job in found + more] == left
-        assert engine.ended("print", "printed", before=datetime(2020, 1, 1, tzinfo=UTC)) == []
-        assert engine.prune(ended_before=FAR, of=("print", "expired")) == 1
-        assert engine.prune(ended_before=FAR, of=("print", "expired")) == 0
+        assert (
+            engine.retention.ended("print", "printed", before=datetime(2020, 1, 1, tzinfo=UTC))
+            == []
+        )
+        assert engine.retention.prune(ended_before=FAR, of=("print", "expired")) == 1
+        assert engine.retention.prune(ended_before=FAR, of=("print", "expired")) == 0
         assert len(engine.jobs()) == 3
-        assert engine.prune(ended_before=FAR) == 2
+        assert engine.retention.prune(ended_before=FAR) == 2
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Heard:
 
 def listen(engine: ulak.Engine) -> Heard:
     heard = Heard()
-    engine.telemetry.add(heard)
+    engine.kernel.telemetry.add(heard)
     return heard
 
 
@@ -179,7 +179,7 @@ def test_messages_and_ticks_are_told(jobs_url: str) -> None:
     with Harness(url=jobs_url) as harness:
         heard = listen(harness.engine)
 
-        @harness.engine.publish
+        @harness.engine.outbox.publish
         def send(message: ulak.Message) -> None:
             if message.topic == "bad" and not refused:
                 refused.append(message)
@@ -190,8 +190,8 @@ def test_messages_and_ticks_are_told(jobs_url: str) -> None:
             run.emit("bad", {}, key="another")
 
         flow = harness.engine.add(ulak.Flow.steps("greeting", greet))
-        harness.engine.schedule("hourly", flow, {}, every=timedelta(hours=1))
-        harness.engine.keep_schedules()
+        harness.engine.schedules.add("hourly", flow, {}, every=timedelta(hours=1))
+        harness.engine.kernel.keep_schedules()
         harness.advance(minutes=90)
         harness.advance(minutes=1)
         said = heard.of("published")
@@ -246,7 +246,7 @@ def test_a_listener_that_fails_harms_nobody_and_is_logged_once(
             raise RuntimeError(hook)
 
     engine = ulak.connect("memory://")
-    engine.telemetry.add(Broken())
+    engine.kernel.telemetry.add(Broken())
     heard = listen(engine)
 
     @engine.job
@@ -264,7 +264,7 @@ def test_a_listener_that_fails_harms_nobody_and_is_logged_once(
 def test_who_listens_no_more_is_told_nothing() -> None:
     engine = ulak.connect("memory://")
     heard = Heard()
-    stop = engine.telemetry.add(heard)
+    stop = engine.kernel.telemetry.add(heard)
     stop()
 
     @engine.job

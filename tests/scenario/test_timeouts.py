@@ -47,7 +47,7 @@ def test_an_async_stage_is_cancelled_and_tried_again(jobs_url: str) -> None:
         assert ends == ["cancelled True"]
         assert kinds(engine, job) == ["submitted", "retry", "moved"]
         assert codes(engine, job)[1] == "timeout"
-        assert engine.trail(job.id)[1].message == "it ran for more than 0.1 s"
+        assert engine.inspect.trail(job.id)[1].message == "it ran for more than 0.1 s"
 
 
 @pytest.mark.shows("E-38")
@@ -77,7 +77,7 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(jobs_url: str) -> 
         assert kinds(engine, job) == ["submitted", "overran", "moved"]
         assert codes(engine, job) == [None, "timeout", "after-stop"], "it saw its stop"
         assert engine.wait(other.id, timeout=SOON).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-38")
@@ -115,7 +115,7 @@ def test_an_effect_recorded_after_the_timeout_still_counts() -> None:
         overran.set()
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert kinds(engine, job) == ["submitted", "overran", "noted", "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-38", "E-19")
@@ -141,7 +141,7 @@ def test_a_refused_line_of_an_overrun_holds_the_job_and_frees_the_thread_when_it
         go_on.set()
         eventually(lambda: worker.running == 0)
         assert engine.get(job.id).state == "held"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-38")

@@ -71,7 +71,7 @@ def test_every_started_stage_is_undone_in_reverse_order(jobs_url: str) -> None:
         assert said == [
             "reserve", "pay", "ship", "undo ship", "undo pay 42 attempt 1", "undo reserve seat 7",
         ]  # fmt: skip
-        trail = engine.trail(job.id)
+        trail = engine.inspect.trail(job.id)
         assert [(e.kind, e.message) for e in trail[3:]] == [
             ("failed", "ValueError: no ship"),
             ("undone", "ship"),
@@ -80,7 +80,7 @@ def test_every_started_stage_is_undone_in_reverse_order(jobs_url: str) -> None:
             ("ended", None),
         ]
         assert engine.submit(flow).created, "its key is free now"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-42")
@@ -218,7 +218,7 @@ def test_an_undo_survives_a_drain_without_spending_an_attempt() -> None:
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "failed"
         assert began == [1, 1]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-44")
@@ -228,7 +228,7 @@ def test_an_event_says_who_did_what_when_and_why(jobs_url: str) -> None:
     with engine_on(store_of(jobs_url), flow) as engine, engine.working(settings()) as worker:
         job = engine.submit(flow, actor="alice")
         engine.wait(job.id, timeout=SOON)
-        trail = engine.trail(job.id)
+        trail = engine.inspect.trail(job.id)
         assert [e.seq for e in trail] == list(range(1, len(trail) + 1))
         first, moved = trail[0], trail[1]
         assert (first.kind, first.actor, first.from_state, first.to_state) == (

@@ -44,7 +44,7 @@ def test_a_payload_that_cannot_be_read_holds_that_job_alone_and_spends_no_attemp
 ) -> None:
     old = store_old(shared_url)
     with Harness(greeting(New), url=shared_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         beside = harness.submit(flow, New("Grace", "Hopper"))
         harness.run_until_idle()
         held = harness.job(old)
@@ -77,7 +77,7 @@ def test_an_older_schema_is_upgraded_before_it_is_read(shared_url: str) -> None:
         return {"first": first, "last": last}
 
     with Harness(greeting(New, schema=2, upgrade=upgrade), url=shared_url) as harness:
-        new = harness.submit(harness.engine.flows[0], New("Grace", "Hopper"))
+        new = harness.submit(harness.engine.inspect.flows[0], New("Grace", "Hopper"))
         harness.run_until_idle()
         assert harness.result(old) == "New(first='Ada', last='Lovelace')"
         assert harness.result(new.id) == "New(first='Grace', last='Hopper')"
@@ -95,7 +95,7 @@ def test_an_upgrade_that_fails_holds_the_job_like_any_unreadable_payload(
         raise error("given_name")
 
     with Harness(greeting(New, schema=2, upgrade=upgrade), url=shared_url) as harness:
-        beside = harness.submit(harness.engine.flows[0], New("Grace", "Hopper"))
+        beside = harness.submit(harness.engine.inspect.flows[0], New("Grace", "Hopper"))
         harness.run_until_idle()
         held = harness.job(old)
         assert (held.code, held.attempt) == ("payload-unreadable", 0)

@@ -59,7 +59,7 @@ def test_deadlines_that_come_together_are_committed_in_batches(jobs_url: str) ->
     with engine_on(store, flow) as engine:
         for _ in range(3):
             engine.submit_many(flow, range(500))
-        upkeep = Upkeep(engine, 0)
+        upkeep = Upkeep(engine.kernel, 0)
         clock.advance(timedelta(hours=2))
         passes: list[int] = []
         while upkeep.tick():
@@ -68,4 +68,4 @@ def test_deadlines_that_come_together_are_committed_in_batches(jobs_url: str) ->
             assert upkeep.has_more is (len(passes) == 1), "the next pass follows at once"
             batches.clear()
         assert passes == [MOST_PAGES * A_PAGE, 1500 - MOST_PAGES * A_PAGE]
-        assert {(c.state, c.jobs) for c in engine.counts() if c.jobs} == {("late", 1500)}
+        assert {(c.state, c.jobs) for c in engine.inspect.counts() if c.jobs} == {("late", 1500)}

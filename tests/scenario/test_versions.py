@@ -69,7 +69,7 @@ def booking(undo: str | None = None) -> Flow[Any]:
 
 def serve(harness: Harness) -> None:
     """Have a worker of this program stand there that claims nothing."""
-    lanes = Pools(harness.engine.flows, WorkerSettings()).lanes
+    lanes = Pools(harness.engine.inspect.flows, WorkerSettings()).lanes
     harness.engine.store.register("w", lease_us=10**9, lanes=lanes, about="")
 
 
@@ -109,12 +109,12 @@ def stored(shared_url: str) -> tuple[str, str]:
 def test_a_version_that_is_not_registered_is_left_and_named(stored: tuple[str, str]) -> None:
     url, job_id = stored
     with Harness(parcel(2, "new", "sent"), url=url) as harness:
-        new = harness.run(harness.engine.flows[0])
+        new = harness.run(harness.engine.inspect.flows[0])
         assert new.state == "done"
         left = harness.job(job_id)
         assert (left.state, left.version, left.attempt) == ("sent", 1, 0)
         harness.engine.store.register(
-            "w", lease_us=10**9, lanes=sorted(harness.engine.flows[0].table.lanes), about=""
+            "w", lease_us=10**9, lanes=sorted(harness.engine.inspect.flows[0].table.lanes), about=""
         )
         why = harness.why(job_id)
         assert why.code == "version-not-served"
@@ -141,13 +141,13 @@ def test_a_job_in_a_state_that_this_program_lacks_is_left_alone_and_named(
     url, job_id = stored
     with Harness(parcel(1, "new", "sorted"), url=url) as harness:
         with caplog.at_level(logging.WARNING, logger="ulak.engine"):
-            assert harness.run(harness.engine.flows[0]).state == "done"
+            assert harness.run(harness.engine.inspect.flows[0]).state == "done"
         (told,) = [record for record in caplog.records if record.name == "ulak.engine"]
         assert (vars(told)["state"], vars(told)["jobs"]) == ("sent", 1)
         row = harness.engine.store.find_job(from_text(job_id))
         assert row is not None
         assert (row.state, row.token) == ("sent", 2), "nobody took it"
-        assert [c.jobs for c in harness.engine.counts() if c.state == "sent"] == [1]
+        assert [c.jobs for c in harness.engine.inspect.counts() if c.state == "sent"] == [1]
         serve(harness)
         why = harness.why(job_id)
         assert (why.code, why.facts["missing"]) == ("state-not-served", "sent")
@@ -198,7 +198,7 @@ def test_an_unknown_state_in_a_lane_without_a_stage_is_given_back_and_seldom_loo
         given_back = [e for e in harness.trail(job_id) if e.kind == "given-back"]
         assert 2 <= len(given_back) <= 40, "the longer it stands there, the more seldom, to an hour"
         assert harness.job(job_id).attempt == 0
-        assert harness.run(harness.engine.flows[0]).state == "done"
+        assert harness.run(harness.engine.inspect.flows[0]).state == "done"
     with Harness(parcel(1, "sent"), url=shared_url, clock=harness.clock) as harness:
         harness.advance(hours=1)
         assert harness.job(job_id).state == "done"
@@ -220,7 +220,7 @@ def test_a_date_of_a_state_that_this_program_lacks_does_not_stop_upkeep(shared_u
         with Harness(waiting("resting"), url=shared_url, clock=harness.clock) as other:
             other.run_until_idle()
             assert other.job(left.id).state == "late"
-            assert left.id not in {finding.job_id for finding in other.verify()}
+            assert left.id not in {finding.job_id for finding in other.inspect.verify()}
 
 
 @pytest.mark.shows("E-50")
@@ -237,7 +237,7 @@ def test_a_job_whose_undo_this_program_lacks_is_left_to_others(shared_url: str) 
         with Harness(booking(undo="works"), url=shared_url, clock=harness.clock) as other:
             other.advance(hours=1)
             assert other.job(job.id).state == "failed"
-            assert other.verify() == []
+            assert other.inspect.verify() == []
 
 
 @pytest.mark.shows("E-50")
@@ -246,7 +246,7 @@ def test_a_start_is_not_refused_over_a_version_that_is_not_declared(
 ) -> None:
     url, _ = stored
     with Harness(parcel(2, "elsewhere"), url=url) as harness:
-        assert harness.run(harness.engine.flows[0]).state == "done"
+        assert harness.run(harness.engine.inspect.flows[0]).state == "done"
 
 
 def test_one_version_is_declared_once() -> None:

@@ -45,7 +45,7 @@ def order() -> Flow[Any]:
 @pytest.mark.shows("E-12")
 def test_a_signal_ends_the_wait_and_carries_its_data(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        job = harness.run(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.run(harness.engine.inspect.flows[0], {"number": "A-1"})
         assert job.state == "unpaid"
         harness.engine.signal(job.id, "payment", Payment(42), actor="bank")
         harness.run_until_idle()
@@ -58,7 +58,7 @@ def test_a_signal_ends_the_wait_and_carries_its_data(jobs_url: str) -> None:
 @pytest.mark.shows("E-12")
 def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        job = harness.submit(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.submit(harness.engine.inspect.flows[0], {"number": "A-1"})
         early = harness.engine.signal(job.id, "payment", Payment(7))
         assert early.state == "new"
         harness.run_until_idle()
@@ -70,7 +70,7 @@ def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_url: str) -> No
 @pytest.mark.shows("E-12")
 def test_a_job_is_found_by_its_flow_and_its_key(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        flow = harness.engine.flows[0]
+        flow = harness.engine.inspect.flows[0]
         ours = harness.run(flow, {"number": "A-1"}, tenant="ours")
         theirs = harness.run(flow, {"number": "A-1"}, tenant="theirs")
         harness.engine.signal(("order", "A-1"), "payment", Payment(1), tenant="theirs")
@@ -84,7 +84,7 @@ def test_a_job_is_found_by_its_flow_and_its_key(jobs_url: str) -> None:
 @pytest.mark.shows("E-12")
 def test_a_wait_ends_at_its_deadline_and_not_before(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        job = harness.run(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.run(harness.engine.inspect.flows[0], {"number": "A-1"})
         harness.advance(days=13, hours=23, minutes=59)
         assert harness.job(job.id).state == "unpaid"
         harness.advance(minutes=1)
@@ -98,7 +98,7 @@ def test_a_wait_ends_at_its_deadline_and_not_before(jobs_url: str) -> None:
 @pytest.mark.shows("E-12")
 def test_a_stage_says_how_long_the_next_state_waits(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        job = harness.run(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.run(harness.engine.inspect.flows[0], {"number": "A-1"})
         harness.engine.signal(job.id, "payment", Payment(1))
         harness.run_until_idle()
         rested_at = harness.now
@@ -111,7 +111,7 @@ def test_a_stage_says_how_long_the_next_state_waits(jobs_url: str) -> None:
 @pytest.mark.shows("E-12")
 def test_a_second_signal_of_the_same_name_is_one(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
-        job = harness.submit(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.submit(harness.engine.inspect.flows[0], {"number": "A-1"})
         harness.engine.signal(job.id, "payment", Payment(1))
         harness.engine.signal(job.id, "payment", Payment(2))
         harness.run_until_idle()
@@ -122,7 +122,7 @@ def test_a_second_signal_of_the_same_name_is_one(jobs_url: str) -> None:
 @pytest.mark.shows("E-12")
 def test_a_signal_that_no_wait_declares_is_refused_by_name() -> None:
     with Harness(order()) as harness:
-        job = harness.run(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.run(harness.engine.inspect.flows[0], {"number": "A-1"})
         with pytest.raises(TransitionNotAllowed, match="order waits for payment, not for 'pay'"):
             harness.engine.signal(job.id, "pay")
 
@@ -130,7 +130,7 @@ def test_a_signal_that_no_wait_declares_is_refused_by_name() -> None:
 @pytest.mark.shows("E-12")
 def test_a_signal_whose_data_does_not_fit_is_refused_and_the_job_goes_on_waiting() -> None:
     with Harness(order()) as harness:
-        job = harness.run(harness.engine.flows[0], {"number": "A-1"})
+        job = harness.run(harness.engine.inspect.flows[0], {"number": "A-1"})
         with pytest.raises(BadInput):
             harness.engine.signal(job.id, "payment", {"amount": "a lot"})
         assert harness.job(job.id).state == "unpaid"

@@ -65,7 +65,7 @@ def test_a_refused_change_holds_its_own_job_and_no_neighbour(
         # The refused move never happened: its next stage must not have run.
         assert sorted(second) == sorted(j.id for j in jobs if j is not jobs[7])
         assert sizes[0] > 1, "the culprit came in company"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
         del store.before["commit"]
         engine.release(held.id, actor="operator")
 
@@ -102,7 +102,7 @@ def test_a_change_that_somebody_else_blocks_delays_no_neighbour(jobs_url: str) -
             engine.wait(jobs[7].id, timeout=SOON)
         assert kinds(engine, jobs[7]) == ["submitted", "moved", "moved"]
         assert sorted(second) == sorted(job.id for job in jobs)
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-34")
@@ -122,7 +122,7 @@ def test_a_drain_waits_for_a_blocked_change_and_then_leaves_it() -> None:
         assert engine.get(jobs[1].id).state == "first"
         del store.before["commit"]
         assert engine.get(jobs[0].id).state == "done"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-19")
@@ -163,7 +163,7 @@ def test_data_that_a_database_cannot_take_holds_its_job_only(shared_url: str) ->
             for n, job in enumerate(jobs):
                 engine.wait(job.id, until="held" if n in (2, 4) else "done", timeout=SOON)
         assert engine.get(jobs[2].id).code == engine.get(jobs[4].id).code == "commit-rejected"
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-19")
@@ -188,7 +188,7 @@ def test_any_text_of_an_error_can_be_stored(jobs_url: str) -> None:
         with engine.working(settings()):
             ends = [engine.wait(job.id, timeout=SOON) for job in jobs]
         assert {end.state for end in ends} == {"failed"}
-        said = [engine.trail(job.id)[-1].message or "" for job in jobs]
+        said = [engine.inspect.trail(job.id)[-1].message or "" for job in jobs]
         assert said[0] == "ValueError: a\ufffdb"
         assert said[1] == "ValueError: a?b"
         assert len(said[2]) == 4000
@@ -219,7 +219,7 @@ def test_a_result_that_cannot_be_stored_fails_its_stage_with_a_sentence(
         job = engine.submit(work)
         end = engine.wait(job.id, timeout=SOON)
         assert (end.state, end.code) == ("failed", code)
-        assert says in (engine.trail(job.id)[-1].message or "")
+        assert says in (engine.inspect.trail(job.id)[-1].message or "")
         assert kinds(engine, job) == ["submitted", "failed"], "no retry mends it"
 
 
@@ -249,7 +249,7 @@ def test_after_a_broken_connection_ids_are_looked_up_and_nothing_is_written_twic
         breaks = 3 - left[0]
         assert breaks >= 2
         assert asked[: 2 * breaks] == ["commit", "find_commits"] * breaks
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-20")
@@ -344,7 +344,9 @@ def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
         assert finish.wait(120)
         return n
 
-    one, other = (engine_on(store, *engine.flows).working(settings(lease=LEASE)) for _ in range(2))
+    one, other = (
+        engine_on(store, *engine.inspect.flows).working(settings(lease=LEASE)) for _ in range(2)
+    )
     with engine, one as first, other as second:
         jobs = [engine.submit(work, n) for n in range(3)]
         eventually(lambda: len(ran) == 3 and first.is_registered and second.is_registered)
@@ -357,4 +359,4 @@ def test_finished_work_commits_after_an_outage_longer_than_the_lease() -> None:
             assert engine.wait(job.id, timeout=SOON).state == "done"
             assert codes(engine, job) == [None, None]
         assert len(ran) == 3
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []

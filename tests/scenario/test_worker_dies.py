@@ -27,13 +27,13 @@ def test_the_jobs_of_a_killed_worker_are_run_by_another(shared_url: str, tmp_pat
                 end = engine.wait(job.id, timeout=SOON)
                 assert (end.state, end.attempt, end.leased_by) == ("done", 0, None)
                 assert kinds(engine, job) == ["submitted", "lapsed", "moved"]
-                lapsed, moved = engine.trail(job.id)[1:]
+                lapsed, moved = engine.inspect.trail(job.id)[1:]
                 assert f"-{victim.pid}-" in (lapsed.worker or "")
                 assert f"-{rescuer.pid}-" in (moved.worker or "")
         finally:
             rescuer.terminate()
             assert rescuer.wait(120) == 0
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-29", "E-27")
@@ -58,7 +58,7 @@ def test_a_slot_is_free_again_when_its_worker_was_killed(
             rescuer.terminate()
             assert rescuer.wait(120) == 0
         assert all(slot.job_id is None for slot in engine.store.slots())
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-38")

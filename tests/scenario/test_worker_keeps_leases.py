@@ -175,7 +175,7 @@ def test_without_a_slot_the_move_commits_and_the_lease_is_given_back(jobs_url: s
             assert engine.wait(job.id, timeout=SOON).state == "done"
             assert engine.result(job.id) == "left by a"
             assert kinds(engine, job) == ["submitted", "moved", "moved"]
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-28", "E-3")
@@ -203,11 +203,11 @@ def test_the_lease_goes_on_into_a_busy_state_that_is_entered_first(jobs_url: str
         job = engine.submit(flow)
         assert engine.wait(job.id, timeout=SOON).state == "done"
         assert stood == ["working", "working"]
-        assert [(e.kind, e.to_state) for e in engine.trail(job.id)] == [
+        assert [(e.kind, e.to_state) for e in engine.inspect.trail(job.id)] == [
             ("submitted", "a"), ("moved", "b"), ("entered", "working"), ("retry", "working"),
             ("moved", "done"),
         ]  # fmt: skip
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-28", "E-23")

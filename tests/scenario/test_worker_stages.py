@@ -127,7 +127,7 @@ def test_every_member_of_run(plain: bool, caplog: pytest.LogCaptureFixture) -> N
 
     sent: list[Any] = []
     engine = ulak.connect("memory://", flows=[flow, child])
-    engine.publish(sent.append)
+    engine.outbox.publish(sent.append)
 
     @engine.resource(dict)
     @asynccontextmanager
@@ -257,7 +257,7 @@ def test_a_payload_that_breaks_its_upgrade_holds_its_own_job_only() -> None:
         good = engine.submit(newer, 1)
         held = engine.wait(bad.id, until="held", timeout=SOON)
         assert (held.code, held.attempt) == ("payload-unreadable", 0)
-        assert "AttributeError" in (engine.trail(bad.id)[-1].message or "")
+        assert "AttributeError" in (engine.inspect.trail(bad.id)[-1].message or "")
         assert engine.wait(good.id, timeout=SOON).state == "done"
         assert codes(engine, good) == [None, None]
 

@@ -129,7 +129,7 @@ def test_wrong_outcomes_take_no_places_of_a_worker(jobs_url: str) -> None:
             states = [engine.wait(j.id, until="held", timeout=SOON).state for j in jobs]
             assert states == ["held", "held", "held", "done"]
         assert worker.running == 0
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-78")
@@ -219,9 +219,9 @@ def test_whatever_a_stage_raises_its_run_ends(jobs_url: str, is_async: bool) -> 
             now = engine.wait(job_id, until="held", timeout=SOON)
             expected = "held" if name == "wrong outcome" else "failed"
             assert (now.state, now.leased_by) == (expected, None), name
-            assert engine.trail(job_id)[-1].message, name
+            assert engine.inspect.trail(job_id)[-1].message, name
         eventually(lambda: worker.running == 0)
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
 
 
 @pytest.mark.shows("E-78")
@@ -303,17 +303,17 @@ def test_every_call_refuses_what_is_no_duration() -> None:
             lambda value: ulak.connect("memory://", submit_timeout=value),
             lambda value: engine.wait(job.id, timeout=value),
             lambda value: asyncio.run(engine.aio.wait(job.id, timeout=value)),
-            lambda value: engine.take(job.id, lease=value),
-            lambda value: engine.pause(flow="work", actor="ada", until=value),
-            lambda value: engine.apart("work", lease=value),
-            lambda value: engine.schedule("s", work, every=60, expires=value),
+            lambda value: engine.worker(ulak.WorkerSettings(lease=value)).take(job.id),
+            lambda value: engine.flow_control.pause(flow="work", actor="ada", until=value),
+            lambda value: engine.flow_control.apart("work", lease=value),
+            lambda value: engine.schedules.add("s", work, every=60, expires=value),
         ]
         for value in NO_DURATION:
             for call in calls:
                 with pytest.raises(ulak.BadInput):
                     call(value)
             with pytest.raises(ulak.FlowError, match="every="):
-                engine.schedule("s", work, every=value)
+                engine.schedules.add("s", work, every=value)
 
 
 @pytest.mark.shows("E-78")

@@ -161,7 +161,7 @@ def test_the_first_admin_key_is_stored_once_at_start_or_when_it_is_used(
     assert is_known(identity_of(engine, found), key)
     (stored,) = identity.keys()
     assert (stored.name, stored.roles) == ("admin", ("admin",))
-    (line,) = engine.audit()
+    (line,) = engine.inspect.audit()
     assert (line.actor, line.act) == ("admin", "created")
 
 

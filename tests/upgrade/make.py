@@ -104,7 +104,9 @@ def fill(url: str, folder: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.returncode
     with _harness(url, Outside("0", folder), clock) as harness:
         engine = harness.engine
-        asked = next(job for job in engine.jobs() if engine.payload(job.id)["name"] == "asked")
+        asked = next(
+            job for job in engine.jobs() if engine.inspect.payload(job.id)["name"] == "asked"
+        )
         assert engine.cancel(asked.id, actor="ada", note="changed her mind").cancel_requested
         harness.submit(_flow(engine, "order"), {"name": "ready"}, actor="ada", priority=0)
         assert harness.verify() == []
@@ -136,7 +138,7 @@ def _serve_well(harness: Harness) -> None:
     waits = harness.submit(_flow(engine, "claim"), {"name": "signal"}, tenant="acme", actor="ada")
     engine.decide(waits.id, "approve", actor="bob")
     for version in (1, 2):
-        old = next(f for f in engine.flows if (f.name, f.version) == ("letter", version))
+        old = next(f for f in engine.inspect.flows if (f.name, f.version) == ("letter", version))
         harness.submit(old, {"name": f"letter {version}"}, actor="ada")
     harness.run_until_idle()
 
@@ -153,15 +155,15 @@ def _keep_records(engine: ulak.Engine) -> None:
 
 def _steer(engine: ulak.Engine) -> None:
     """What operators have set."""
-    engine.set_limit("order/packed", 5, actor="ada", note="a new van")
-    engine.set_rate(
+    engine.flow_control.set_limit("order/packed", 5, actor="ada", note="a new van")
+    engine.flow_control.set_rate(
         "report/queued", ulak.Rate(4, per=timedelta(seconds=1), burst=2), actor="ada"
     )  # fmt: skip
-    engine.set_weight("acme", 3, actor="ada")
-    engine.pause(queue="night", actor="ada", note="neighbours")
-    engine.pause(flow="nap", until=HOUR, actor="ada")
-    engine.pause(key="B", actor="ada", note="machine B is being cleaned")
-    engine.pause_schedule("nightly", actor="ada", note="holidays")
+    engine.flow_control.set_weight("acme", 3, actor="ada")
+    engine.flow_control.pause(queue="night", actor="ada", note="neighbours")
+    engine.flow_control.pause(flow="nap", until=HOUR, actor="ada")
+    engine.flow_control.pause(key="B", actor="ada", note="machine B is being cleaned")
+    engine.schedules.pause("nightly", actor="ada", note="holidays")
 
 
 def _serve_badly(harness: Harness) -> None:
@@ -223,7 +225,7 @@ def _harness(url: str, outside: Outside, clock: ManualClock) -> Harness:
 
 
 def _flow(engine: ulak.Engine, name: str) -> ulak.Flow[Any]:
-    return next(flow for flow in engine.flows if flow.name == name)
+    return next(flow for flow in engine.inspect.flows if flow.name == name)
 
 
 # --- writing it down ------------------------------------------------------------------

@@ -74,10 +74,12 @@ def make_engine(url: str, outside: Outside) -> ulak.Engine:
         engine.add(flow)
     for version in (1, 2):
         engine.add(letter(version))
-    tick = next(flow for flow in engine.flows if flow.name == "count")
-    engine.schedule("half-daily", tick, {"name": "tick"}, every=12 * HOUR, catch_up="last")
-    engine.schedule("nightly", tick, {"name": "night"}, cron="0 3 * * *", zone="Europe/Istanbul")
-    engine.publish(outside.publish)
+    tick = next(flow for flow in engine.inspect.flows if flow.name == "count")
+    engine.schedules.add("half-daily", tick, {"name": "tick"}, every=12 * HOUR, catch_up="last")
+    engine.schedules.add(
+        "nightly", tick, {"name": "night"}, cron="0 3 * * *", zone="Europe/Istanbul"
+    )
+    engine.outbox.publish(outside.publish)
 
     @engine.resource(Outside)
     @asynccontextmanager

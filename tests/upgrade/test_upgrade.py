@@ -64,7 +64,7 @@ def test_a_store_upgrades_with_its_data_beside_workers_of_both_releases(site: Si
         roles = {name: job.role for name, job in named(engine).items()}
         assert roles == {name: STOOD[name] for name in roles}
         assert set(roles.values()) == set(ROLES)
-        assert engine.verify() == []
+        assert engine.inspect.verify() == []
         same = submit(engine, "order", {"name": "crashed"}, tenant="acme")
         assert not same.created, "its dedup key is held"
         migrate_beside_workers(site, engine, newest)
@@ -106,7 +106,7 @@ def migrate_beside_workers(site: Site, engine: Engine, newest: int) -> None:
     wait_for(engine, {**DUE, "long": "sent", "between": "sent"})
     assert engine.result(long.id)["by"] == "this"
     assert engine.result(between.id)["by"] in ("this", "next")
-    assert engine.verify() == []
+    assert engine.inspect.verify() == []
     site.stop(this)
     site.stop(following)
 
@@ -129,7 +129,7 @@ def restart_the_release_before(site: Site, engine: Engine, newest: int) -> None:
     eventually(lambda: "packed dead message" in sent(site))
     assert engine.result(new.id)["by"] == "this again"
     assert [job for job in named(engine).values() if job.role not in FINAL] == []
-    assert engine.dead_messages() == []
+    assert engine.outbox.dead() == []
     site.stop(again)
 
 
@@ -140,26 +140,28 @@ def tell(engine: Engine) -> None:
     engine.release(jobs["held"].id, actor="ada")
     engine.decide(jobs["gate"].id, "refuse", actor="bob")
     engine.signal(jobs["signal"].id, "paid", actor="bank")
-    engine.resume(queue="night", actor="ada")
-    engine.resume(key="B", actor="ada")
+    engine.flow_control.resume(queue="night", actor="ada")
+    engine.flow_control.resume(key="B", actor="ada")
     for name in ("letter 1", "letter 2"):
         engine.decide(jobs[name].id, "post", actor="ada")
-    (dead,) = engine.dead_messages()
-    engine.revive(dead.id, actor="ada")
+    (dead,) = engine.outbox.dead()
+    engine.outbox.revive(dead.id, actor="ada")
 
 
 def assert_that_due_work_was_done(site: Site, engine: Engine) -> None:
     # A message that could not be sent is sent now; a job may end before its message is.
     eventually(lambda: {"packed unsent", "packed crashed"} <= set(sent(site)))
     assert "packed done" not in sent(site), "a message that was sent is not sent again"
-    ticks = engine.ticks("half-daily")
+    ticks = engine.schedules.ticks("half-daily")
     assert len(ticks) == 5, "of all the dates that nobody has seen to, the last one"
     assert datetime.now(UTC) - ticks[0].due_at < timedelta(hours=12)
     assert engine.get(ticks[0].job_id).state == "done"
-    assert engine.get_schedule("nightly").paused_by == "ada"
-    assert engine.ticks("nightly") == []
-    assert {limit.name: limit.n for limit in engine.limits()}["order/packed"] == 5
-    assert [(weight.tenant, weight.weight) for weight in engine.weights()] == [("acme", 3)]
+    assert engine.schedules.get("nightly").paused_by == "ada"
+    assert engine.schedules.ticks("nightly") == []
+    assert {limit.name: limit.n for limit in engine.flow_control.limits()}["order/packed"] == 5
+    assert [(weight.tenant, weight.weight) for weight in engine.flow_control.weights()] == [
+        ("acme", 3)
+    ]
 
 
 def assert_that_records_are_kept(engine: Engine) -> None:
@@ -230,12 +232,14 @@ def read_everything(store: Store) -> dict[str, list[Any]]:
 
 def submit(engine: Engine, flow: str, payload: dict[str, str], **options: Any) -> Job:
     """Submit a job of a flow by its name."""
-    return engine.submit(next(f for f in engine.flows if f.name == flow), payload, **options)
+    return engine.submit(
+        next(f for f in engine.inspect.flows if f.name == flow), payload, **options
+    )
 
 
 def named(engine: Engine) -> dict[str, Job]:
     """Return every job by the name in its payload; those of schedules have none of their own."""
-    jobs = {engine.payload(job.id)["name"]: job for job in engine.jobs(limit=1000)}
+    jobs = {engine.inspect.payload(job.id)["name"]: job for job in engine.jobs(limit=1000)}
     jobs.pop("tick", None)
     return jobs
 
@@ -257,7 +261,7 @@ def wait_for(engine: Engine, ends: dict[str, str]) -> None:
 
 def read_trails(engine: Engine, like: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the trail of every job, or as much of it as others have."""
-    trails = {job.id: engine.trail(job.id) for job in engine.jobs(limit=1000)}
+    trails = {job.id: engine.inspect.trail(job.id) for job in engine.jobs(limit=1000)}
     if like is None:
         return trails
     return {job_id: trails[job_id][: len(trail)] for job_id, trail in like.items()}

@@ -98,7 +98,7 @@ class Seeds:
         made["expired"] = self._submit("expired", expires=timedelta(seconds=1))
         harness.run_until_idle()
         for role in ("waiting", "done"):
-            engine.approve(made[role], actor="olga")
+            engine.decide(made[role], actor="olga")
         engine.signal(made["done"], "paid", actor="olga")
         engine.cancel(made["cancelled"], actor="olga")
         engine.cancel(made["undoing"], actor="olga")
@@ -110,13 +110,15 @@ class Seeds:
 
     def _submit(self, then: str, **options: Any) -> str:
         payload = {"then": then, "card": "4111"}
-        return self._engine.submit(self._engine.flows[0], payload, actor="sam", **options).id
+        return self._engine.submit(
+            self._engine.inspect.flows[0], payload, actor="sam", **options
+        ).id
 
     def _hold_leases(self) -> None:
         """Have a worker hold jobs, as one does that works for a long time."""
         for _ in range(OF_EACH):
             self._submit("busy")
-        store, lanes = self._engine.store, tuple(self._engine.flows[0].table.lanes)
+        store, lanes = self._engine.store, tuple(self._engine.inspect.flows[0].table.lanes)
         store.register(HOLDER, lease_us=micros(A_YEAR), lanes=lanes, about="a test")
         entries = {("line", 1, "new"): "making"}
         claimed = store.claim(ClaimRequest(HOLDER, (Want(lanes, OF_EACH),), entries)).claims
@@ -127,7 +129,7 @@ class Seeds:
         def refuse(message: Message) -> None:
             raise OSError("the broker is gone")
 
-        self._engine.publish(refuse)
+        self._engine.outbox.publish(refuse)
         jobs = [self._submit("gate") for _ in range(OF_EACH)]
         self._harness.run_until_idle()
         while len(dead := self._engine.store.dead_messages(OF_EACH)) < OF_EACH:
@@ -137,7 +139,7 @@ class Seeds:
         ]
         for job in jobs:
             self._engine.cancel(job, actor="olga")
-        self._engine.publish(lambda message: None)
+        self._engine.outbox.publish(lambda message: None)
 
 
 class World:
@@ -167,5 +169,7 @@ class World:
 
 def _harness(file: Path, clock: ManualClock | None = None) -> Harness:
     harness = Harness(line(), path=file, clock=clock)
-    harness.engine.schedule("yearly", harness.engine.flows[0], {"then": "done"}, every=A_YEAR)
+    harness.engine.schedules.add(
+        "yearly", harness.engine.inspect.flows[0], {"then": "done"}, every=A_YEAR
+    )
     return harness

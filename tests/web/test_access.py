@@ -133,6 +133,6 @@ def test_whoever_acts_is_in_the_trail_or_the_audit(quiet_house: House, line: Acc
 
 def acts_of(actor: str, engine: ulak.Engine) -> int:
     """How many lines of all trails and of the audit have this name."""
-    trails = (engine.trail(job.id) for job in engine.jobs(limit=1000))
+    trails = (engine.inspect.trail(job.id) for job in engine.jobs(limit=1000))
     written = [event.actor for trail in trails for event in trail]
-    return [*written, *(line.actor for line in engine.audit(limit=1000))].count(actor)
+    return [*written, *(line.actor for line in engine.inspect.audit(limit=1000))].count(actor)

@@ -61,7 +61,7 @@ class Desk:
         )
 
     def last(self, job: str) -> tuple[str, str, str | None]:
-        event = self.engine.trail(job)[-1]
+        event = self.engine.inspect.trail(job)[-1]
         return event.kind, event.actor, event.message
 
 
@@ -91,11 +91,11 @@ def test_a_gate_asks_for_roles_and_for_somebody_else(desk):
 
 def test_where_nobody_is_asked_who_they_are_no_role_is_asked_for(ask):
     engine = ulak.connect("memory://", flows=[review()])
-    job = engine.submit(engine.flows[0], "")
+    job = engine.submit(engine.inspect.flows[0], "")
     asyncio.run(engine.worker().run(until_idle=True))
     answer = ask(ulak.web.app(engine, identity=None), f"/jobs/{job.id}/approve", method="POST")
     assert answer.json()["state"] == "agreed"
-    assert engine.trail(job.id)[-1].actor == "anonymous"
+    assert engine.inspect.trail(job.id)[-1].actor == "anonymous"
     engine.close()
 
 
@@ -141,10 +141,10 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told_who(desk):
 
 def test_two_who_have_read_the_same_are_told_apart_by_the_store(desk, monkeypatch):
     job = desk.job()
-    read = desk.engine._row
+    read = desk.engine.kernel.get_row
     stale = read(job)
     desk.act(job, "decide", choice="go on")
-    monkeypatch.setattr(desk.engine, "_row", lambda job_id: stale)
+    monkeypatch.setattr(desk.engine.kernel, "get_row", lambda job_id: stale)
     late = desk.act(job, "decide", who="other-operator", choice="stop")
     assert (late.status_code, late.json()["code"]) == (409, "stale-job")
     assert (late.json()["decided_by"], late.json()["job_id"]) == ("olga", job)
@@ -222,10 +222,10 @@ ACTS = {
 @pytest.mark.parametrize("act", ACTS)
 def test_an_act_on_a_foreign_tenants_job_is_404_and_changes_nothing(desk, act):
     job = desk.job(tenant="other")
-    before = desk.engine.trail(job)
+    before = desk.engine.inspect.trail(job)
     answer = desk.act(job, act, who="acme-operator", **ACTS[act])
     assert (answer.status_code, answer.json()["code"]) == (404, "job-not-found")
-    assert desk.engine.trail(job) == before
+    assert desk.engine.inspect.trail(job) == before
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -46,7 +46,7 @@ def test_the_same_request_with_the_token_does_what_was_counted(engine, bulk):
         200, {"done": 3, "refused": [], "refused_count": 0, "left": 0}
     )  # fmt: skip
     assert roles(engine) == ["ready"] * 3
-    assert engine.trail(engine.jobs()[0].id)[-1].actor == "olga"
+    assert engine.inspect.trail(engine.jobs()[0].id)[-1].actor == "olga"
 
 
 @pytest.mark.parametrize("where", [{}, {"all": False}, {"all": True, "flow": "fail"}])

@@ -63,7 +63,7 @@ def test_a_dead_letter_is_run_again_in_a_new_round(engine, say):
     engine.bank_is_up = True
     again = say("POST", f"/dead-letters/{job.id}/redrive", json={"note": "the bank is back"})
     assert (again["round"], again["role"]) == (2, "ready")
-    assert engine.trail(job.id)[-1].actor == "ada"
+    assert engine.inspect.trail(job.id)[-1].actor == "ada"
     work(engine)
     assert engine.get(job.id).state == "done"
     problem = say("POST", f"/dead-letters/{job.id}/redrive", 409, json={})
@@ -97,7 +97,7 @@ def test_a_crowd_of_dead_letters_is_counted_first_and_run_again_with_a_token(eng
     say("POST", "/dead-letters/redrive", 422, json=other)
     did = say("POST", "/dead-letters/redrive", json={**asked, "token": counted["token"]})
     assert (did["done"], did["refused_count"], did["left"]) == (3, 0, 0)
-    assert {engine.trail(job)[-1].actor for job in jobs} == {"ada"}
+    assert {engine.inspect.trail(job)[-1].actor for job in jobs} == {"ada"}
     work(engine)
     assert {engine.get(job).state for job in jobs} == {"done"}
 

@@ -98,7 +98,7 @@ def test_without_an_identity_nobody_is_known_and_the_audit_is_there_all_the_same
         status = 200 if path == "/audit" else 404
         assert ask(app, path, method=method).status_code == status, path
     assert ask(app, "/auth/login", method="POST", json={}).status_code == 404
-    engine.set_weight("acme", 2, actor="ada", note="they pay")
+    engine.flow_control.set_weight("acme", 2, actor="ada", note="they pay")
     (line,) = ask(app, "/audit").json()["items"]
     assert (line["actor"], line["subject"], line["note"]) == ("ada", "acme", "they pay")
 

@@ -75,7 +75,7 @@ def test_unless_told_otherwise_it_asks_who_calls_and_opens_nothing_before(
     monkeypatch.setenv("ULAK_SECRET", "s" * 40)
     monkeypatch.setenv("ULAK_ADMIN_KEY", key.replace(" ", "-"))
     app = ulak.web.app(engine)
-    assert not engine.is_open
+    assert not engine.kernel.is_open
     assert ask(app, "/jobs").status_code == 401
     known = {"Authorization": f"Token {key.replace(' ', '-')}"}
     assert ask(app, "/jobs", headers=known).status_code == 200

@@ -79,7 +79,7 @@ def test_retries_holds_lapses_slots_pauses_and_messages_are_counted(tmp_path: Pa
         harness.engine.add(flow)
         harness.submit(flow, {})
         harness.run_until_idle()
-        harness.engine.pause(queue="order", actor="ada")
+        harness.engine.flow_control.pause(queue="order", actor="ada")
         said = scrape(metrics)
         assert value(said, "ulak_runs_total", flow="order", state="new", outcome="retry") == 1
         assert value(said, "ulak_slots", limit="order/new") == 3
@@ -137,7 +137,7 @@ def test_what_nobody_declared_makes_no_series_of_its_own(engine, ask, monkeypatc
         # A job of a flow that this engine does not declare, told by whoever stores it.
         job = foreign.add(ulak.Flow.steps(f"foreign{n}", _nothing))
         added = foreign.submit(job, None)
-        engine.telemetry.accepted([_added(foreign, added.id)], 0.1)
+        engine.kernel.telemetry.accepted([_added(foreign, added.id)], 0.1)
     after = series(ask(app, "/metrics").text)
     new = after.keys() - before.keys()
     assert {dict(labels).get("flow", "other") for _, labels in new} <= {"other", "greet"}

@@ -88,7 +88,7 @@ def test_a_queue_is_paused_and_resumed_and_both_are_audited(engine, say):
     assert (ended["name"], ended["actor"]) == ("call", "ada")
     asyncio.run(engine.worker().run(until_idle=True))
     assert engine.get(job.id).state == "done"
-    assert [(line.actor, line.act, line.subject, line.note) for line in engine.audit()] == [
+    assert [(line.actor, line.act, line.subject, line.note) for line in engine.inspect.audit()] == [
         ("ada", "resume", "queue/call", "dry"),
         ("ada", "pause", "queue/call", "a leak"),
     ]
@@ -107,7 +107,7 @@ def test_a_flow_or_a_key_is_paused_again_and_resumed(engine, say):
     assert say("DELETE", "/pauses/key/acme%2Feu?note=enough")["name"] == "acme/eu"
     assert say("DELETE", "/pauses/flow/send")["name"] == "send"
     assert say("GET", "/pauses")["items"] == []
-    assert engine.audit()[1].note == "enough"
+    assert engine.inspect.audit()[1].note == "enough"
 
 
 # --- limits, rates and weights --------------------------------------------------
@@ -118,9 +118,9 @@ def test_a_limit_is_set_and_reset(engine, say):
     changed = say("PUT", "/limits/send/queued", json={"n": 7, "note": "more"})
     assert (changed["n"], changed["declared"], changed["keyed"]) == (7, 2, True)
     assert say("GET", "/limits")["items"] == [changed]
-    assert (changed["actor"], engine.limits()[0].n) == ("ada", 7)
+    assert (changed["actor"], engine.flow_control.limits()[0].n) == ("ada", 7)
     assert say("DELETE", "/limits/send/queued?note=back")["n"] == 2
-    assert [(line.actor, line.note) for line in engine.audit()] == [
+    assert [(line.actor, line.note) for line in engine.inspect.audit()] == [
         ("ada", "back"),
         ("ada", "more"),
     ]
@@ -195,7 +195,7 @@ def test_what_cannot_be_used_is_422_and_changes_nothing(engine, say, method, pat
     problem = say(method, path, 422, **({} if body is None else {"json": body}))
     assert problem["code"] == "bad-input"
     assert about in problem["detail"]
-    assert engine.audit() == []
+    assert engine.inspect.audit() == []
 
 
 def test_half_a_character_in_a_note_is_422(engine, ask, app):
@@ -203,7 +203,7 @@ def test_half_a_character_in_a_note_is_422(engine, ask, app):
     headers = {**as_("ada"), "Content-Type": "application/json"}
     answer = ask(app, "/queues/post/pause", method="POST", content=body, headers=headers)
     assert answer.status_code == 422
-    assert engine.audit() == []
+    assert engine.inspect.audit() == []
 
 
 def test_a_viewer_reads_and_changes_nothing(engine, ask, app):
@@ -217,7 +217,7 @@ def test_a_viewer_reads_and_changes_nothing(engine, ask, app):
     ]:
         answer = ask(app, path, method=method, json=body, headers=as_("vic"))
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert engine.audit() == []
+    assert engine.inspect.audit() == []
 
 
 def test_a_store_without_flow_control_is_501(engine, say):

@@ -137,8 +137,8 @@ def test_a_result_is_there_when_a_stage_has_returned_it(engine, ask, app):
 def test_why_a_job_stands_is_told(engine, ask, app):
     job = engine.submit(engine.greet, "ada", after=timedelta(hours=1))
     why = ask(app, f"/jobs/{job.id}/why").json()
-    assert why["code"] == engine.why(job.id).code
-    assert why["sentence"] == engine.why(job.id).sentence
+    assert why["code"] == engine.inspect.why(job.id).code
+    assert why["sentence"] == engine.inspect.why(job.id).sentence
     assert isinstance(why["facts"], dict)
 
 

@@ -24,7 +24,7 @@ def engine(clock):
     @made.job(secret=["kwargs"])
     def report(pages: int) -> None: ...
 
-    made.schedule("nightly", report, 3, cron="0 3 * * *", tenant="north", catch_up="all")
+    made.schedules.add("nightly", report, 3, cron="0 3 * * *", tenant="north", catch_up="all")
     with made:
         yield made
 
@@ -71,7 +71,7 @@ def test_a_schedule_is_paused_and_resumed_and_both_are_audited(engine, say):
     paused = say("POST", "/schedules/nightly/pause", json={"note": "a holiday"})
     assert (paused["paused_by"], paused["pause_note"]) == ("ada", "a holiday")
     assert say("POST", "/schedules/nightly/resume", json={})["paused_at"] is None
-    assert [(line.actor, line.subject) for line in engine.audit()] == [
+    assert [(line.actor, line.subject) for line in engine.inspect.audit()] == [
         ("ada", "schedule/nightly")
     ] * 2
 

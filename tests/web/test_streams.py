@@ -63,7 +63,7 @@ def numbers(told) -> list[int]:
 
 def stored(engine: ulak.Engine, job: str) -> list[int]:
     """The numbers of every event that the job has."""
-    return [event.seq for event in engine.trail(job, limit=10_000)]
+    return [event.seq for event in engine.inspect.trail(job, limit=10_000)]
 
 
 # --- one job --------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_a_stream_tells_the_trail_then_what_happens_and_ends_with_the_job(engine
             return told + await stream.all()
 
     *events, last = asyncio.run(watch())
-    trail = engine.trail(job)
+    trail = engine.inspect.trail(job)
     assert [(int(e.id), e.kind) for e in events] == [(line.seq, line.kind) for line in trail]
     assert events[1].data["to_state"] == "there"
     assert events[1].data["actor"] == "ada"
@@ -472,7 +472,7 @@ def test_hints_are_few_however_much_happens(engine, served):
             began = time.monotonic()
             await asyncio.to_thread(produce, began + 1.5)
             hints = []
-            while sum(hints) < (await asyncio.to_thread(engine.counts))[0].jobs:
+            while sum(hints) < (await asyncio.to_thread(engine.inspect.counts))[0].jobs:
                 hints.append((await stream.next()).data["counts"][0]["jobs"] - sum(hints))
             return len(hints), time.monotonic() - began
 
@@ -506,7 +506,7 @@ MOVER = """
     import ulak
 
     with ulak.connect(sys.argv[1], flows=[FLOW]) as engine:
-        engine.counts()
+        engine.inspect.counts()
         print("ready", flush=True)
         for line in sys.stdin:
             (end if line == "end\\n" else move)(engine, sys.argv[2])

@@ -62,7 +62,7 @@ def test_a_job_is_accepted_and_where_it_is_to_be_found_is_told(engine, ask, app,
     assert answer.headers["location"] == f"/jobs/{document['id']}"
     read = ask(app, answer.headers["location"]).json()
     assert read == {name: value for name, value in document.items() if name != "created"}
-    assert engine.payload(document["id"], reveal=True) == payload
+    assert engine.inspect.payload(document["id"], reveal=True) == payload
 
 
 def test_the_place_of_a_job_is_told_below_the_mount(engine, ask, app):
@@ -196,7 +196,7 @@ def test_a_caller_of_one_tenant_submits_for_that_tenant_only(engine, ask):
 def test_posts_that_come_at_once_share_commits(engine, app, monkeypatch, record_property):
     posts, commits, offers = 200, [], []
     all_are_offered = threading.Event()
-    add, offer = engine.store.add, engine.intake.offer
+    add, offer = engine.store.add, engine.kernel.intake.offer
 
     def slow_add(jobs):
         commits.append(len(jobs))
@@ -212,7 +212,7 @@ def test_posts_that_come_at_once_share_commits(engine, app, monkeypatch, record_
         return answer
 
     monkeypatch.setattr(engine.store, "add", slow_add)
-    monkeypatch.setattr(engine.intake, "offer", counted_offer)
+    monkeypatch.setattr(engine.kernel.intake, "offer", counted_offer)
 
     async def post_all() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)

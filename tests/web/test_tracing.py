@@ -47,7 +47,7 @@ from program import engine
 
 provider, kept = TracerProvider(), InMemorySpanExporter()
 provider.add_span_processor(SimpleSpanProcessor(kept))
-engine.tracing = OtelTracing(provider)
+engine.kernel.tracing = OtelTracing(provider)
 with engine:
     asyncio.run(engine.worker().run(until_idle=True))
 print(json.dumps([json.loads(span.to_json()) for span in kept.get_finished_spans()]))
@@ -76,7 +76,7 @@ def test_one_trace_leads_from_a_request_to_a_stage_in_another_process(
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     engine = ulak.connect(f"sqlite:///{tmp_path}/jobs.db")
-    engine.tracing = tracing
+    engine.kernel.tracing = tracing
 
     @engine.job
     def greet(name: str) -> str:
@@ -120,7 +120,7 @@ def test_what_a_stage_raises_is_recorded_and_each_attempt_has_its_span(
     is_async: bool, kept: InMemorySpanExporter, tracing: OtelTracing
 ) -> None:
     with Harness() as harness:
-        harness.engine.tracing = tracing
+        harness.engine.kernel.tracing = tracing
 
         def fail() -> None:
             raise ValueError("no luck")
@@ -151,7 +151,7 @@ def test_what_a_stage_spawns_belongs_to_its_trace(
 
     flow = ulak.Flow.steps("parent", parent)
     with Harness(flow, child) as harness:
-        harness.engine.tracing = tracing
+        harness.engine.kernel.tracing = tracing
         harness.run(flow, {})
     first, second = named(kept, "ulak.stage")
     assert (first.attributes["ulak.flow"], second.attributes["ulak.flow"]) == ("parent", "child")
@@ -164,7 +164,7 @@ def _nothing(run: ulak.Run[Any]) -> None: ...
 def test_a_traceparent_that_cannot_be_read_begins_a_trace_of_its_own(
     engine, ask, kept: InMemorySpanExporter, tracing: OtelTracing
 ) -> None:
-    engine.tracing = tracing
+    engine.kernel.tracing = tracing
     app = ulak.web.app(engine, identity=None)
     assert ask(app, "/health/live", headers={"traceparent": "rubbish"}).status_code == 200
     assert ask(app, "/nothing").status_code == 404
@@ -192,7 +192,7 @@ def test_without_tracing_nothing_is_stored_and_no_function_is_wrapped(tmp_path: 
 def test_a_process_is_not_traced_unless_it_is_told_where_spans_go(environ: dict[str, str]) -> None:
     engine = ulak.connect("memory://")
     wiring.trace(engine, environ)
-    assert engine.tracing is None
+    assert engine.kernel.tracing is None
 
 
 def test_an_exporter_that_is_not_there_is_named() -> None:

@@ -76,13 +76,15 @@ def body_of(line: Access, app: Any, world: World, identity: Identity) -> Any:
 def _make_ready(line: Access, world: World) -> None:
     engine = world.engine
     if line.path == "/queues/{name}/resume" or plain(line).startswith("/pauses/{kind}"):
-        engine.pause(queue="line", actor="olga")
+        engine.flow_control.pause(queue="line", actor="olga")
     if line.path.startswith("/schedules/"):
-        is_paused = next(s for s in engine.schedules() if s.name == "yearly").paused_at is not None
+        is_paused = (
+            next(s for s in engine.schedules.all() if s.name == "yearly").paused_at is not None
+        )
         if line.path.endswith("/resume") and not is_paused:
-            engine.pause_schedule("yearly", actor="olga")
+            engine.schedules.pause("yearly", actor="olga")
         elif line.path.endswith("/pause") and is_paused:
-            engine.resume_schedule("yearly", actor="olga")
+            engine.schedules.resume("yearly", actor="olga")
 
 
 def _places(path: str) -> list[str]:

@@ -90,7 +90,7 @@ def _place_again(ground: Ground, received: int) -> None:
     lines = read_all(ground.folder / LEDGER)[received:]
     for n in sorted({int(line.words[0]) for line in lines if line.kind == "accepted"}):
         placed = order(ground.plan.seed, n)
-        job = ground.engine.submit(ground.engine.flows[0], placed, expires=time_of(placed))
+        job = ground.engine.submit(ground.engine.inspect.flows[0], placed, expires=time_of(placed))
         ground.ledger.append("accepted", n, job.id, int(job.created))
 
 

@@ -157,7 +157,7 @@ def publish_slowly(ground: Ground, *, part: str) -> None:
         def check(seen: Evidence) -> Iterator[str]:
             sent = Counter(line.words[0] for line in seen.of("sent"))
             yield from (f"message {m} was sent {n} times" for m, n in sent.items() if n > 1)
-            dead = ground.engine.dead_messages()
+            dead = ground.engine.outbox.dead()
             yield from (f"message {message.id} is a dead letter" for message in dead)
             if ground.plan.is_timed and meanwhile < SHARE * before:
                 yield f"{meanwhile:.0f} runs/s beside a slow publisher, {before:.0f} before"
@@ -180,7 +180,7 @@ def deploy_two_releases(ground: Ground) -> None:
 
         def submit() -> None:
             for engine in (a, b):
-                for flow in engine.flows:
+                for flow in engine.inspect.flows:
                     if flow.name == "parcel":
                         jobs.extend(engine.submit_many(flow, [{}] * PARCELS))
 
@@ -220,7 +220,7 @@ def find_standing(engine: ulak.Engine, jobs: Sequence[ulak.Job], state: str) -> 
 
 def is_named(engine: ulak.Engine, jobs: Sequence[ulak.Job], code: str, text: str) -> bool:
     """Tell whether `why` gives each of the jobs this reason, in a sentence with this text."""
-    reasons = [engine.why(job.id) for job in jobs]
+    reasons = [engine.inspect.why(job.id) for job in jobs]
     return all(reason.code == code and text in reason.sentence for reason in reasons)
 
 
@@ -263,7 +263,7 @@ def an_engine(ground: Ground, part: str) -> Iterator[ulak.Engine]:
 
 def find_flow(engine: ulak.Engine, name: str) -> ulak.Flow[Any]:
     """Return the flow of a name."""
-    return next(flow for flow in engine.flows if flow.name == name)
+    return next(flow for flow in engine.inspect.flows if flow.name == name)
 
 
 def have_ended(engine: ulak.Engine, jobs: Sequence[ulak.Job]) -> bool:

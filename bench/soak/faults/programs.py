@@ -43,7 +43,7 @@ def scheduled(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("report", ("write", report))
     engine.add(flow)
-    engine.schedule(SCHEDULE, flow, {}, every=timedelta(minutes=1), catch_up="all")
+    engine.schedules.add(SCHEDULE, flow, {}, every=timedelta(minutes=1), catch_up="all")
 
 
 def forking(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
@@ -72,7 +72,7 @@ def plainly_slow(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
         ledger.append("sent", message.id)
 
     _emit_to_many_keys(engine)
-    engine.publish(publish)
+    engine.outbox.publish(publish)
 
 
 def asynchronously_slow(folder: Path, engine: ulak.Engine, ledger: Ledger) -> None:
@@ -83,7 +83,7 @@ def asynchronously_slow(folder: Path, engine: ulak.Engine, ledger: Ledger) -> No
         ledger.append("sent", message.id)
 
     _emit_to_many_keys(engine)
-    engine.publish(publish)
+    engine.outbox.publish(publish)
 
 
 def _emit_to_many_keys(engine: ulak.Engine) -> None:
@@ -154,7 +154,7 @@ def preloaded(folder: Path, engine: ulak.Engine, ledger: Ledger, lease_s: float)
     ledger.append("ready")
     while not stopping.wait(LOOK_EVERY_S):
         try:
-            engine.counts()
+            engine.inspect.counts()
         except ulak.StoreError:
             continue
         ended, _ = os.waitpid(-1, os.WNOHANG)

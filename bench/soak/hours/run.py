@@ -21,7 +21,6 @@ from bench.soak.hours import sampler
 from bench.soak.hours.sampler import Line, Pickups
 from bench.soak.hours.traffic import Plan, make_engine
 from ulak.clock import SECOND, SystemClock, to_datetime
-from ulak.engine.verify import verify
 from ulak.testing.servers import Postgres
 
 STEADY, MORTAL, CLIENT = "steady", "mortal", "client"
@@ -132,7 +131,7 @@ class Soaked:
                 child.kill()
             child.communicate()
         with make_engine(self.url, self._ahead_us, lambda task: None) as engine:
-            for finding, _ in zip(verify(engine), range(MOST_FINDINGS), strict=False):
+            for finding, _ in zip(engine.inspect.verify(), range(MOST_FINDINGS), strict=False):
                 yield f"verify: {finding.kind}: {finding.sentence}"
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ def make_engine(url: str, ahead_us: int, begun: Callable[[Task], None]) -> ulak.
     engine = ulak.Engine(wiring.store_of(url, clock=clock), flows=make_flows(begun))
     dice = Random()
 
-    @engine.publish
+    @engine.outbox.publish
     def send(message: ulak.Message) -> None:
         if message.topic == "burst.done":
             time.sleep(BURST_S)
@@ -119,7 +119,7 @@ def make_engine(url: str, ahead_us: int, begun: Callable[[Task], None]) -> ulak.
 
     for name, every_s in (("minutely", 60), ("often", 2), ("seldom", 5)):
         task = Task("plain", 0, 0.0)
-        engine.schedule(name, engine.flows[0], task, every=timedelta(seconds=every_s))
+        engine.schedules.add(name, engine.inspect.flows[0], task, every=timedelta(seconds=every_s))
     return engine
 
 
@@ -208,7 +208,7 @@ class Client:
         """Act until it is over; the first thread that fails ends the process."""
         for every_s, act in ((PERSON_EVERY_S, self._attend), (self._plan.prune_s, self._prune)):
             threading.Thread(target=self._repeat, args=(every_s, act), daemon=True).start()
-        flows = {flow.name: flow for flow in self._engine.flows}
+        flows = {flow.name: flow for flow in self._engine.inspect.flows}
         with self._patiently():
             self._engine.submit_many(flows["burst"], [Task("burst", n, 0.0) for n in range(BURST)])
         due, n = time.monotonic(), 0
@@ -254,7 +254,9 @@ class Client:
     def _prune(self) -> None:
         now = to_datetime(self._engine.store.clock.now())
         before = now - timedelta(seconds=self._plan.keep_s)
-        while self._engine.prune(ended_before=before, limit=A_PAGE, actor="cron") == A_PAGE:
+        while (
+            self._engine.retention.prune(ended_before=before, limit=A_PAGE, actor="cron") == A_PAGE
+        ):
             time.sleep(0.1)
 
 

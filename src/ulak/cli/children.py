@@ -15,7 +15,7 @@ from ulak.settings import Settings
 
 def queues_beside(engine: Engine) -> list[str]:
     """Every queue that the program does not want apart."""
-    return [queue for queue in queues_of(engine) if queue not in engine.queues_apart]
+    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_apart]
 
 
 def children_of(
@@ -34,7 +34,7 @@ def children_of(
         NotSupported: no child would see the jobs of the store.
     """
     served: dict[str, tuple[list[str], Duration]] = {}
-    for queue, apart in sorted(engine.queues_apart.items()):
+    for queue, apart in sorted(engine.kernel.queues_apart.items()):
         own = lease if apart.lease is None else apart.lease
         served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
     if beside := queues_beside(engine):

@@ -115,7 +115,7 @@ def _facts(
         },
         "store": {**asdict(store.features), **about},
         "notes": _notes(about) + [note for condition in conditions for note in condition.notes],
-        "flows": [{"flow": f.name, "version": f.version} for f in engine.flows],
+        "flows": [{"flow": f.name, "version": f.version} for f in engine.inspect.flows],
         "schedules": [
             {"schedule": row.name, "paused": row.paused_at is not None} for row in store.schedules()
         ],
@@ -176,7 +176,7 @@ def _alive(engine: Engine) -> list[WorkerRow]:
 def _broken(engine: Engine) -> list[Trouble]:
     """Return declarations that cannot work at all."""
     troubles = []
-    for flow in engine.flows:
+    for flow in engine.inspect.flows:
         try:
             _ = flow.table
         except FlowError as error:
@@ -191,7 +191,7 @@ def _broken(engine: Engine) -> list[Trouble]:
 
 def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
     """Return the jobs that this program could not carry on."""
-    flows = {(flow.name, flow.version): flow for flow in engine.flows}
+    flows = {(flow.name, flow.version): flow for flow in engine.inspect.flows}
     invalid = {(trouble.flow, trouble.version) for trouble in _broken(engine)}
     troubles = []
     for count in counts:
@@ -270,7 +270,7 @@ def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
     for row in late if alive else []:
         if row.paused_at is not None:
             continue
-        is_declared = row.name in engine.declared_schedules
+        is_declared = row.name in engine.kernel.schedules
         cure = (
             "no worker sees to it" if is_declared else "this program does not declare it; pause it"
         )
@@ -285,7 +285,7 @@ def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
 
 def _lane(engine: Engine, count: CountRow) -> str | None:
     """Return the lane in which jobs of this state stand, None when this program cannot know."""
-    for flow in engine.flows:
+    for flow in engine.inspect.flows:
         if (flow.name, flow.version) == (count.flow, count.flow_version):
             try:
                 place = flow.table.places.get(count.state)

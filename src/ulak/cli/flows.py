@@ -37,7 +37,7 @@ def flows(
         else:
             print(flow.mermaid(), end="")
         return
-    declared = sorted(engine.flows, key=lambda f: (f.name, f.version))
+    declared = sorted(engine.inspect.flows, key=lambda f: (f.name, f.version))
     if as_json:
         print_json({"flows": [_document(flow) for flow in declared]})
         return
@@ -79,7 +79,7 @@ def migrate(
         same=same,
     )  # fmt: skip
     with reading(app) as engine:
-        done = migration.migrate(engine, wanted, actor=actor, note=why, dry_run=dry_run)
+        done = migration.migrate(engine.kernel, wanted, actor=actor, note=why, dry_run=dry_run)
     if as_json:
         print_json(_migration_document(done, dry_run))
     else:
@@ -141,10 +141,12 @@ def find(engine: Engine, name: str) -> Flow[Any]:
     """
     wanted, _, version = name.partition("@")
     found = [
-        f for f in engine.flows if f.name == wanted and (not version or str(f.version) == version)
+        f
+        for f in engine.inspect.flows
+        if f.name == wanted and (not version or str(f.version) == version)
     ]
     if not found:
-        known = ", ".join(sorted({f.name for f in engine.flows})) or "none"
+        known = ", ".join(sorted({f.name for f in engine.inspect.flows})) or "none"
         raise BadInput(f"there is no flow {name!r}; this program declares {known}")
     return max(found, key=lambda f: f.version)
 

@@ -60,12 +60,12 @@ def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
     """Say which queues are served, and where."""
     beside = ", ".join(queues_beside(engine))
     if not beside:
-        beside = "no queue" if engine.queues_apart else "no queue, since no flow has a stage"
+        beside = "no queue" if engine.kernel.queues_apart else "no queue, since no flow has a stage"
     elif workers:
         beside += f" (in {_children(workers)})"
     children = [
         f"{queue} (in {_children(apart.workers)})"
-        for queue, apart in sorted(engine.queues_apart.items())
+        for queue, apart in sorted(engine.kernel.queues_apart.items())
     ]
     return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
 
@@ -87,7 +87,7 @@ def _next_commands(engine: Engine, found: Settings, address: str) -> list[str]:
     command = partial(found.command, name=_program())
     lines = [command("jobs list")]
     for job in engine.jobs(JobFilter(role=HELD), limit=100):
-        flow = engine.flows_by_version().get((job.flow, job.version))
+        flow = engine.kernel.flows_by_version().get((job.flow, job.version))
         place = None if flow is None else flow.table.places.get(job.state)
         if place is not None and place.gate is not None:
             choice = next(iter(place.gate.choices))

@@ -113,14 +113,14 @@ def show(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -
 def _more(engine: Engine, job: Job) -> dict[str, Any]:
     """Return what stands in other tables than the job's own."""
     store, job_id = engine.store, from_text(job.id)
-    flow = engine.flows_by_version().get((job.flow, job.version))
+    flow = engine.kernel.flows_by_version().get((job.flow, job.version))
     place = None if flow is None else flow.table.places.get(job.state)
     progress = store.find_progress(job_id)
     more: dict[str, Any] = {
         "declared": flow is not None,
         "choices": list(place.gate.choices) if place is not None and place.gate else [],
         # Which fields are secret is said by the flow; without it nothing can be shown.
-        "payload": engine.payload(job.id) if flow is not None else None,
+        "payload": engine.inspect.payload(job.id) if flow is not None else None,
         "progress": None,
         "requests": [
             {
@@ -200,7 +200,7 @@ def trail(
 ) -> None:
     """Show what happened to a job, in order."""
     with reading(app) as engine:
-        events = engine.trail(job, after=after, limit=limit)
+        events = engine.inspect.trail(job, after=after, limit=limit)
     if as_json:
         print_json({"job": job, "events": [event_document(event) for event in events]})
         return

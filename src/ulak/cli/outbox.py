@@ -26,7 +26,7 @@ def dead(
 ) -> None:
     """List messages that gave up, the oldest first."""
     with reading(app) as engine:
-        found = engine.dead_messages(limit=limit)
+        found = engine.outbox.dead(limit=limit)
     if as_json:
         print_json({"messages": [dead_message_document(message) for message in found]})
     elif found:
@@ -55,13 +55,13 @@ def revive(
     if every == bool(wanted):
         raise typer.BadParameter("name the messages, or say --all", param_hint="MESSAGE")
     with reading(app) as engine:
-        dead = {message.id for message in engine.dead_messages(limit=MOST_REVIVED)}
+        dead = {message.id for message in engine.outbox.dead(limit=MOST_REVIVED)}
         if unknown := wanted - dead:
             raise BadInput(f"no dead message is {', '.join(sorted(unknown))}; nothing was revived")
         revived = 0
         for message in sorted(dead if every else wanted):
             with suppress(NotFound):  # somebody else was faster
-                engine.revive(message, actor=actor, note=why)
+                engine.outbox.revive(message, actor=actor, note=why)
                 revived += 1
     if as_json:
         print_json({"revived": revived})

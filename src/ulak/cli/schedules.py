@@ -21,7 +21,7 @@ from ulak.cli.target import AppOption, reading
 from ulak.clock import rfc3339
 from ulak.engine.documents import job_document
 from ulak.engine.engine import Engine
-from ulak.engine.scheduling import Schedule, ScheduleTick
+from ulak.engine.schedules import Schedule, ScheduleTick
 from ulak.errors import JobNotFound
 
 group = typer.Typer(no_args_is_help=True, help="What the clock submits, and when.")
@@ -33,7 +33,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule'
 def list_schedules(app: AppOption = None, as_json: JsonOption = False) -> None:
     """List schedules with their next and their last date."""
     with reading(app) as engine:
-        found = [(schedule, _last(engine, schedule)) for schedule in engine.schedules()]
+        found = [(schedule, _last(engine, schedule)) for schedule in engine.schedules.all()]
     if as_json:
         print_json({"schedules": [_document(schedule, last) for schedule, last in found]})
     elif found:
@@ -56,7 +56,7 @@ def list_schedules(app: AppOption = None, as_json: JsonOption = False) -> None:
 def show(name: NameArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Show one schedule: its rule, its dates, and what it submits."""
     with reading(app) as engine:
-        schedule = engine.get_schedule(name)
+        schedule = engine.schedules.get(name)
         last = _last(engine, schedule)
     if as_json:
         print_json(_document(schedule, last))
@@ -90,7 +90,7 @@ def history(
 ) -> None:
     """List the dates that were seen to, the latest first, and what became of their jobs."""
     with reading(app) as engine:
-        ticks = [(tick, _state(engine, tick)) for tick in engine.ticks(name, limit=limit)]
+        ticks = [(tick, _state(engine, tick)) for tick in engine.schedules.ticks(name, limit=limit)]
     if as_json:
         lines = [
             {"due_at": rfc3339(tick.due_at), "job_id": tick.job_id, "state": state}
@@ -111,7 +111,7 @@ def pause(
 ) -> None:  # fmt: skip
     """Let a schedule submit nothing until it is resumed."""
     with reading(app) as engine:
-        _print_act(engine, engine.pause_schedule(name, actor=actor, note=note), as_json)
+        _print_act(engine, engine.schedules.pause(name, actor=actor, note=note), as_json)
 
 
 @group.command("resume")
@@ -121,7 +121,7 @@ def resume(
 ) -> None:  # fmt: skip
     """End a pause; dates that have passed meanwhile are skipped."""
     with reading(app) as engine:
-        _print_act(engine, engine.resume_schedule(name, actor=actor, note=note), as_json)
+        _print_act(engine, engine.schedules.resume(name, actor=actor, note=note), as_json)
 
 
 @group.command("run")
@@ -130,7 +130,7 @@ def run(
 ) -> None:
     """Submit a schedule's job now, besides its dates."""
     with reading(app) as engine:
-        job = engine.run_schedule(name, actor=actor)
+        job = engine.schedules.run(name, actor=actor)
     if as_json:
         print_json(job_document(job))
     else:
@@ -157,7 +157,7 @@ def _document(schedule: Schedule, last: ScheduleTick | None) -> dict[str, Any]:
 
 
 def _last(engine: Engine, schedule: Schedule) -> ScheduleTick | None:
-    found = engine.ticks(schedule.name, limit=1)
+    found = engine.schedules.ticks(schedule.name, limit=1)
     return found[0] if found else None
 
 

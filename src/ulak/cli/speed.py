@@ -138,7 +138,7 @@ async def run_dry(engine: Engine) -> float:
         moved_at[0] = time.perf_counter()
 
     worker = engine.worker()
-    stop = engine.on_move(moved)
+    stop = engine.kernel.on_move(moved)
     started = time.perf_counter()
     await worker.run(until_idle=True)
     stop()
@@ -217,7 +217,9 @@ def _drain(orders: dict[str, Any]) -> None:
         fill(engine, flow, jobs)
         settle_in()  # as `ulak worker` does
         took = asyncio.run(run_dry(engine))
-        left = sum(c.jobs for c in engine.counts() if c.flow == flow.name and c.role != "done")
+        left = sum(
+            c.jobs for c in engine.inspect.counts() if c.flow == flow.name and c.role != "done"
+        )
         if left:
             raise SystemExit(f"{left} jobs are not done")
     print(jobs * stages / took)
@@ -231,7 +233,12 @@ def _serve(orders: dict[str, Any]) -> None:
     with connect(orders["url"], flows=[flow]) as engine:
         settle_in()
         worker = engine.worker()
-        threading.Thread(target=lambda: (sys.stdin.read(), worker.stop()), daemon=True).start()
+
+        def stop_when_told() -> None:
+            sys.stdin.read()
+            worker.stop()
+
+        threading.Thread(target=stop_when_told, daemon=True).start()
         asyncio.run(worker.run())
 
 

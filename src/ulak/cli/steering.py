@@ -13,7 +13,7 @@ from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.spans import read_span
 from ulak.cli.target import AppOption, reading
 from ulak.core.policy import Rate
-from ulak.engine.steering import Pause, StageLimit, StageRate
+from ulak.engine.flow_control import Pause, StageLimit, StageRate
 
 limits = typer.Typer(invoke_without_command=True, help="How many runs there may be at once.")
 rates = typer.Typer(invoke_without_command=True, help="How many runs there may be in a span.")
@@ -35,7 +35,7 @@ def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOpti
     if context.invoked_subcommand is not None:
         return
     with reading(app) as engine:
-        found = engine.limits()
+        found = engine.flow_control.limits()
     if as_json:
         print_json({"limits": [asdict(limit) for limit in found]})
     elif found:
@@ -61,7 +61,7 @@ def set_limit(
     """Set a limit; it stays until it is reset."""
     _one_of(n is not None, reset, "say how many, or --reset")
     with reading(app) as engine:
-        changed = engine.set_limit(name, n, actor=actor, note=note)
+        changed = engine.flow_control.set_limit(name, n, actor=actor, note=note)
     if as_json:
         print_json(asdict(changed))
     else:
@@ -81,7 +81,7 @@ def list_rates(context: typer.Context, app: AppOption = None, as_json: JsonOptio
     if context.invoked_subcommand is not None:
         return
     with reading(app) as engine:
-        found = engine.rates()
+        found = engine.flow_control.rates()
     if as_json:
         print_json({"rates": [_rate_document(rate) for rate in found]})
     elif found:
@@ -110,7 +110,7 @@ def set_rate(
     _one_of(n is not None, reset, "say how many, or --reset")
     rate = None if n is None else Rate(n, per=read_span(per, "--per"), burst=burst)
     with reading(app) as engine:
-        changed = engine.set_rate(name, rate, actor=actor, note=note)
+        changed = engine.flow_control.set_rate(name, rate, actor=actor, note=note)
     if as_json:
         print_json(_rate_document(changed))
     else:
@@ -150,7 +150,9 @@ def pause(
     elif until is not None:
         ends = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
     with reading(app) as engine:
-        made = engine.pause(queue=queue, flow=flow, key=key, actor=actor, note=note, until=ends)
+        made = engine.flow_control.pause(
+            queue=queue, flow=flow, key=key, actor=actor, note=note, until=ends
+        )
     if as_json:
         print_json(_pause_document(made))
         return
@@ -171,7 +173,7 @@ def resume(
 ) -> None:
     """End a pause."""
     with reading(app) as engine:
-        ended = engine.resume(queue=queue, flow=flow, key=key, actor=actor, note=note)
+        ended = engine.flow_control.resume(queue=queue, flow=flow, key=key, actor=actor, note=note)
     if as_json:
         print_json(_pause_document(ended))
     else:
@@ -181,7 +183,7 @@ def resume(
 def pauses(app: AppOption = None, as_json: JsonOption = False) -> None:
     """List what is paused, by whom and until when."""
     with reading(app) as engine:
-        found = engine.pauses()
+        found = engine.flow_control.pauses()
     if as_json:
         print_json({"pauses": [_pause_document(row) for row in found]})
     elif found:
@@ -213,7 +215,7 @@ def list_weights(
     if context.invoked_subcommand is not None:
         return
     with reading(app) as engine:
-        found = engine.weights()
+        found = engine.flow_control.weights()
     if as_json:
         print_json({"weights": [asdict(weight) for weight in found]})
     elif found:
@@ -236,7 +238,7 @@ def set_weight(
     """Give a tenant so many turns for each turn of others."""
     _one_of(weight is not None, reset, "say how many, or --reset")
     with reading(app) as engine:
-        engine.set_weight(tenant, weight, actor=actor, note=note)
+        engine.flow_control.set_weight(tenant, weight, actor=actor, note=note)
     if as_json:
         print_json({"tenant": tenant, "weight": weight or 1})
     else:
@@ -251,7 +253,7 @@ def audit(
 ) -> None:
     """List what operators did to limits, rates, pauses, weights, schedules and credentials."""
     with reading(app) as engine:
-        lines = engine.audit(subject=subject, limit=limit)
+        lines = engine.inspect.audit(subject=subject, limit=limit)
     if as_json:
         print_json({"audit": [asdict(line) for line in lines]})
     elif lines:

@@ -63,7 +63,11 @@ def up(
     cleanup.attach(engine, wiring.idempotency_settings())
     beside = queues_beside(engine)
     settings = worker_settings(
-        engine, USUAL, queues=beside if engine.queues_apart else None, lease=lease, drain=drain
+        engine,
+        USUAL,
+        queues=beside if engine.kernel.queues_apart else None,
+        lease=lease,
+        drain=drain,
     )
     children = children_of(
         engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)

@@ -12,15 +12,14 @@ from ulak.service import get_service
 def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
     """Replay every trail against its lifecycle; exit 1 when something is damaged."""
     from ulak.engine.verify import Finding
-    from ulak.engine.verify import verify as look
 
     found = in_force(app)
     with reading(app) as engine:
-        findings = look(engine)
+        findings = engine.inspect.verify()
         for service in map(get_service, found.services):
             if service.verify is not None:
                 findings += [Finding(*stray) for stray in service.verify(engine, found)]
-        jobs = sum(count.jobs for count in engine.counts())
+        jobs = sum(count.jobs for count in engine.inspect.counts())
     if as_json:
         said = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
         print_json({"jobs": jobs, "findings": said})

@@ -16,11 +16,9 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a job stands where it stands."""
-    from ulak.engine.why import why as ask
-
     with reading(app) as engine:
         found = engine.get(job)
-        answer = ask(engine, job)
+        answer = engine.inspect.why(job)
     if as_json:
         document = {"job": found.id, "code": answer.code, "sentence": answer.sentence}
         print_json({**document, "facts": dict(answer.facts)})

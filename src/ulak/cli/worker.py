@@ -145,7 +145,9 @@ def worker_settings(
 
 def queues_of(engine: Engine) -> list[str]:
     """Every queue that a stage or an undo of the program is in."""
-    return sorted({lane.split("/")[0] for flow in engine.flows for lane in flow.table.lanes})
+    return sorted(
+        {lane.split("/")[0] for flow in engine.inspect.flows for lane in flow.table.lanes}
+    )
 
 
 def served(engine: Engine, settings: WorkerSettings) -> str:

@@ -292,7 +292,7 @@ class ActiveRun:
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
-        made = self.worker.engine.prepare_many(flow, payloads, options)
+        made = self.worker.kernel.prepare_many(flow, payloads, options)
         self._make_room(len(made), sum(len(job.payload.data) for job in made))
         self.spawns += tuple(made)
         ids = [to_text(job.row.id) for job in made]

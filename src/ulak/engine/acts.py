@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection
-from datetime import datetime
 from typing import Any
 
-from ulak.clock import to_instant
 from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.bounds import must_be_short, must_fit
@@ -15,14 +12,14 @@ from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
-from ulak.core.outcome import Asked, Cancel, Expire, Release, Retry, Signal
+from ulak.core.outcome import Asked, Cancel, Decide, Expire, Release, Retry, Signal
 from ulak.engine.asking import approving, decision
 from ulak.engine.reads import Reads
-from ulak.engine.telemetry import Listeners, commit_one
+from ulak.engine.telemetry import commit_one
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
 from ulak.errors import KeyTaken as KeyTakenError
-from ulak.ids import CommitIds, to_text
+from ulak.ids import to_text
 from ulak.store import codec
 
 ATTEMPTS_AT_AN_ACT = 5
@@ -32,17 +29,10 @@ LOOK_BACK = 100
 class Acts(Reads):
     """Acts on jobs by guarded changes: at once when nobody has leased them, else by a request."""
 
-    new_commit_id: CommitIds
-    telemetry: Listeners
-
-    @abstractmethod
-    def _ring(self) -> None:
-        """Tell workers and watchers of this process that a job may have moved."""
-
     def decide(
         self,
         job_id: str,
-        choice: str,
+        choice: str | None = None,
         *,
         actor: str,
         note: str = "",
@@ -53,57 +43,27 @@ class Acts(Reads):
 
         Args:
             job_id: The job.
-            choice: One of the gate's choices.
+            choice: One of the gate's choices. Without it, the approval: the only choice which
+                refuses nothing, or, of several, the one called `approve`; a held job is released.
             actor: Who decides; stored in the trail.
             note: Why, for people.
             data: What the gate's `data` declares.
             roles: The roles of the actor; None when the caller vouches for them.
 
         Raises:
-            TransitionNotAllowed: no such choice here, or not by this actor.
+            TransitionNotAllowed: no such choice here, not by this actor, or without a choice:
+                nobody is asked, or none of the choices is the approval.
             StaleJob: somebody else was faster; `decided_by` names them.
         """
-        row = self._row(job_id)
-        now = self.store.clock.now()
-        asked = decision(
-            self._flow_of(row), row, choice, actor=actor, note=note, now=now, data=data
-        )  # fmt: skip
+        row = self.kernel.get_row(job_id)
+        now = self.kernel.store.clock.now()
+        flow = self.kernel.get_flow(row)
+        asked: Decide | Release
         try:
-            return self._act_once(row, asked, roles=roles)
-        except TransitionNotAllowed as error:
-            raise self._with_decider(row, error) from None
-
-    def approve(
-        self,
-        job_id: str,
-        *,
-        actor: str,
-        note: str = "",
-        data: object = None,
-        roles: Collection[str] | None = None,
-    ) -> Job:
-        """Give the decision or the release that a job is waiting for.
-
-        At a gate that is the only choice which refuses nothing, or, of several, the one that is
-        called `approve`; a held job is released.
-
-        Args:
-            job_id: The job.
-            actor: Who approves; stored in the trail.
-            note: Why, for people.
-            data: What the gate's `data` declares.
-            roles: The roles of the actor; None when the caller vouches for them.
-
-        Raises:
-            TransitionNotAllowed: nobody is asked, not this actor, or no choice is the approval.
-            StaleJob: somebody else was faster; `decided_by` names them.
-        """
-        row = self._row(job_id)
-        now = self.store.clock.now()
-        try:
-            asked = approving(
-                self._flow_of(row), row, actor=actor, note=note, now=now, data=data
-            )  # fmt: skip
+            if choice is None:
+                asked = approving(flow, row, actor=actor, note=note, now=now, data=data)
+            else:
+                asked = decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
             return self._act_once(row, asked, roles=roles)
         except TransitionNotAllowed as error:
             raise self._with_decider(row, error) from None
@@ -115,7 +75,7 @@ class Acts(Reads):
             TransitionNotAllowed: it is not held.
             StaleJob: somebody else was faster.
         """
-        return self._act_once(self._row(job_id), Release(actor, note))
+        return self._act_once(self.kernel.get_row(job_id), Release(actor, note))
 
     def retry(self, job_id: str, *, actor: str, note: str = "") -> Job:
         """Run a failed job again, in a new round.
@@ -124,7 +84,7 @@ class Acts(Reads):
             TransitionNotAllowed: it has not failed, or failed for good.
             KeyTaken: another job holds its dedup key by now.
         """
-        return self._act_once(self._row(job_id), Retry(actor, note))
+        return self._act_once(self.kernel.get_row(job_id), Retry(actor, note))
 
     def cancel(self, job_id: str, *, actor: str, note: str = "") -> Job:
         """End a job: at once, or, when a worker runs it, as soon as its stage has stopped.
@@ -136,7 +96,7 @@ class Acts(Reads):
             TransitionNotAllowed: it has already ended (`too-late`) or is being undone.
         """
         asked = Cancel(actor, note)
-        return self._act_or_request(self._row(job_id), asked, "cancel", "", None)
+        return self._act_or_request(self.kernel.get_row(job_id), asked, "cancel", "", None)
 
     def expire(self, job_id: str, *, actor: str, note: str = "", state: str | None = None) -> Job:
         """End a job whose time is over by the program's own count, in the flow's expired state.
@@ -149,36 +109,7 @@ class Acts(Reads):
             TransitionNotAllowed: a worker runs it, it has expired, or its table has no such move.
             StaleJob: somebody else was faster.
         """
-        return self._act_once(self._row(job_id), Expire(actor, note, state))
-
-    def prune(
-        self,
-        *,
-        ended_before: datetime,
-        of: tuple[str, str] | None = None,
-        limit: int = 500,
-        actor: str = "",
-        note: str = "",
-    ) -> int:
-        """Remove jobs that ended before then, with their trails; answer how many, `limit` at most.
-
-        Proofs stay, and so does a job that is still needed: one whose dedup key is kept until a
-        date, or with messages that are not sent.
-
-        Args:
-            ended_before: Younger ones stay.
-            of: Only those of a (flow, state).
-            limit: How many at once; call again until fewer are answered.
-            actor: Who removes them, for the audit; nobody writes no line.
-            note: Why, for people.
-        """
-        return self.open().store.prune(
-            before=to_instant(ended_before),
-            limit=limit,
-            actor=actor,
-            note=must_be_short(note),
-            of=of,
-        )
+        return self._act_once(self.kernel.get_row(job_id), Expire(actor, note, state))
 
     def signal(
         self,
@@ -205,12 +136,12 @@ class Acts(Reads):
             TransitionNotAllowed: the flow waits for no such signal, or the job has ended.
         """
         if isinstance(job, tuple):
-            found = self.open().store.find_key(tenant, job[0], job[1])
+            found = self.kernel.open().store.find_key(tenant, job[0], job[1])
             if found is None:
                 raise JobNotFound(f"of flow {job[0]} with key {job[1]!r}")
             job = to_text(found)
-        row = self._row(job)
-        flow = self._flow_of(row)
+        row = self.kernel.get_row(job)
+        flow = self.kernel.get_flow(row)
         known = {w.signal for w in flow.declared.waits if w.signal is not None}
         if name not in known:
             waits = ", ".join(sorted(known)) or "nothing"
@@ -233,7 +164,7 @@ class Acts(Reads):
     def _act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
         """Commit an act on the job as it was read; the second of two operators is told."""
         must_be_short(asked.note)
-        flow = self._flow_of(row)
+        flow = self.kernel.get_flow(row)
         if row.leased_by is not None:
             raise TransitionNotAllowed(
                 f'job {to_text(row.id)} is in "{row.state}" and a worker runs it now; '
@@ -241,13 +172,18 @@ class Acts(Reads):
                 state=row.state,
             )
         change = answer(
-            flow, row, asked, self.store.clock.now(), commit_id=self.new_commit_id(), roles=roles
+            flow,
+            row,
+            asked,
+            self.kernel.store.clock.now(),
+            commit_id=self.kernel.new_commit_id(),
+            roles=roles,
         )
         if change is None:
             return Job(row)
-        receipt = commit_one(self.store, change, self.telemetry)
+        receipt = commit_one(self.kernel.store, change, self.kernel.telemetry)
         if isinstance(receipt, Committed):
-            self._ring()
+            self.kernel.ring()
             return Job(change.row)
         if isinstance(receipt, KeyTaken):
             holder = to_text(receipt.holder)
@@ -258,7 +194,7 @@ class Acts(Reads):
 
     def _stale(self, row: JobRow) -> StaleJob:
         job_id = to_text(row.id)
-        later = self.store.trail(row.id, after=row.seq, limit=1)
+        later = self.kernel.store.trail(row.id, after=row.seq, limit=1)
         who = later[0].actor if later else ""
         did = f"{who} was faster ({later[0].kind})" if later else "somebody was faster"
         return StaleJob(f"job {job_id}: {did}; read it again", job_id=job_id, decided_by=who)
@@ -266,10 +202,10 @@ class Acts(Reads):
     def _with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
         """Say who has answered the gate that a job has left: the second of two comes too late by
         an hour or by a moment, and wants to know the same."""
-        place = self._flow_of(row).table.places.get(row.state)
+        place = self.kernel.get_flow(row).table.places.get(row.state)
         if place is not None and place.gate is not None:
             return error
-        recent = self.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
+        recent = self.kernel.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
         last = next(
             (e for e in reversed(recent) if e.kind == kinds.DECIDED and e.round == row.round), None
         )
@@ -286,12 +222,22 @@ class Acts(Reads):
         """Act at once when nobody has leased the job, else leave a request for its worker."""
         must_be_short(asked.note)
         for _ in range(ATTEMPTS_AT_AN_ACT):
-            now = self.store.clock.now()
+            now = self.kernel.store.clock.now()
             if row.leased_by is None and _can_act(row, asked):
-                change = answer(self._flow_of(row), row, asked, now, commit_id=self.new_commit_id())
-                receipt = None if change is None else commit_one(self.store, change, self.telemetry)
+                change = answer(
+                    self.kernel.get_flow(row),
+                    row,
+                    asked,
+                    now,
+                    commit_id=self.kernel.new_commit_id(),
+                )
+                receipt = (
+                    None
+                    if change is None
+                    else commit_one(self.kernel.store, change, self.kernel.telemetry)
+                )
                 if change is not None and isinstance(receipt, Committed):
-                    self._ring()
+                    self.kernel.ring()
                     return Job(change.row)
             else:
                 if row.role in FINAL:
@@ -305,22 +251,22 @@ class Acts(Reads):
                         state=row.state,
                     )
                 request = Request(row.id, kind, name, asked.actor, asked.note, data, now)
-                leased = self.store.request(request)
-                self._ring()
-                fresh = self._row(to_text(row.id))
+                leased = self.kernel.store.request(request)
+                self.kernel.ring()
+                fresh = self.kernel.get_row(to_text(row.id))
                 if fresh.role in FINAL:
                     if self._was_answered(row, asked):
                         return Job(fresh)
                     # Its stage was faster: nobody will ever answer this request.
-                    self.store.dismiss(row.id, [(kind, name)])
+                    self.kernel.store.dismiss(row.id, [(kind, name)])
                 elif leased or not _can_act(fresh, asked):
                     return Job(fresh, cancel_requested=kind == "cancel")
-            row = self._row(to_text(row.id))
+            row = self.kernel.get_row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
 
     def _was_answered(self, row: JobRow, asked: Cancel | Signal) -> bool:
         """Whether what was asked has been done since this row was read."""
-        later = self.store.trail(row.id, after=row.seq)
+        later = self.kernel.store.trail(row.id, after=row.seq)
         if isinstance(asked, Signal):
             return any(e.kind == kinds.SIGNALLED and e.code == asked.name for e in later)
         return any(e.kind == kinds.CANCELLED for e in later)

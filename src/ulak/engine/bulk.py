@@ -116,6 +116,7 @@ class Bulk:
 
     def __init__(self, engine: Engine, key: bytes) -> None:
         self._engine = engine
+        self._kernel = engine.kernel
         self._key = key
 
     def count(self, act: BulkAct, actor: Actor) -> Counted:
@@ -125,7 +126,7 @@ class Bulk:
             BadInput: the act makes no sense.
         """
         _check(act)
-        store = self._engine.open().store
+        store = self._kernel.open().store
         count = sum(store.count_jobs(where) for where in _each(act))
         expires = store.clock.now() + micros(TOKEN_LASTS)
         token = f"{expires}.{self._sign(act, actor, expires)}"
@@ -138,7 +139,7 @@ class Bulk:
             BadInput: the token is old, or was given for something else.
         """
         _check(act)
-        self._engine.open()
+        self._kernel.open()
         self._must_confirm(act, actor, token)
         return _Doing(self._engine, act, actor).do()
 
@@ -156,7 +157,7 @@ class Bulk:
                 "this token was given for another action, filter, choice or caller, or by a "
                 "server with another secret; ask again without a token and confirm that answer"
             )
-        if expires <= self._engine.store.clock.now():
+        if expires <= self._kernel.store.clock.now():
             raise BadInput(
                 f"this token could be used until {rfc3339(to_datetime(expires))}; "
                 "ask again without a token"
@@ -168,8 +169,9 @@ class _Doing:
 
     def __init__(self, engine: Engine, act: BulkAct, actor: Actor) -> None:
         self._engine = engine
-        self._store = engine.store
-        self._flows = engine.flows_by_version()
+        self._kernel = engine.kernel
+        self._store = engine.kernel.store
+        self._flows = engine.kernel.flows_by_version()
         self._act = act
         self._actor = actor
         self._done = 0
@@ -187,7 +189,7 @@ class _Doing:
             if self._is_enough:
                 # Also what it has not come to: where it is, and in the roles after that.
                 left += self._store.count_jobs(where, after=after)
-        self._engine.moved()
+        self._kernel.moved()
         return BulkDone(self._done, self._refused, self._refused_count, left)
 
     @property
@@ -229,7 +231,7 @@ class _Doing:
                 code="flow-unknown",
             )
         asked = self._asked(flow, row, now)
-        commit_id = self._engine.new_commit_id()
+        commit_id = self._kernel.new_commit_id()
         change = answer(flow, row, asked, now, commit_id=commit_id, roles=self._actor.roles)
         assert change is not None  # noqa: S101 - only the clock may have nothing to do yet
         return change
@@ -254,7 +256,7 @@ class _Doing:
         batch, began = [change for _, change in changes], time.monotonic()
         try:
             receipts = self._store.commit(batch)
-            self._engine.telemetry.committed(batch, receipts, time.monotonic() - began)
+            self._kernel.telemetry.committed(batch, receipts, time.monotonic() - began)
         except Contended as error:
             if len(changes) == 1:
                 self._refuse(changes[0][0], error)

@@ -98,7 +98,7 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
             run.emit(*arguments)
         elif call == "spawn":
             name, version, payloads, options = arguments
-            flow = run.worker.engine.flows_by_version()[(name, version)]
+            flow = run.worker.kernel.flows_by_version()[(name, version)]
             pipe.send(run.spawn(flow, payloads, options))
         elif call == "progress":
             run.progress(*arguments)

@@ -21,7 +21,7 @@ from ulak.core.keys import keys_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
 from ulak.engine.bulk import MOST_TOLD, Refusal
-from ulak.engine.engine import Engine
+from ulak.engine.kernel import Kernel
 from ulak.engine.results import read_payload
 from ulak.errors import BadInput, Contended, Refused, TransitionNotAllowed, UlakError
 from ulak.ids import to_text
@@ -66,7 +66,7 @@ class Migrated:
 
 
 def migrate(
-    engine: Engine, wanted: StateMap, *, actor: str, note: str = "", dry_run: bool = False
+    kernel: Kernel, wanted: StateMap, *, actor: str, note: str = "", dry_run: bool = False
 ) -> Migrated:
     """Move the jobs of a version by a map; a dry run only looks.
 
@@ -75,19 +75,19 @@ def migrate(
         StoreError: the store does not answer; what was moved so far stays moved.
     """
     must_act(actor, note)
-    migration = _plan(engine, wanted)
-    work = _Work(engine, migration, actor=actor, note=note, dry_run=dry_run)
+    migration = _plan(kernel, wanted)
+    work = _Work(kernel, migration, actor=actor, note=note, dry_run=dry_run)
     for _ in range(1 if dry_run else MOST_PASSES):
         if not work.sweep():
             break
-    engine.moved()
+    kernel.moved()
     return work.report()
 
 
-def _plan(engine: Engine, wanted: StateMap) -> Migration:
-    declared = {f.version: f for f in engine.flows_by_version().values() if f.name == wanted.flow}
+def _plan(kernel: Kernel, wanted: StateMap) -> Migration:
+    declared = {f.version: f for f in kernel.flows_by_version().values() if f.name == wanted.flow}
     if not declared:
-        known = names(sorted({flow.name for flow in engine.flows}))
+        known = names(sorted({flow.name for flow in kernel.flows}))
         raise BadInput(f'there is no flow "{wanted.flow}"; this program declares {known or "none"}')
     version = max(declared) if wanted.to_version is None else wanted.to_version
     if version not in declared:
@@ -97,26 +97,26 @@ def _plan(engine: Engine, wanted: StateMap) -> Migration:
         declared[version], from_version=wanted.from_version, states=dict(wanted.states),
         source=declared.get(wanted.from_version),
     )  # fmt: skip
-    standing = [(count.state, count.role) for count in _counts(engine, migration)]
+    standing = [(count.state, count.role) for count in _counts(kernel, migration)]
     if wanted.same:
         migration = replace(migration, states=with_same_states(migration, standing))
     check(migration, standing)
     return migration
 
 
-def _counts(engine: Engine, migration: Migration) -> list[CountRow]:
+def _counts(kernel: Kernel, migration: Migration) -> list[CountRow]:
     of = (migration.target.name, migration.from_version)
-    return [c for c in engine.store.counts() if (c.flow, c.flow_version) == of and c.jobs > 0]
+    return [c for c in kernel.store.counts() if (c.flow, c.flow_version) == of and c.jobs > 0]
 
 
 class _Work:
     """One migration under way."""
 
     def __init__(
-        self, engine: Engine, migration: Migration, *, actor: str, note: str, dry_run: bool
+        self, kernel: Kernel, migration: Migration, *, actor: str, note: str, dry_run: bool
     ) -> None:
-        self._engine = engine
-        self._store = engine.store
+        self._kernel = kernel
+        self._store = kernel.store
         self._migration = migration
         self._actor = actor
         self._note = note
@@ -143,7 +143,7 @@ class _Work:
         """Return what was done, and what still stands where it stood."""
         migration = self._migration
         standing: Counter[str] = Counter()
-        for count in _counts(self._engine, migration):
+        for count in _counts(self._kernel, migration):
             is_concerned = count.role not in FINAL and migration.concerns(count.state, count.role)
             if is_concerned and count.state in migration.states:
                 standing[count.state] += count.jobs
@@ -182,7 +182,7 @@ class _Work:
             results = self._store.find_results(row.id)
         return migrated(
             self._migration, row, self._store.clock.now(), actor=self._actor, note=self._note,
-            commit_id=self._engine.new_commit_id(), keys=self._keys(row), results=results,
+            commit_id=self._kernel.new_commit_id(), keys=self._keys(row), results=results,
         )  # fmt: skip
 
     def _keys(self, row: JobRow) -> str | None:
@@ -219,7 +219,7 @@ class _Work:
             self._commit(changes[:half])
             self._commit(changes[half:])
             return
-        self._engine.telemetry.committed(batch, receipts, time.monotonic() - began)
+        self._kernel.telemetry.committed(batch, receipts, time.monotonic() - began)
         for (row, change), receipt in zip(changes, receipts, strict=True):
             if isinstance(receipt, Committed):
                 self._moved[row.state, change.row.state] += 1

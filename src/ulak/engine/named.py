@@ -9,14 +9,14 @@ from ulak.engine.function import Call
 from ulak.errors import BadInput
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 
-def named_call(engine: Engine, flow: str, payload: Any, *, version: int | None = None) -> Call:
+def named_call(kernel: Kernel, flow: str, payload: Any, *, version: int | None = None) -> Call:
     """Return what `engine.submit` takes for a flow that is known by its name alone.
 
     Args:
-        engine: Where the flow is registered.
+        kernel: Where the flow is registered.
         flow: Its name.
         payload: What the flow declares; of a job function its arguments, as an object by name
             or as an array by position.
@@ -25,15 +25,15 @@ def named_call(engine: Engine, flow: str, payload: Any, *, version: int | None =
     Raises:
         BadInput: there is no such flow or version, or a function cannot be called so.
     """
-    found = _named(engine, flow, version)
-    function = engine.functions.get(found)
+    found = _named(kernel, flow, version)
+    function = kernel.functions.get(found)
     return Call(found, payload) if function is None else function.bind_plain(payload)
 
 
-def _named(engine: Engine, name: str, version: int | None) -> Flow[Any]:
-    versions = {f.version: f for f in engine.flows if f.name == name}
+def _named(kernel: Kernel, name: str, version: int | None) -> Flow[Any]:
+    versions = {f.version: f for f in kernel.flows if f.name == name}
     if not versions:
-        known = sorted({f.name for f in engine.flows})
+        known = sorted({f.name for f in kernel.flows})
         raise BadInput(f"there is no flow {name!r}; there are {names(known) if known else 'none'}")
     if version is None:
         return versions[max(versions)]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ulak.clock import to_datetime
 from ulak.core.acts import must_act
-from ulak.engine.reads import Reads
+from ulak.engine.ports import Publisher
 from ulak.errors import NotFound
 from ulak.ids import from_text, to_text
 from ulak.store.protocol import OutboxRow
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 MESSAGE_ID = re.compile(
     r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9})", re.ASCII
@@ -32,12 +36,20 @@ class DeadMessage:
     """When it was emitted."""
 
 
-class Outbox(Reads):
-    """The engine's verbs for messages that could not be published."""
+class Outbox:
+    """`engine.outbox`: how messages are sent, and what becomes of those that cannot be."""
 
-    def dead_messages(self, *, limit: int = 100) -> list[DeadMessage]:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def publish(self, publisher: Publisher) -> Publisher:
+        """Declare the function that sends outbox messages; it may see a message twice."""
+        self._kernel.publisher = publisher
+        return publisher
+
+    def dead(self, *, limit: int = 100) -> list[DeadMessage]:
         """Return messages that gave up, the oldest first."""
-        return [_dead(row) for row in self.open().store.dead_messages(limit)]
+        return [_dead(row) for row in self._kernel.open().store.dead_messages(limit)]
 
     def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:
         """Let a dead message be tried again; audited. It may come after younger ones of its key.
@@ -48,7 +60,9 @@ class Outbox(Reads):
         """
         must_act(actor, note)
         row = self._dead_message(message_id)
-        if row is None or not self.store.revive_message(row.message, actor=actor, note=note):
+        if row is None or not self._kernel.store.revive_message(
+            row.message, actor=actor, note=note
+        ):
             raise NotFound(f"no dead message is {message_id!r}; its id is job/seq/n")
         return _dead(row)
 
@@ -57,7 +71,7 @@ class Outbox(Reads):
         if parts is None:
             return None
         place = (int(parts[2]), int(parts[3]))
-        rows = self.open().store.scan_messages(from_text(parts[1]))
+        rows = self._kernel.open().store.scan_messages(from_text(parts[1]))
         found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
         return next(found, None)
 

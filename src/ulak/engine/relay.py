@@ -23,7 +23,7 @@ from ulak.ids import to_text
 from ulak.store.protocol import OutboxRow
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.relay")
 
@@ -74,9 +74,9 @@ class Relay:
     sent: nobody else sends them meanwhile, however slow the publisher is.
     """
 
-    def __init__(self, engine: Engine, *, hold_us: int = HOLD_US) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(self, kernel: Kernel, *, hold_us: int = HOLD_US) -> None:
+        self._kernel = kernel
+        self._store = kernel.store
         self._hold_us = hold_us
         self._hold_s = hold_us / 1e6
         self._threads = Threads(PUBLISHERS, "publisher")
@@ -92,11 +92,11 @@ class Relay:
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
         """Publish until cancelled."""
         try:
-            while self._engine.publisher is not None:
+            while self._kernel.publisher is not None:
                 try:
                     sent = await self.send_once(loop)
                 except StoreError as error:
-                    self._engine.telemetry.failed("outbox")
+                    self._kernel.telemetry.failed("outbox")
                     log.warning("the outbox fails", extra={"error": str(error)})
                     sent = 0
                 if not sent:
@@ -114,7 +114,7 @@ class Relay:
 
     async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
         """Publish one round of heads; answer how many were sent or are still on their way."""
-        if self._engine.publisher is None:
+        if self._kernel.publisher is None:
             return 0
         async with self._one_round:
             return await self._send_heads(loop)
@@ -142,7 +142,7 @@ class Relay:
         return sent + len(self._in_hand)
 
     def _at_once(self) -> int:
-        return ASYNC_PUBLISHERS if _is_async(self._engine.publisher) else PUBLISHERS
+        return ASYNC_PUBLISHERS if _is_async(self._kernel.publisher) else PUBLISHERS
 
     async def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold on to everything in hand at a third of the hold."""
@@ -209,13 +209,13 @@ class Relay:
         if attempts:
             await self._aside.run(self._store.settle_messages, sent, failed)
             dead = sum(gave_up for _, _, gave_up in failed)
-            self._engine.telemetry.published(len(sent), len(failed) - dead, dead)
+            self._kernel.telemetry.published(len(sent), len(failed) - dead, dead)
         for delivery in ended:
             del self._in_hand[_identity(delivery.row.message)]
         return len(sent)
 
     async def _publish(self, loop: asyncio.AbstractEventLoop, delivery: _Delivery) -> None:
-        publisher, message = self._engine.publisher, message_view(delivery.row.message)
+        publisher, message = self._kernel.publisher, message_view(delivery.row.message)
         if publisher is None:
             return
         if _is_async(publisher):

@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Duration, read_micros
 from ulak.core.acts import must_know
@@ -17,7 +16,6 @@ from ulak.core.flow import Flow
 from ulak.core.job import Request
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.core.taking import can_be_taken, taken
-from ulak.engine.acts import Acts
 from ulak.engine.failure_log import log_lapse
 from ulak.engine.lease import Lease
 from ulak.engine.results import read_payload
@@ -28,57 +26,40 @@ from ulak.errors import JobNotFound, NotSupported, StaleJob
 from ulak.ids import CommitIds, to_text
 from ulak.store.protocol import Claim, ClaimRequest, Store
 
-LEASE: Final = timedelta(seconds=30)
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 
-class Taking(Acts):
-    """The verb of those who do a stage by hand."""
-
-    def take(self, job_id: str, *, worker: str = "hand", lease: Duration = LEASE) -> Attempt | None:
-        """Lease one job to the caller, who does its stage and ends the attempt.
-
-        None when it is not due, is leased or parked, or has ended; of two who take a job one has
-        it. The lease is renewed until the attempt is ended or this process dies.
-
-        Args:
-            job_id: The job.
-            worker: What the trail calls whoever takes it.
-            lease: How long the job stays taken when this process has died.
-
-        Raises:
-            JobNotFound: there is none.
-            NotSupported: its stage has a rate, which only workers pay.
-            TransitionNotAllowed: this program lacks its version or its state.
-        """
-        lease_us = read_micros(lease, "lease=")
-        row = self._row(job_id)
-        flow = self._flow_of(row)
-        must_know(flow, row)
-        host, process = socket.gethostname(), os.getpid()
-        taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
-        self.store.register(
-            taker, lease_us=lease_us, lanes=(), about=f"{host} process {process}, by hand"
-        )
-        claim = None
-        try:
-            claim = claim_one(self.store, flow, row.id, taker, self.new_commit_id, self.telemetry)
-        finally:
-            if claim is None:
-                self.store.unregister(taker)
+def take(kernel: Kernel, job_id: str, *, worker: str, lease: Duration) -> Attempt | None:
+    """Lease one job to the caller; `Worker.take` says what it promises."""
+    lease_us = read_micros(lease, "lease=")
+    row = kernel.get_row(job_id)
+    flow = kernel.get_flow(row)
+    must_know(flow, row)
+    store, telemetry, new_commit_id = kernel.store, kernel.telemetry, kernel.new_commit_id
+    host, process = socket.gethostname(), os.getpid()
+    taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
+    store.register(taker, lease_us=lease_us, lanes=(), about=f"{host} process {process}, by hand")
+    claim = None
+    try:
+        claim = claim_one(store, flow, row.id, taker, new_commit_id, telemetry)
+    finally:
         if claim is None:
-            return None
-        self._ring()
-        attempt = Attempt(
-            self.store, flow, claim, lease_s=lease_us / 1e6, telemetry=self.telemetry,
-            new_commit_id=self.new_commit_id, ring=self._ring,
-        )  # fmt: skip
-        if (lost := lapse_answer(flow, claim.row)) is not None:
-            # Its last worker has died, and that was an attempt: this one ends with it.
-            attempt.end(lost)
-            return None
-        if claim.row.lapsed:
-            log_lapse(claim.row)
-        return attempt
+            store.unregister(taker)
+    if claim is None:
+        return None
+    kernel.ring()
+    attempt = Attempt(
+        store, flow, claim, lease_s=lease_us / 1e6, telemetry=telemetry,
+        new_commit_id=new_commit_id, ring=kernel.ring,
+    )  # fmt: skip
+    if (lost := lapse_answer(flow, claim.row)) is not None:
+        # Its last worker has died, and that was an attempt: this one ends with it.
+        attempt.end(lost)
+        return None
+    if claim.row.lapsed:
+        log_lapse(claim.row)
+    return attempt
 
 
 class Attempt:

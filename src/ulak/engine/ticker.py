@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ulak.clock import SECOND, Instant
 from ulak.core.schedule import Rule, dates_due
-from ulak.engine.scheduling import Declared
+from ulak.engine.schedules import Declared
 from ulak.engine.troubles import Troubles
 from ulak.errors import Contended, Refused, StoreError, UlakError
 from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.ticker")
 
@@ -36,9 +36,9 @@ STEP = 1 * SECOND
 class Ticker:
     """Ticks the schedules that this program declares, exactly as it declares them."""
 
-    def __init__(self, engine: Engine, ahead_us: int) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(self, kernel: Kernel, ahead_us: int) -> None:
+        self._kernel = kernel
+        self._store = kernel.store
         self._ahead_us = ahead_us
         self._troubles = Troubles(log)
         self._in_vain = 0
@@ -50,7 +50,7 @@ class Ticker:
 
     def tick(self) -> int:
         """See to every date that has come; answer how many schedules were moved."""
-        declared = self._engine.declared_schedules
+        declared = self._kernel.schedules
         self.next_at = None
         if not declared:
             return 0
@@ -96,7 +96,7 @@ class Ticker:
             self._come_back(row.next_at + PATIENCE)
         else:
             log.info("a schedule is taken over", extra={"schedule": row.name})
-            self._engine.keep_schedules()
+            self._kernel.keep_schedules()
             self._come_back(now)
 
     def _tick_of(self, row: ScheduleRow, made: Declared, now: Instant) -> Tick:
@@ -110,7 +110,7 @@ class Ticker:
         self._come_back(following)
         payload = made.payload if dates else None
         jobs = [
-            self._engine.prepare(
+            self._kernel.prepare(
                 made.flow, payload, tenant=made.tenant, actor=made.submitter,
                 priority=made.priority, expires=made.expires, dedup_key=made.dedup_key,
                 scheduled_for=date,
@@ -153,7 +153,7 @@ class Ticker:
                 return self._write(ticks[:half]) + self._write(ticks[half:])
             self._complain(ticks[0].row, error)
             return 0
-        self._engine.telemetry.ticked(ticks, written)
+        self._kernel.telemetry.ticked(ticks, written)
         for tick in ticks:
             self._troubles.over(tick.row.name)
         return sum(written)

@@ -94,7 +94,7 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
     try:
         began = time.monotonic()
         receipt = transaction.commit(change)
-        run.worker.engine.telemetry.committed((change,), (receipt,), time.monotonic() - began)
+        run.worker.kernel.telemetry.committed((change,), (receipt,), time.monotonic() - began)
         return receipt
     except Refused as refusal:
         return Held(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
@@ -105,7 +105,7 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
             return LeaseLost()
         if not written:
             return Deferred(SHORTLY, False, f"its rows were lost: {error}")
-        run.worker.engine.telemetry.committed((change,), (COMMITTED,), None)
+        run.worker.kernel.telemetry.committed((change,), (COMMITTED,), None)
         return COMMITTED
     except Exception as error:  # noqa: BLE001 - the runner: rows refused at the commit are the stage's failure
         return read_error(run.flow, error)

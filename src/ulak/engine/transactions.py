@@ -30,7 +30,8 @@ class Transactions(Reads):
         """
         opened = self._transactions("transaction").begin()
         try:
-            with holding(self.store) if self.store.features.one_writer else nullcontext():
+            store = self.kernel.store
+            with holding(store) if store.features.one_writer else nullcontext():
                 yield opened.connection
             opened.commit()
         finally:
@@ -48,11 +49,11 @@ class Transactions(Reads):
             yield connection
 
     def _transactions(self, verb: str) -> TransactionStore:
-        self.open()
-        if not self.store.features.open_transactions:
+        store = self.kernel.open().store
+        if not store.features.open_transactions:
             raise NotSupported(
-                f"engine.{verb}() is not to be had from the {self.store.features.name} store: it "
+                f"engine.{verb}() is not to be had from the {store.features.name} store: it "
                 "has no transaction that rows of yours could be in; connect to SQLite or "
                 "PostgreSQL"
             )
-        return cast(TransactionStore, self.store)
+        return cast(TransactionStore, store)

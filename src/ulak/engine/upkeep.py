@@ -27,7 +27,7 @@ from ulak.errors import Contended, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import to_text
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.upkeep")
 
@@ -52,15 +52,15 @@ class Upkeep:
     logged once and left to the next pass; the rest of this pass is done all the same.
     """
 
-    def __init__(self, engine: Engine, poll_us: int) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(self, kernel: Kernel, poll_us: int) -> None:
+        self._kernel = kernel
+        self._store = kernel.store
         self._passes = 0
         self._dates_after: tuple[Instant, bytes] = (0, b"")
         self._asked_after = b""
         self._in_vain = 0
         self._troubles = Troubles(log)
-        self._ticker = Ticker(engine, poll_us)
+        self._ticker = Ticker(kernel, poll_us)
         self.has_more = False
         """Whether the last pass has left something undone, to keep itself short."""
         self.moved = 0
@@ -171,16 +171,16 @@ class Upkeep:
         A job that has moved since it was read keeps what it has: its token has moved too.
         """
         for row in rows:
-            flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
+            flow = self._kernel.flows_by_version().get((row.flow, row.flow_version))
             if flow is None:
                 continue
             now = self._store.clock.now()
             change = decide(
                 flow, row, UNRUN, now, facts=RunFacts(worker, now),
-                commit_id=self._engine.new_commit_id(),
+                commit_id=self._kernel.new_commit_id(),
             )  # fmt: skip
             try:
-                receipt = commit_one(self._store, change, self._engine.telemetry)
+                receipt = commit_one(self._store, change, self._kernel.telemetry)
             except StoreError as error:
                 # The next comparison finds it again; the jobs after it need not wait for that.
                 log.warning("a lease is not given back", extra=_facts(row) | {"error": str(error)})
@@ -194,10 +194,10 @@ class Upkeep:
     # --- one job after the other ----------------------------------------------------
 
     def _answer(self, row: JobRow, asked: Asked) -> Change | None:
-        flow = self._engine.flows_by_version().get((row.flow, row.flow_version))
+        flow = self._kernel.flows_by_version().get((row.flow, row.flow_version))
         if flow is None or find_missing(flow.table, row) is not None:
             return None
-        now, commit_id = self._store.clock.now(), self._engine.new_commit_id()
+        now, commit_id = self._store.clock.now(), self._kernel.new_commit_id()
         return answer(flow, row, asked, now, commit_id=commit_id)
 
     def _change(self, row: JobRow, asked: Asked) -> Change | None:
@@ -239,7 +239,7 @@ class Upkeep:
             return
         for change in changes:
             self._troubles.over(change.row.id)
-        self._engine.telemetry.committed(changes, receipts, time.monotonic() - began)
+        self._kernel.telemetry.committed(changes, receipts, time.monotonic() - began)
         self.moved += sum(isinstance(receipt, Committed) for receipt in receipts)
 
 

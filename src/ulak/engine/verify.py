@@ -32,7 +32,7 @@ from ulak.store.flow_control import ON_KEY, ON_RATE, is_keyed, is_over, keys_in,
 from ulak.store.protocol import DedupRow, SlotRow, Store
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 PAYLOAD_MISSING: Final = "payload-missing"
 RESULT_UNSEEN: Final = "result-unseen"
@@ -87,22 +87,22 @@ class Finding:
     sentence: str
 
 
-def verify(engine: Engine) -> list[Finding]:
+def verify(kernel: Kernel) -> list[Finding]:
     """Look at everything and answer what is wrong; an empty list means that nothing is.
 
     Jobs of flows or versions that this program does not declare are checked for what needs no
     table. The cost is a few reads per job.
     """
-    engine.open()
-    return list(_Verifier(engine).findings())
+    kernel.open()
+    return list(_Verifier(kernel).findings())
 
 
 class _Verifier:
     """One walk over a store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._store: Store = engine.store
-        self._flows = engine.flows_by_version()
+    def __init__(self, kernel: Kernel) -> None:
+        self._store: Store = kernel.store
+        self._flows = kernel.flows_by_version()
         self._proved: dict[bytes, int] = {}
         """For each job, a bit per event that has a proof."""
         self._walked: dict[str, tuple[int, bytes]] = {}

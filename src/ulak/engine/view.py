@@ -7,11 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from ulak.clock import Instant, to_datetime
+from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.job import Message as StoredMessage
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
 from ulak.store import codec
+
+HIDDEN = "***"
 
 
 class Job:
@@ -198,3 +201,10 @@ def event_view(event: Event) -> TrailEvent:
 
 def _moment(instant: Instant | None) -> datetime | None:
     return None if instant is None else to_datetime(instant)
+
+
+def hide(flow: Flow[Any] | None, plain: Any) -> Any:
+    """Hide the secret fields of a payload; all of it where nobody knows which they are."""
+    if not isinstance(plain, dict):
+        return HIDDEN if flow is None else plain
+    return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}

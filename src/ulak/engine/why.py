@@ -42,7 +42,7 @@ from ulak.store.flow_control import (
 from ulak.store.protocol import PauseRow, WorkerRow
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 ENDED: Final = "ended"
 LEASED: Final = "leased"
@@ -93,33 +93,33 @@ class Why:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def why(engine: Engine, job_id: str, *, tenant: str | None = None) -> Why:
+def why(kernel: Kernel, job_id: str, *, tenant: str | None = None) -> Why:
     """Return why a job stands where it stands.
 
     Args:
-        engine: Whose job it is.
+        kernel: Of the engine that has the job.
         job_id: The job.
         tenant: Name no job of another tenant than this one; None names all.
 
     Raises:
         JobNotFound: there is none.
     """
-    row = engine.open().store.find_job(from_text(job_id))
+    row = kernel.open().store.find_job(from_text(job_id))
     if row is None:
         raise JobNotFound(job_id)
-    return _Look(engine, row, tenant).answer()
+    return _Look(kernel, row, tenant).answer()
 
 
 class _Look:
     """One look at one job, with the store's time and the workers that live."""
 
-    def __init__(self, engine: Engine, row: JobRow, tenant: str | None) -> None:
-        self._store = engine.store
+    def __init__(self, kernel: Kernel, row: JobRow, tenant: str | None) -> None:
+        self._store = kernel.store
         self._tenant = tenant
         self._row = row
-        self._now = engine.store.clock.now()
-        self._workers = {w.id: w for w in engine.store.workers()}
-        flow = engine.flows_by_version().get((row.flow, row.flow_version))
+        self._now = kernel.store.clock.now()
+        self._workers = {w.id: w for w in kernel.store.workers()}
+        flow = kernel.flows_by_version().get((row.flow, row.flow_version))
         self._flow = flow
         self._place = None if flow is None else flow.table.places.get(row.state)
         self._missing = None if flow is None else find_missing(flow.table, row)

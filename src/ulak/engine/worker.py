@@ -39,16 +39,17 @@ from ulak.engine.pools import Pools
 from ulak.engine.ports import StoreTime, WorkerSettings
 from ulak.engine.relay import Relay
 from ulak.engine.stages import Stages
-from ulak.engine.taking import claim_one
+from ulak.engine.taking import Attempt, claim_one, take
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
+from ulak.engine.view import Job
 from ulak.errors import FlowError, JobNotFound, Refused, StoreError, TransitionNotAllowed
 from ulak.ids import CommitIds, from_text, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
 
 if TYPE_CHECKING:
-    from ulak.engine.engine import Engine
+    from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.worker")
 
@@ -85,20 +86,20 @@ class Worker:
     attempt.
     """
 
-    def __init__(self, engine: Engine, settings: WorkerSettings) -> None:
-        self.engine = engine
+    def __init__(self, kernel: Kernel, settings: WorkerSettings) -> None:
+        self.kernel = kernel
         self.settings = settings
-        self.store = engine.store
+        self.store = kernel.store
         self.id = ""
         self.progress: dict[bytes, Progress] = {}
-        self.time = StoreTime(engine.store.clock)
+        self.time = StoreTime(kernel.store.clock)
         self.committer = Committer(
-            engine.store, self._deliver, telemetry=engine.telemetry, failed=self.failed
+            kernel.store, self._deliver, telemetry=kernel.telemetry, failed=self.failed
         )
-        self.upkeep = Upkeep(engine, micros(settings.poll))
-        self._relay = Relay(engine, hold_us=micros(settings.lease))
-        self._flows = engine.flows_by_version()
-        self._pools = Pools(self._flows.values(), settings, engine.resources.values())
+        self.upkeep = Upkeep(kernel, micros(settings.poll))
+        self._relay = Relay(kernel, hold_us=micros(settings.lease))
+        self._flows = kernel.flows_by_version()
+        self._pools = Pools(self._flows.values(), settings, kernel.resources.values())
         self._entries = {
             (flow.name, flow.version, state): during
             for flow in self._flows.values()
@@ -139,6 +140,41 @@ class Worker:
         self._is_unsure = False
         """A claim got no answer: the store may have leased jobs that are not known here."""
 
+    # --- one job ----------------------------------------------------------------
+
+    def take(self, job_id: str, *, name: str = "hand") -> Attempt | None:
+        """Lease one job to the caller, who does its stage and ends the attempt.
+
+        None when it is not due, is leased or parked, or has ended; of two who take a job one has
+        it. The lease is renewed until the attempt is ended or this process dies.
+
+        Args:
+            job_id: The job.
+            name: What the trail calls the one who takes it.
+
+        Raises:
+            JobNotFound: there is none.
+            NotSupported: its stage has a rate, which only ordinary claims pay.
+            TransitionNotAllowed: this program lacks its version or its state.
+        """
+        return take(self.kernel, job_id, worker=name, lease=self.settings.lease)
+
+    def work_on(self, job_id: str) -> Job:
+        """Run one job's stages here and now, and return how it stands then.
+
+        For a queue of another make that carries ids of jobs. Nothing is done when the job is not
+        due, is leased by somebody else or has ended: a message that comes twice is harmless. On
+        an event loop, await `run(only=job_id)`.
+
+        Raises:
+            JobNotFound: there is none.
+            NotSupported: its stage has a rate, which only ordinary claims pay.
+            BadInput: on the thread of an event loop.
+        """
+        self.kernel.refuse_on_a_loop("worker().work_on")
+        asyncio.run(self.run(only=job_id))
+        return Job(self.kernel.get_row(job_id))
+
     # --- for everybody ----------------------------------------------------------
 
     def now(self) -> Instant:
@@ -154,7 +190,7 @@ class Worker:
         try:
             found: T = self._resources[kind]
         except KeyError:
-            declared = self.engine.resources.get(kind)
+            declared = self.kernel.resources.get(kind)
             raise FlowError(
                 f"no resource of type {kind.__name__}; give the engine one with "
                 f"@engine.resource({kind.__name__})"
@@ -240,21 +276,21 @@ class Worker:
     async def _run(self, *, until_idle: bool, only: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
-        self._stages = Stages(self.settings, self._ended_or_failed, tracing=self.engine.tracing)
+        self._stages = Stages(self.settings, self._ended_or_failed, tracing=self.kernel.tracing)
         self._heart = Heart(self, self._stages, self._keeper)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
         async with AsyncExitStack() as stack:
-            for kind, resource in self.engine.resources.items():
+            for kind, resource in self.kernel.resources.items():
                 if resource.queue is None or self.settings.serves(resource.queue):
                     opened = await stack.enter_async_context(resource.factory())
                     self._resources[kind] = opened
             self.committer.start()
             if only is None and not until_idle:
-                self.engine.working_here.append(self)
-                stack.callback(self.engine.working_here.remove, self)
+                self.kernel.working_here.append(self)
+                stack.callback(self.kernel.working_here.remove, self)
             self._lost = not await self._has_registered()
-            stop_ringing = self.engine.on_ring(self._bell.ring)
+            stop_ringing = self.kernel.on_ring(self._bell.ring)
             background = [
                 asyncio.create_task(self._heart.beat(), name="ulak-heart"),
                 asyncio.create_task(self._keep_up(), name="ulak-upkeep"),
@@ -311,7 +347,7 @@ class Worker:
             try:
                 claimed = await self._claim
             except StoreError as error:
-                self.engine.telemetry.failed("claim")
+                self.kernel.telemetry.failed("claim")
                 log.warning("claims fail", extra={"error": str(error), "worker": self.id})
                 if self._lease is not None:
                     self._lease.trouble()
@@ -344,7 +380,7 @@ class Worker:
         if flow is None or find_missing(flow.table, row) or self._pools.find(row.lane) is None:
             return
         claim = await self._aside.run(
-            claim_one, self.store, flow, job_id, self.id, self.new_commit_id, self.engine.telemetry
+            claim_one, self.store, flow, job_id, self.id, self.new_commit_id, self.kernel.telemetry
         )
         if claim is None:
             return
@@ -389,7 +425,7 @@ class Worker:
             self._look_back_at = self._loop.time() + LOOK_BACK_EVERY_S
         self._take(claimed.claims, claimed.requests)
         self._saturated = self._pools.is_saturated(wants, len(claimed.claims))
-        self.engine.telemetry.claimed(claimed, took_s)
+        self.kernel.telemetry.claimed(claimed, took_s)
 
     async def _has_registered(self) -> bool:
         try:
@@ -570,7 +606,7 @@ class Worker:
     def _settled_together(self, run: ActiveRun, change: Change, answer: Receipt | Outcome) -> None:
         if isinstance(answer, Receipt):
             self._settled(run, change, answer)
-            self.engine.moved()
+            self.kernel.moved()
         else:
             run.change = None
             self._ended(run, answer)
@@ -618,7 +654,7 @@ class Worker:
             except Exception as error:
                 log.exception("a commit could not be settled")
                 self.failed(error)
-        self.engine.moved()
+        self.kernel.moved()
 
     def _settled(self, run: ActiveRun, change: Change, receipt: Receipt) -> None:
         if isinstance(receipt, SlotTaken) and run.outcome is not None:
@@ -689,7 +725,7 @@ class Worker:
             try:
                 await self._keeper.run(self.upkeep.tick)
             except StoreError as error:
-                self.engine.telemetry.failed("upkeep")
+                self.kernel.telemetry.failed("upkeep")
                 log.warning("upkeep fails", extra={"error": str(error)})
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
@@ -716,7 +752,7 @@ class Worker:
         self.time.hear(now)
         self._lost = False
         self._lease = Lease(
-            self.store, self.id, lease_s, self, telemetry=self.engine.telemetry,
+            self.store, self.id, lease_s, self, telemetry=self.kernel.telemetry,
             after_outage=self._after_outage,
         )  # fmt: skip
         self._after_outage = False

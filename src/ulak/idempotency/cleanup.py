@@ -20,13 +20,13 @@ def attach(engine: Engine, settings: IdempotencySettings) -> None:
     `ulak up`, `ulak worker` and every other command do so for the program that they load; a
     program that runs workers itself calls it before it opens the engine. Twice is nothing.
     """
-    if NAME in engine.declared_schedules:
+    if NAME in engine.kernel.schedules:
         return
     guard = Guard(engine.store)
 
     def remove_expired(run: Run[None]) -> int:
         return guard.clean_up(settings.cleanup_batch)
 
-    engine.schedule(
+    engine.schedules.add(
         NAME, engine.add(Flow.steps(NAME, remove_expired)), None, cron=settings.cleanup_cron
     )

@@ -71,7 +71,7 @@ class Harness:
         self.settings = settings
         self.sent: list[Message] = []
         """What was published, in order."""
-        self.engine.publish(self.sent.append)
+        self.engine.outbox.publish(self.sent.append)
 
     @classmethod
     def of(cls, engine: Engine, **options: Any) -> Self:
@@ -79,11 +79,11 @@ class Harness:
 
         The program's own store is not touched. `options` are those of `Harness`.
         """
-        made = cls(*engine.flows, **options)
-        made.engine.declared_schedules.update(engine.declared_schedules)
-        made.engine.resources.update(engine.resources)
-        if engine.publisher is not None:
-            made.engine.publish(engine.publisher)
+        made = cls(*engine.inspect.flows, **options)
+        made.engine.kernel.schedules.update(engine.kernel.schedules)
+        made.engine.kernel.resources.update(engine.kernel.resources)
+        if engine.kernel.publisher is not None:
+            made.engine.outbox.publish(engine.kernel.publisher)
         return made
 
     # --- time -------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Harness:
         for worker in store.workers():
             yield worker.expires_at
         for schedule in store.schedules():
-            if schedule.paused_at is None and schedule.name in self.engine.declared_schedules:
+            if schedule.paused_at is None and schedule.name in self.engine.kernel.schedules:
                 yield schedule.next_at
 
     def _rows(self) -> Iterator[JobRow]:
@@ -175,7 +175,7 @@ class Harness:
 
     def trail(self, job_id: str) -> list[TrailEvent]:
         """Return what happened to a job, in order."""
-        return self.engine.trail(job_id)
+        return self.engine.inspect.trail(job_id)
 
     def states(self, job_id: str) -> list[str]:
         """Return the states that a job has stood in, in order, each stay once."""
@@ -191,11 +191,11 @@ class Harness:
 
     def why(self, job_id: str) -> Why:
         """Return why a job stands where it stands."""
-        return self.engine.why(job_id)
+        return self.engine.inspect.why(job_id)
 
     def verify(self) -> list[Finding]:
         """Return what is wrong with what is stored; nothing, one hopes."""
-        return self.engine.verify()
+        return self.engine.inspect.verify()
 
     def unfinished(self) -> list[Job]:
         """Return every job that has not ended."""

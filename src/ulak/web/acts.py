@@ -68,7 +68,7 @@ def router(engine: Engine) -> APIRouter:
         `approve`. 409 when nothing is asked here, or when nobody can tell which choice it is."""
         seen(engine, id, principal)
         return moved(
-            engine.approve(
+            engine.decide(
                 id, actor=actor_of(principal), note=body.note, data=body.data,
                 roles=roles_of(principal),
             )

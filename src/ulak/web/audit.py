@@ -49,7 +49,7 @@ def router(engine: Engine) -> APIRouter:
     def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
         """Return what operators did, the latest first."""
         page, following = paged(
-            lambda n: engine.audit(subject=query.subject, before=query.after, limit=n),
+            lambda n: engine.inspect.audit(subject=query.subject, before=query.after, limit=n),
             query.limit,
             lambda line: line.position,
         )

@@ -99,13 +99,13 @@ def router(engine: Engine, bulk: Bulk) -> APIRouter:
         limit: Annotated[PageSize, Query()] = USUAL_PAGE,
     ) -> Whole[MessageShown]:
         """List messages that gave up, the oldest first."""
-        found = engine.dead_messages(limit=limit)
+        found = engine.outbox.dead(limit=limit)
         return Whole(items=[_message(message) for message in found])
 
     @routes.post("/outbox/dead/{id:path}/revive")
     def revive(id: str, principal: Caller, body: ActAsked = NO_NOTE) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
-        return _message(engine.revive(id, actor=actor_of(principal), note=body.note))
+        return _message(engine.outbox.revive(id, actor=actor_of(principal), note=body.note))
 
     return routes
 

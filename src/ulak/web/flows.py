@@ -147,8 +147,8 @@ def router(engine: Engine) -> APIRouter:
         """List the flows, by name, with how many jobs stand in each state."""
         # Counts are of every tenant: whoever sees one tenant learns of no other from them.
         counted = principal.tenant is None
-        counts = engine.counts() if counted else []
-        names = sorted({flow.name for flow in engine.flows} | {row.flow for row in counts})
+        counts = engine.inspect.counts() if counted else []
+        names = sorted({flow.name for flow in engine.inspect.flows} | {row.flow for row in counts})
         return Whole(items=[_shown(engine, name, counts, counted=counted) for name in names])
 
     @routes.get("/flows/{name}")
@@ -170,9 +170,9 @@ def get_flow(engine: Engine, name: str, version: int | None = None) -> Flow[Any]
     Raises:
         UnknownName: this program declares none.
     """
-    found = {flow.version: flow for flow in engine.flows if flow.name == name}
+    found = {flow.version: flow for flow in engine.inspect.flows if flow.name == name}
     if not found:
-        known = ", ".join(sorted({flow.name for flow in engine.flows})) or "none"
+        known = ", ".join(sorted({flow.name for flow in engine.inspect.flows})) or "none"
         raise UnknownName(f"there is no flow {name!r}; this program declares {known}")
     if version is None:
         version = max(found)
@@ -183,7 +183,7 @@ def get_flow(engine: Engine, name: str, version: int | None = None) -> Flow[Any]
 
 
 def _shown(engine: Engine, name: str, counts: Iterable[CountRow], *, counted: bool) -> FlowShown:
-    declared = {flow.version: flow for flow in engine.flows if flow.name == name}
+    declared = {flow.version: flow for flow in engine.inspect.flows if flow.name == name}
     own = [row for row in counts if row.flow == name]
     # A state that lost its last job keeps a row of no jobs.
     stored = {row.flow_version for row in own if row.jobs}
@@ -219,7 +219,7 @@ def _detail(engine: Engine, flow: Flow[Any]) -> FlowDetail:
     return FlowDetail(
         name=flow.name,
         version=flow.version,
-        versions=sorted(other.version for other in engine.flows if other.name == flow.name),
+        versions=sorted(other.version for other in engine.inspect.flows if other.name == flow.name),
         queue=flow.queue,
         fair=flow.fair,
         proofs=flow.proofs,

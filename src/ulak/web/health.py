@@ -42,7 +42,7 @@ def router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
     @routes.get("/health/ready", response_model=Health)
     async def ready(request: Request) -> JSONResponse:
         """Tell whether the process can work: 503 says what it lacks."""
-        own = [unready(), *(worker.unready() for worker in list(engine.working_here))]
+        own = [unready(), *(worker.unready() for worker in list(engine.kernel.working_here))]
         lacking = next((said for said in own if said is not None), None)
         if lacking is None:
             lacking = await probe.complaint()

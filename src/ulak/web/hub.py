@@ -192,7 +192,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._bell, self._rung = asyncio.Event(), False
         self._counts, self._lists_at, self._lists_rung = {}, 0.0, False
-        self._stop_ringing = self._engine.on_move(self._ring)
+        self._stop_ringing = self._engine.kernel.on_move(self._ring)
         self._looking = asyncio.create_task(self._look_on(), name="ulak-hub")
         self._looking.add_done_callback(self._has_ended)
 

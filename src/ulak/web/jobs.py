@@ -136,7 +136,7 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
         job with 200 and `created` false. With an `Idempotency-Key` a repeated request is answered
         as it was the first time, to the byte."""
         execution: Execution | None = request.scope.get(EXECUTION)
-        call = named_call(engine, body.flow, body.payload, version=body.version)
+        call = named_call(engine.kernel, body.flow, body.payload, version=body.version)
         options: LoneSubmitOptions = {
             "tenant": _tenant_for(principal, body.tenant), "actor": actor_of(principal),
             "priority": body.priority, "after": _span(body.after_seconds),
@@ -182,7 +182,7 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
         """Read what happened to a job, in order."""
         seen(engine, id, principal)
         page, following = paged(
-            lambda n: engine.trail(id, after=query.after, limit=n),
+            lambda n: engine.inspect.trail(id, after=query.after, limit=n),
             query.limit,
             lambda event: event.seq,
         )
@@ -193,7 +193,7 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
         """Read a job's payload. Fields that the flow declares as secret are hidden, and all of
         them when this program does not declare the flow."""
         seen(engine, id, principal)
-        return answer({"payload": engine.payload(id)})
+        return answer({"payload": engine.inspect.payload(id)})
 
     @routes.get("/jobs/{id}/result", response_model=schemas.Result, responses=problems(409))
     def read_result(id: JobPath, principal: Caller) -> Response:
@@ -206,14 +206,14 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
     def why(id: JobPath, principal: Caller) -> Response:
         """Tell why a job stands where it stands: a stable code, a sentence and the facts."""
         seen(engine, id, principal)
-        return answer(why_document(engine.why(id, tenant=principal.tenant)))
+        return answer(why_document(engine.inspect.why(id, tenant=principal.tenant)))
 
     @routes.get("/counts", response_model=schemas.Counts)
     def count_jobs(principal: Caller) -> Response:
         """Count jobs by flow, version and state. A caller of one tenant gets the counts of that
         tenant's newest 10,000 jobs; `complete` is false when there are more."""
         if principal.tenant is None:
-            counts, complete = engine.counts(), True
+            counts, complete = engine.inspect.counts(), True
         else:
             counts, complete = _counts_of(engine, principal.tenant)
         items = [
@@ -260,7 +260,7 @@ def _span(seconds: float | None) -> timedelta | None:
 
 def _must_be_a_state(engine: Engine, job: Job, until: str | None) -> None:
     """Refuse to wait for a state that the job's flow does not have: it would be in vain."""
-    flow = engine.flows_by_version().get((job.flow, job.version))
+    flow = engine.kernel.flows_by_version().get((job.flow, job.version))
     if until is None or flow is None or until in flow.table.places:
         return
     raise BadInput(f"{job.flow} has no state {until!r}; it has {names(list(flow.table.places))}")

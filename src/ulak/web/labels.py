@@ -49,18 +49,18 @@ class Labels:
         """Return every limit that a flow declares, and that is not one for each key."""
         return sorted(
             name
-            for flow in self._engine.flows
+            for flow in self._engine.inspect.flows
             for name, terms in flow.table.limits.items()
             if not terms.keyed
         )
 
     def schedule(self, name: str) -> str:
         """Return the label of a schedule."""
-        return name if name in self._engine.declared_schedules else OTHER
+        return name if name in self._engine.kernel.schedules else OTHER
 
     def _look(self) -> None:
         """See whether flows were added; most often none was."""
-        flows = self._engine.flows
+        flows = self._engine.inspect.flows
         if len(flows) == self._seen:
             return
         for flow in flows:

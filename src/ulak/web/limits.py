@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ulak.core.policy import Rate
-from ulak.engine import steering
 from ulak.engine.engine import Engine
+from ulak.engine.flow_control import StageLimit, StageRate, Weight
 from ulak.store.flow_control import HEAVIEST
 from ulak.web.callers import Caller, guarded_router
 from ulak.web.schemas import A_MOMENT, Body, Moment, Whole
@@ -121,61 +121,61 @@ def router(engine: Engine) -> APIRouter:
     @routes.get("/limits")
     def list_limits() -> Whole[LimitShown]:
         """List every limit, by name: what is in force, what is declared, who has set it."""
-        return Whole(items=[_limit(limit) for limit in engine.limits()])
+        return Whole(items=[_limit(limit) for limit in engine.flow_control.limits()])
 
     @routes.put("/limits/{flow}/{state}")
     def set_limit(flow: Name, state: Name, body: LimitAsked, principal: Caller) -> LimitShown:
         """Set a limit, in force at once and after a restart; a lowered one drains."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _limit(engine.set_limit(name, body.n, actor=actor, note=body.note))
+        return _limit(engine.flow_control.set_limit(name, body.n, actor=actor, note=body.note))
 
     @routes.delete("/limits/{flow}/{state}")
     def reset_limit(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> LimitShown:
         """Go back to what the flow declares."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _limit(engine.set_limit(name, None, actor=actor, note=note))
+        return _limit(engine.flow_control.set_limit(name, None, actor=actor, note=note))
 
     @routes.get("/rates")
     def list_rates() -> Whole[RateShown]:
         """List every rate, by name: what is in force, what is declared, who has set it."""
-        return Whole(items=[_rate(rate) for rate in engine.rates()])
+        return Whole(items=[_rate(rate) for rate in engine.flow_control.rates()])
 
     @routes.put("/rates/{flow}/{state}")
     def set_rate(flow: Name, state: Name, body: RateAsked, principal: Caller) -> RateShown:
         """Set a rate, in force at once and after a restart; the bucket keeps its tokens."""
         rate = Rate(body.n, per=timedelta(seconds=body.per_seconds), burst=body.burst)
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _rate(engine.set_rate(name, rate, actor=actor, note=body.note))
+        return _rate(engine.flow_control.set_rate(name, rate, actor=actor, note=body.note))
 
     @routes.delete("/rates/{flow}/{state}")
     def reset_rate(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> RateShown:
         """Go back to what the flow declares."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _rate(engine.set_rate(name, None, actor=actor, note=note))
+        return _rate(engine.flow_control.set_rate(name, None, actor=actor, note=note))
 
     @routes.get("/weights")
     def list_weights() -> Whole[WeightShown]:
         """List the tenants that have more than one turn."""
-        return Whole(items=[_weight(weight) for weight in engine.weights()])
+        return Whole(items=[_weight(weight) for weight in engine.flow_control.weights()])
 
     @routes.put("/weights/{tenant:path}")
     def set_weight(tenant: Tenant, body: WeightAsked, principal: Caller) -> WeightShown:
         """Give a tenant so many turns in fair flows for each turn of others."""
         actor = actor_of(principal)
-        made = engine.set_weight(tenant, body.weight, actor=actor, note=body.note)
+        made = engine.flow_control.set_weight(tenant, body.weight, actor=actor, note=body.note)
         assert made is not None  # noqa: S101 - a weight was given
         return _weight(made)
 
     @routes.delete("/weights/{tenant:path}")
     def reset_weight(tenant: Tenant, principal: Caller, note: NoteQuery = "") -> WeightShown:
         """Give a tenant one turn again, as others have."""
-        engine.set_weight(tenant, None, actor=actor_of(principal), note=note)
+        engine.flow_control.set_weight(tenant, None, actor=actor_of(principal), note=note)
         return WeightShown(tenant=tenant, weight=1, actor=None, at=None)
 
     return routes
 
 
-def _limit(limit: steering.StageLimit) -> LimitShown:
+def _limit(limit: StageLimit) -> LimitShown:
     return LimitShown(
         name=limit.name,
         n=limit.n,
@@ -186,7 +186,7 @@ def _limit(limit: steering.StageLimit) -> LimitShown:
     )
 
 
-def _rate(rate: steering.StageRate) -> RateShown:
+def _rate(rate: StageRate) -> RateShown:
     n, per, burst = rate.declared
     return RateShown(
         name=rate.name,
@@ -199,5 +199,5 @@ def _rate(rate: steering.StageRate) -> RateShown:
     )
 
 
-def _weight(weight: steering.Weight) -> WeightShown:
+def _weight(weight: Weight) -> WeightShown:
     return WeightShown(tenant=weight.tenant, weight=weight.weight, actor=weight.actor, at=weight.at)

@@ -40,7 +40,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
-        self.close = engine.telemetry.add(self._instruments)
+        self.close = engine.kernel.telemetry.add(self._instruments)
 
     def collect(self) -> Iterator[Metric]:
         """Return every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""

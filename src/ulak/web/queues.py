@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ulak.clock import to_datetime
 from ulak.core.job import flow_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
-from ulak.engine import steering
 from ulak.engine.engine import Engine
+from ulak.engine.flow_control import Pause
 from ulak.store.flow_control import QUEUE
 from ulak.store.protocol import WorkerRow
 from ulak.web.callers import Caller, guarded_router
@@ -122,7 +122,7 @@ def router(engine: Engine) -> APIRouter:
     @routes.get("/pauses")
     def list_pauses() -> Whole[PauseShown]:
         """List every pause that is not over, by kind and name."""
-        return Whole(items=[_pause(pause) for pause in engine.pauses()])
+        return Whole(items=[_pause(pause) for pause in engine.flow_control.pauses()])
 
     @routes.put("/pauses/{kind}/{name:path}")
     def pause(kind: Kind, name: Name, body: PauseAsked, principal: Caller) -> PauseShown:
@@ -147,14 +147,16 @@ def router(engine: Engine) -> APIRouter:
 def _paused(engine: Engine, kind: str, name: str, asked: PauseAsked, actor: str) -> PauseShown:
     span = asked.for_seconds
     until = asked.until if span is None else timedelta(seconds=span)
-    return _pause(engine.pause(**{kind: name}, actor=actor, note=asked.note, until=until))
+    return _pause(
+        engine.flow_control.pause(**{kind: name}, actor=actor, note=asked.note, until=until)
+    )
 
 
 def _resumed(engine: Engine, kind: str, name: str, note: str, actor: str) -> PauseShown:
-    return _pause(engine.resume(**{kind: name}, actor=actor, note=note))
+    return _pause(engine.flow_control.resume(**{kind: name}, actor=actor, note=note))
 
 
-def _pause(pause: steering.Pause) -> PauseShown:
+def _pause(pause: Pause) -> PauseShown:
     return PauseShown(
         kind=pause.kind,  # type: ignore[arg-type] # one of the three, by the store's own word
         name=pause.name,
@@ -173,10 +175,10 @@ def _queues(engine: Engine) -> list[QueueShown]:
     """Put together what flows declare, what workers serve and what is paused."""
     store = engine.open().store
     now = store.clock.now()
-    pauses = {pause.name: pause for pause in engine.pauses() if pause.kind == QUEUE}
+    pauses = {pause.name: pause for pause in engine.flow_control.pauses() if pause.kind == QUEUE}
     flows: defaultdict[str, set[str]] = defaultdict(set)
     workers: defaultdict[str, set[str]] = defaultdict(set)
-    for flow in engine.flows:
+    for flow in engine.inspect.flows:
         _note_lanes(flows, flow.table.lanes)
     for worker in store.workers():
         if worker.expires_at > now:
@@ -203,9 +205,9 @@ def _note_lanes(flows: defaultdict[str, set[str]], lanes: Iterable[str]) -> None
 
 def _jobs(engine: Engine) -> Counter[str]:
     """Count the jobs of each queue from the counts of states, without looking at a job."""
-    flows = engine.flows_by_version()
+    flows = engine.kernel.flows_by_version()
     jobs: Counter[str] = Counter()
-    for row in engine.counts():
+    for row in engine.inspect.counts():
         flow = flows.get((row.flow, row.flow_version))
         if flow is None or row.role not in CLAIMABLE:
             continue

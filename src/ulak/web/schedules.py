@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.engine.engine import Engine
-from ulak.engine.scheduling import Schedule, ScheduleTick
+from ulak.engine.schedules import Schedule, ScheduleTick
 from ulak.web.callers import Caller, guarded_router
 from ulak.web.paging import USUAL_PAGE, PageSize, paged
 from ulak.web.schemas import (
@@ -86,19 +86,19 @@ def router(engine: Engine) -> APIRouter:
     routes = guarded_router(tags=["schedules"])
 
     def shown(schedule: Schedule) -> ScheduleShown:
-        last = engine.ticks(schedule.name, limit=1)
+        last = engine.schedules.ticks(schedule.name, limit=1)
         return _schedule(schedule, last[0] if last else None)
 
     @routes.get("/schedules")
     def list_schedules() -> Whole[ScheduleShown]:
         """List every schedule, by name, with its next and its last date."""
-        return Whole(items=[shown(schedule) for schedule in engine.schedules()])
+        return Whole(items=[shown(schedule) for schedule in engine.schedules.all()])
 
     @routes.get("/schedules/{name}/ticks")
     def list_ticks(name: Name, query: Annotated[TicksQuery, Query()]) -> TickPage:
         """List the dates of a schedule that were seen to, the latest first."""
         page, following = paged(
-            lambda n: engine.ticks(name, before=query.after, limit=n),
+            lambda n: engine.schedules.ticks(name, before=query.after, limit=n),
             query.limit,
             lambda tick: tick.due_at,
         )
@@ -107,12 +107,12 @@ def router(engine: Engine) -> APIRouter:
     @routes.post("/schedules/{name}/pause")
     def pause(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
         """Let a schedule submit nothing until it is resumed."""
-        return shown(engine.pause_schedule(name, actor=actor_of(principal), note=body.note))
+        return shown(engine.schedules.pause(name, actor=actor_of(principal), note=body.note))
 
     @routes.post("/schedules/{name}/resume")
     def resume(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
         """End a pause; dates that have passed meanwhile are skipped."""
-        return shown(engine.resume_schedule(name, actor=actor_of(principal), note=body.note))
+        return shown(engine.schedules.resume(name, actor=actor_of(principal), note=body.note))
 
     return routes
 

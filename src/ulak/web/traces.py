@@ -20,7 +20,7 @@ class TraceRequests:
         self._engine = engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tracing = self._engine.tracing
+        tracing = self._engine.kernel.tracing
         if tracing is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -302,7 +302,7 @@ class Site:
 
     def count(self) -> int:
         """How many jobs there are."""
-        return sum(row.jobs for row in self.engine.counts() if row.flow == "pdf")
+        return sum(row.jobs for row in self.engine.inspect.counts() if row.flow == "pdf")
 
     def outage(self) -> Outage:
         self.engine.open()

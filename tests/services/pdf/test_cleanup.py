@@ -105,7 +105,7 @@ def test_a_running_job_is_left_alone_however_old_it_is(desk: Desk) -> None:
     assert desk.jobs.cleanup_expired(TTL) == 0
     assert desk.jobs.get_job(job.job_id).status is RUNNING
     # Nor one that nobody has leased for the moment.
-    assert desk.engine.take(job.job_id) is None
+    assert desk.engine.worker().take(job.job_id) is None
     again = desk.jobs.update_status(job.job_id, RUNNING)
     desk.jobs.close()
     assert desk.engine.get(job.job_id).leased_by is None
@@ -211,7 +211,7 @@ def test_it_is_scheduled_and_runs_one_at_a_time(
 ) -> None:
     engine, config = sqlite_desk.engine, sqlite_desk.config
     cleanup.attach(engine, config)
-    (schedule,) = engine.schedules()
+    (schedule,) = engine.schedules.all()
     assert (schedule.name, schedule.rule) == (cleanup.NAME, "@every 3600s")
     at_once, most, begun = 0, 0, threading.Semaphore(0)
     lock, go = threading.Lock(), threading.Event()
@@ -228,7 +228,7 @@ def test_it_is_scheduled_and_runs_one_at_a_time(
         return cleanup.Cleaned(0, 0, 0)
 
     monkeypatch.setattr(cleanup, "clean_up", counted)
-    ids = [engine.run_schedule(cleanup.NAME, actor="ada").id for _ in range(3)]
+    ids = [engine.schedules.run(cleanup.NAME, actor="ada").id for _ in range(3)]
     from tests.scenario.doubles import settings as worker_settings
 
     with engine.working(worker_settings(queues=frozenset({cleanup.NAME}))):

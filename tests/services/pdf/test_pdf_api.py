@@ -902,7 +902,7 @@ def test_property_10_clean_up_ends_what_is_due_and_nothing_else(
 
 
 def _expired_in(site: Site) -> int:
-    counts = site.engine.counts()
+    counts = site.engine.inspect.counts()
     return sum(row.jobs for row in counts if (row.flow, row.state) == ("pdf", "expired"))
 
 

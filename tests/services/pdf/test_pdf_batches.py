@@ -407,14 +407,14 @@ def test_after_a_crash_half_way_the_same_batch_makes_the_rest(
     where = JobFilter(flow="pdf")
     before = {job.id for job in desk.engine.jobs(where)}
     assert len(before) == left
-    assert desk.engine.verify() == []
+    assert desk.engine.inspect.verify() == []
     made = desk.jobs.create_jobs(new_jobs(desk), tenant="acme", actor="ada")
     assert all(isinstance(each, Created) for each in made)
     after = {job.id for job in desk.engine.jobs(where)}
     assert after == {each.job.job_id for each in made if isinstance(each, Created)}
     assert before <= after
     assert len(after) == 6
-    assert desk.engine.verify() == []
+    assert desk.engine.inspect.verify() == []
     desk.close()
 
 

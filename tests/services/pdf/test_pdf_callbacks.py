@@ -245,7 +245,7 @@ def test_a_receiver_that_never_takes_it_is_given_up_logged_and_counted(
         [job] = site.engine.jobs(JobFilter(flow=callbacks.FLOW), limit=9)
         # Its job is as it was: nobody's receiver decides about a document.
         assert site.status(job_id)["status"] == "succeeded"
-        assert poor.url() not in str(site.engine.payload(job.id))
+        assert poor.url() not in str(site.engine.inspect.payload(job.id))
 
 
 @pytest.mark.shows("P-50")
@@ -493,7 +493,7 @@ def test_the_look_for_ends_is_cancelled_also_while_a_job_moves(
         monkeypatch.setattr(asyncio, "to_thread", at_once)
         looking = asyncio.create_task(callbacks.find_ends(small.jobs, small.callback_flow))
         await pass_steps(10)
-        small.engine.moved()
+        small.engine.kernel.moved()
         await pass_steps(steps)
         looking.cancel()
         await pass_steps(20)

@@ -228,7 +228,7 @@ def test_the_attempt_of_a_running_job_is_stopped(site: Site) -> None:
     assert (ended["status"], ended["error_code"]) == ("expired", "UNKNOWN")
     job = site.jobs.get_job(job_id)
     assert job.error_detail == "cancelled"
-    moves = [(e.from_state, e.to_state) for e in site.engine.trail(job_id)]
+    moves = [(e.from_state, e.to_state) for e in site.engine.inspect.trail(job_id)]
     assert moves[-2:] == [("running", "failed"), ("failed", "expired")]
     assert list(site.artifacts.backend.list("pdfs")) == []
 

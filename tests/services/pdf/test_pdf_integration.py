@@ -81,7 +81,9 @@ def test_a_worker_killed_while_it_renders_is_followed_by_another(works: Plant) -
     works.worker(lease_s=2)
     done = works.until(job, SUCCEEDED, FAILED)
     assert (done.status, done.retry_count) == (SUCCEEDED, 1)
-    trail = [(e.to_state, e.code) for e in works.engine.trail(job.job_id) if e.kind != "lapsed"]
+    trail = [
+        (e.to_state, e.code) for e in works.engine.inspect.trail(job.job_id) if e.kind != "lapsed"
+    ]
     assert [state for state, _ in trail] == [
         "queued", "running", "failed", "queued", "running", "succeeded",
     ]  # fmt: skip
@@ -103,7 +105,7 @@ def test_workers_that_are_killed_cost_no_job_and_leave_nothing(
 
     def kill_one() -> bool:
         for job_id, so_often in kills.items():
-            last = sqlite_works.engine.trail(job_id)[-1]
+            last = sqlite_works.engine.inspect.trail(job_id)[-1]
             # Not one that has only taken over what another has lost: it renders nothing yet.
             worker = last.worker or "" if last.kind == "entered" else ""
             running = [p for p in sqlite_works.processes if f"-{p.pid}-" in worker]
@@ -123,7 +125,7 @@ def test_workers_that_are_killed_cost_no_job_and_leave_nothing(
         eventually(kill_one)
     for job in jobs:
         done = sqlite_works.until(job, SUCCEEDED, FAILED)
-        said = [(e.kind, e.code, e.message) for e in sqlite_works.engine.trail(job.job_id)]
+        said = [(e.kind, e.code, e.message) for e in sqlite_works.engine.inspect.trail(job.job_id)]
         assert (done.status, done.retry_count) == (SUCCEEDED, 2), said
     keys = [sqlite_works.jobs.get_job(job.job_id).artifact_key for job in jobs]
     assert sqlite_works.stored() == sorted(keys)
@@ -154,7 +156,7 @@ def test_a_page_that_never_ends_is_killed_retried_twice_and_has_failed(
     endless = sqlite_works.create("endless", timeout_s=2)
     failed = sqlite_works.until(endless, FAILED)
     assert (failed.error_code, failed.retry_count) == (PdfErrorCode.NAVIGATION_TIMEOUT, 2)
-    states = [event.to_state for event in sqlite_works.engine.trail(endless.job_id)]
+    states = [event.to_state for event in sqlite_works.engine.inspect.trail(endless.job_id)]
     assert states.count("running") == 3
     after = sqlite_works.until(sqlite_works.create("plain", n=1), SUCCEEDED, FAILED)
     assert (after.status, after.retry_count) == (SUCCEEDED, 0), "the browser is as good as new"
@@ -183,7 +185,7 @@ def test_a_running_attempt_that_is_cancelled_has_failed_and_expired(sqlite_works
     sqlite_works.jobs.cancel(job.job_id, actor="ada")
     ended = sqlite_works.until(job, EXPIRED)
     assert (ended.error_code, ended.error_detail) == (PdfErrorCode.UNKNOWN, "cancelled")
-    trail = sqlite_works.engine.trail(job.job_id)
+    trail = sqlite_works.engine.inspect.trail(job.job_id)
     entered = [entry.status for event in trail for entry in entries_of(event)]
     assert entered == [QUEUED, RUNNING, FAILED, EXPIRED]
     assert sqlite_works.stored() == []

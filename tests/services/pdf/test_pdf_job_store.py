@@ -55,7 +55,7 @@ def fresh(desk: Desk) -> PdfJob:
 
 
 def statuses(desk: Desk, job_id: str) -> list[str]:
-    return [event.to_state for event in desk.engine.trail(job_id)]
+    return [event.to_state for event in desk.engine.inspect.trail(job_id)]
 
 
 class TestTransitions:
@@ -121,7 +121,7 @@ class TestTransitions:
         assert (again.status, again.retry_count) == (QUEUED, 1)
         assert (again.started_at, again.finished_at, again.error_code) == (None, None, None)
         assert statuses(desk, job.job_id) == ["queued", "running", "failed", "queued"]
-        failed, retried = desk.engine.trail(job.job_id)[-2:]
+        failed, retried = desk.engine.inspect.trail(job.job_id)[-2:]
         assert failed.at == retried.at, "one commit"
 
     @pytest.mark.shows("P-4")
@@ -174,10 +174,10 @@ class TestTransitions:
         mine = late.jobs.update_status(job.job_id, RUNNING)
         late.clock.advance(late.config.lease + MINUTE)
         # Whoever looks next finds the lease lapsed: that attempt has failed, and is retried.
-        assert other.engine.take(job.job_id) is None
+        assert other.engine.worker().take(job.job_id) is None
         reaped = other.jobs.get_job(job.job_id)
         assert (reaped.status, reaped.retry_count) == (QUEUED, 1)
-        codes = [e.code for e in other.engine.trail(job.job_id) if e.to_state == "failed"]
+        codes = [e.code for e in other.engine.inspect.trail(job.job_id) if e.to_state == "failed"]
         assert codes == ["NAVIGATION_TIMEOUT"]
         theirs = other.jobs.update_status(job.job_id, RUNNING)
         assert theirs.attempt_id > mine.attempt_id
@@ -535,9 +535,9 @@ class TestReading:
     @pytest.mark.shows("P-34")
     def test_the_payload_is_hidden_on_every_other_surface(self, sqlite_desk: Desk) -> None:
         job = sqlite_desk.create(name="Grace Hopper")
-        shown = str(sqlite_desk.engine.payload(job.job_id)) + repr(job)
+        shown = str(sqlite_desk.engine.inspect.payload(job.job_id)) + repr(job)
         assert "Hopper" not in shown
-        assert job.job_key not in str(sqlite_desk.engine.payload(job.job_id))
+        assert job.job_key not in str(sqlite_desk.engine.inspect.payload(job.job_id))
         assert sqlite_desk.jobs.get_job(job.job_id).payload["variables"] == {"name": "Grace Hopper"}
 
     def test_jobs_of_other_flows_are_not_found(self, sqlite_desk: Desk) -> None:
@@ -647,5 +647,5 @@ class TestTheQueue:
         assert told == [lost.job_id]
         # Whoever is told twice finds the second time nothing to do.
         assert desk.succeed(lost.job_id).status is SUCCEEDED
-        assert desk.engine.take(lost.job_id) is None
+        assert desk.engine.worker().take(lost.job_id) is None
         assert desk.jobs.get_job(young.job_id).status is QUEUED

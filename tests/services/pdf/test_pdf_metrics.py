@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+import ulak
 from tests.services.pdf.site import A_PDF, CONFIG, DATABASES, Site, database, opened, value_in
 from ulak.clock import micros
 from ulak.engine.taking import Attempt
@@ -66,7 +67,7 @@ def must_agree(site: Site, *, created: int) -> None:
     assert jobs["queued"] - retries == created
     assert sum(failures.values()) == jobs["failed"]
     standing = Counter[str]()
-    for row in site.engine.counts():
+    for row in site.engine.inspect.counts():
         if row.flow == "pdf":
             standing[row.state] += row.jobs
     # What came into a status and did not leave it stands there.
@@ -118,10 +119,10 @@ def test_a_worker_that_vanished_counts_as_a_failure_and_a_retry(pair: tuple[Site
     """The process that ran the job never says anything again; another one finds out."""
     dying, other = pair
     job_id = dying.new("a")
-    vanish(dying.engine.take(job_id, lease=timedelta(seconds=30)))
+    vanish(dying.engine.worker(ulak.WorkerSettings(lease=timedelta(seconds=30))).take(job_id))
     other.clock.advance(timedelta(minutes=10))
     while other.jobs.get_job(job_id).status is not PdfJobStatus.SUCCEEDED:
-        attempt = other.engine.take(job_id)  # finds the lapsed lease, then the retry
+        attempt = other.engine.worker().take(job_id)  # finds the lapsed lease, then the retry
         if attempt is not None:
             attempt.finish({"artifact_key": other.artifacts.store_pdf(job_id, A_PDF)})
     text = other.metrics()
@@ -424,7 +425,7 @@ def _act(site: Site, job_id: str, act: str) -> None:
     elif status in (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
         # Of a running job the former worker is gone for long.
         site.clock.advance(timedelta(minutes=10))
-        attempt = site.engine.take(job_id, lease=timedelta(minutes=1))
+        attempt = site.engine.worker(ulak.WorkerSettings(lease=timedelta(minutes=1))).take(job_id)
         if attempt is None:
             return  # the loss of its former worker was an attempt
         if act == "vanish":

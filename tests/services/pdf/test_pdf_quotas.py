@@ -120,7 +120,7 @@ def test_jobs_that_are_parked_and_retries_that_are_delayed_wait_too(
     with desk.engine.working(worker_settings(queues=frozenset({"pdf"}))):
         eventually(lambda: desk.engine.get(parked).parked_on)
     assert desk.engine.get(parked).parked_on == "pdf/queued/tenant/acme"
-    assert desk.engine.why(parked).code == "parked"
+    assert desk.engine.inspect.why(parked).code == "parked"
     assert totals_of(desk.engine).standing().queued == 1, "the depth of the queue has it too"
     code = PdfErrorCode.NAVIGATION_TIMEOUT
     assert desk.jobs.update_status(running, FAILED, error_code=code).status is QUEUED
@@ -300,7 +300,7 @@ def test_a_bound_is_changed_while_jobs_wait_for_it(open_desk: Callable[..., Desk
     bounded.jobs.update_status(first, RUNNING)
     with pytest.raises(InvalidTransition):
         bounded.jobs.update_status(second, RUNNING)
-    bounded.engine.set_limit("pdf/queued", 2, actor="ada", note="they asked for more")
+    bounded.engine.flow_control.set_limit("pdf/queued", 2, actor="ada", note="they asked for more")
     assert bounded.jobs.update_status(second, RUNNING).status is RUNNING
     free = open_desk(config=config_of())
     for n in (3, 4):

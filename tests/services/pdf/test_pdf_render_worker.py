@@ -103,7 +103,7 @@ class TestProcessing:
         broken = Printer(RuntimeError("no page for Grace Hopper"))
         failed = processed(sqlite_desk, job, sqlite_desk.worker(broken))
         assert (failed.status, failed.error_code) == (FAILED, PdfErrorCode.UNKNOWN)
-        trail = str(sqlite_desk.engine.trail(job.job_id))
+        trail = str(sqlite_desk.engine.inspect.trail(job.job_id))
         assert "RuntimeError" in trail
         assert "Hopper" not in trail + caplog.text
 

@@ -57,7 +57,7 @@ def test_a_thousand_jobs_of_one_tenant_do_not_hold_up_the_one_of_another(desk: D
 
 @pytest.mark.shows("P-52")
 def test_a_tenant_of_more_weight_has_more_turns(desk: Desk) -> None:
-    desk.engine.set_weight("gold", 3, actor="ada")
+    desk.engine.flow_control.set_weight("gold", 3, actor="ada")
     ids = [create(desk, tenant, tenant, n=n) for tenant in ("gold", "iron") for n in range(8)]
     pages = Noting()
     work(desk, pages, *ids)
@@ -128,5 +128,5 @@ def test_every_bound_of_a_tenant_is_a_setting(open_desk: Callable[..., Desk]) ->
     assert (usual.batch_limit, usual.max_batch_bytes) == (100, 4 * 2**20)
     assert (usual.tenant_concurrency, usual.tenant_queue, usual.max_priority) == (0, 0, 1)
     desk = open_desk(config=config_of(tenant_concurrency=2))
-    [limit] = desk.engine.open().limits()
+    [limit] = desk.engine.flow_control.limits()
     assert (limit.name, limit.n) == ("pdf/queued", 2)

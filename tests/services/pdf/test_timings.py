@@ -132,7 +132,7 @@ def kept() -> InMemorySpanExporter:
 def traced(sqlite_desk: Desk, kept: InMemorySpanExporter) -> Iterator[Desk]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    sqlite_desk.engine.tracing = OtelTracing(provider)
+    sqlite_desk.engine.kernel.tracing = OtelTracing(provider)
     yield sqlite_desk
     provider.shutdown()
 
@@ -146,7 +146,7 @@ def worked(desk: Desk, renderer: Any, *, templates: Any = None, browser: bool = 
         if not browser:
             yield desk.worker(renderer, templates)
             return
-        async with a_pool(tracing=desk.engine.tracing) as pool:
+        async with a_pool(tracing=desk.engine.kernel.tracing) as pool:
             yield desk.worker(pool, templates)
 
     job_id: str = desk.jobs.create_job(INVOICE, payload(name="Grace Hopper")).job.job_id

@@ -139,9 +139,9 @@ def build(url: str = "memory://") -> Museum:
     engine.signal(ids["kept"], "paid")
     add("expired", steps, expires=timedelta(minutes=1), after=HOUR)
     add("retried", steps, {"how": "transient"})
-    engine.schedule("yearly", steps, {}, cron="0 3 1 1 *")
+    engine.schedules.add("yearly", steps, {}, cron="0 3 1 1 *")
     harness.advance(days=801)
-    ids["ticked"] = engine.ticks("yearly")[0].job_id
+    ids["ticked"] = engine.schedules.ticks("yearly")[0].job_id
     engine.retry(ids["retried"], actor="op")
 
     for name in ("paying", "resting"):
@@ -170,14 +170,14 @@ def build(url: str = "memory://") -> Museum:
     both = Want(tuple(limited.table.lanes), 2)
     engine.store.claim(ClaimRequest(KEEPER, (both,), {("limited", 1, "queued"): "running"}))
 
-    engine.pause(key="b", actor="op", note="too many complaints")
+    engine.flow_control.pause(key="b", actor="op", note="too many complaints")
     add("paid", metered, {"key": "a"}, priority=0)
     add("unpaid", metered, {"key": "a"})
     add("paused", metered, {"key": "b"})
     engine.store.claim(ClaimRequest(KEEPER, (Want(tuple(metered.table.lanes), 9),)))
 
     abroad = Engine(engine.store, flows=[stranger_flow()])
-    ids["stranger"] = abroad.submit(abroad.flows[0], {}).id
+    ids["stranger"] = abroad.submit(abroad.inspect.flows[0], {}).id
     return Museum(harness, ids)
 
 
@@ -190,7 +190,9 @@ def copy(original: Museum, path: Path) -> Museum:
 def reopened(original: Museum, url: str) -> Museum:
     """Return the museum that was built and closed, where it or a copy of it is now."""
     clock = ManualClock(original.harness.now)
-    return Museum(Harness(*original.harness.engine.flows, url=url, clock=clock), original.ids)
+    return Museum(
+        Harness(*original.harness.engine.inspect.flows, url=url, clock=clock), original.ids
+    )
 
 
 class Hall:

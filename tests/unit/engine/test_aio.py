@@ -8,36 +8,60 @@ import pytest
 
 import ulak
 from tests.scenario.doubles import pass_steps
-from ulak import Engine
-from ulak.engine.aio import AsyncEngine
 
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
-NO_VERBS = {
-    "add", "aio", "apart", "close", "flows", "flows_by_version", "is_open", "job", "lifespan",
-    "moved", "on_move", "on_ring", "open", "prepare", "prepare_many", "publish", "before_fork",
-    "after_fork_in_parent", "after_fork_in_child", "resource",
-    "unknown_outcome", "worker", "working", "schedule", "declared_schedules", "keep_schedules",
-    "target", "key_of", "reading", "transaction",
+NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "retention")
+VERBS = {
+    "submit", "submit_many", "get", "find", "jobs", "result", "wait", "decide", "release", "retry",
+    "cancel", "expire", "signal",
 }  # fmt: skip
+PLAIN = {
+    "open", "close", "add", "job", "resource", "transaction", "reading", "worker", "working",
+    "lifespan",
+}  # fmt: skip
+"""What is declared or entered, and never awaited."""
+PLAIN_OF_NAMESPACES = {
+    ("schedules", "add"),
+    ("flow_control", "apart"),
+    ("outbox", "publish"),
+    ("inspect", "flows"),
+}
 
 
-def public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@pytest.fixture
+def engine() -> ulak.Engine:
+    return ulak.connect("memory://")
+
+
+def test_the_engine_can_be_held_in_the_head(engine: ulak.Engine) -> None:
+    assert public(engine) == VERBS | PLAIN | {*NAMESPACES, "aio", "kernel", "store"}
 
 
 @pytest.mark.shows("E-32")
-def test_every_verb_of_the_engine_can_be_awaited() -> None:
-    assert public(AsyncEngine) == public(Engine) - NO_VERBS
+def test_every_verb_of_the_engine_can_be_awaited(engine: ulak.Engine) -> None:
+    assert public(engine.aio) == VERBS | {*NAMESPACES}
+    for name in NAMESPACES:
+        plain = {verb for namespace, verb in PLAIN_OF_NAMESPACES if namespace == name}
+        verbs = public(getattr(engine, name)) - plain
+        assert public(getattr(engine.aio, name)) == verbs, name
 
 
 @pytest.mark.shows("E-32")
-@pytest.mark.parametrize("verb", sorted(public(AsyncEngine)))
-def test_a_verb_has_one_signature(verb: str) -> None:
-    assert inspect.iscoroutinefunction(getattr(AsyncEngine, verb))
-    assert not inspect.iscoroutinefunction(getattr(Engine, verb))
-    awaited = inspect.signature(getattr(AsyncEngine, verb))
-    plain = inspect.signature(getattr(Engine, verb))
-    assert str(awaited) == str(plain)
+@pytest.mark.parametrize("namespace", [None, *NAMESPACES])
+def test_a_verb_has_one_signature(engine: ulak.Engine, namespace: str | None) -> None:
+    awaited, plain = engine.aio, engine
+    if namespace is not None:
+        awaited, plain = getattr(awaited, namespace), getattr(plain, namespace)
+    for verb in public(awaited) - {*NAMESPACES}:
+        assert inspect.iscoroutinefunction(getattr(awaited, verb)), verb
+        assert not inspect.iscoroutinefunction(getattr(plain, verb)), verb
+        assert str(inspect.signature(getattr(awaited, verb))) == str(
+            inspect.signature(getattr(plain, verb))
+        ), verb
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -51,13 +75,13 @@ def test_a_wait_ends_that_is_cancelled_while_a_job_moves(
         engine = ulak.connect("memory://", flows=[flow])
         job = await engine.aio.submit(flow)
 
-        async def get(self: AsyncEngine, job_id: str) -> ulak.Job:
+        async def get(job_id: str) -> ulak.Job:
             return job
 
-        monkeypatch.setattr(AsyncEngine, "get", get)
+        monkeypatch.setattr(engine.aio, "get", get)
         waiting = asyncio.create_task(engine.aio.wait(job.id))
         await pass_steps(10)
-        engine.moved()
+        engine.kernel.moved()
         await pass_steps(steps)
         waiting.cancel()
         await pass_steps(20)

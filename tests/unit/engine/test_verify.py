@@ -377,8 +377,8 @@ def test_nothing_is_reported_of_jobs_that_move_while_they_are_looked_at(
         jobs = [engine.submit(flow, {"how": "spawn" if n % 2 else ""}) for n in range(60)]
         jobs += [engine.submit(limited, {}) for _ in range(20)]
         while any(not engine.get(job.id).is_final for job in jobs):
-            looks.append(engine.verify())
-        looks.append(engine.verify())
+            looks.append(engine.inspect.verify())
+        looks.append(engine.inspect.verify())
     assert looks == [[]] * len(looks)
 
 

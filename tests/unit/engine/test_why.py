@@ -127,18 +127,18 @@ def test_a_job_of_a_paused_queue_or_flow_says_so_before_anything_else() -> None:
     flow = one_stage()
     with Harness(flow) as harness:
         job, later = harness.submit(flow), harness.submit(flow, after=timedelta(hours=1))
-        harness.engine.pause(flow="one", actor="ada", until=timedelta(minutes=30))
+        harness.engine.flow_control.pause(flow="one", actor="ada", until=timedelta(minutes=30))
         why = harness.why(job.id)
         assert (why.code, why.facts["kind"], why.facts["by"]) == ("paused", "flow", "ada")
         assert "no worker is running, too" in why.sentence
         assert harness.why(later.id).code == "delayed", "it would not run before that anyway"
-        harness.engine.pause(queue="one", actor="bob", note="a leak")
+        harness.engine.flow_control.pause(queue="one", actor="bob", note="a leak")
         why = harness.why(later.id)
         assert (why.code, why.facts["kind"]) == ("paused", "queue")
         assert "a leak" in why.sentence
         serve(harness, flow)
-        harness.engine.resume(queue="one", actor="bob")
-        harness.engine.resume(flow="one", actor="ada")
+        harness.engine.flow_control.resume(queue="one", actor="bob")
+        harness.engine.flow_control.resume(flow="one", actor="ada")
         assert harness.why(job.id).code == "due"
 
 
@@ -233,16 +233,16 @@ def test_a_thread_that_is_past_its_time_says_so() -> None:
     def endless() -> None:
         go_on.wait(120)
 
-    engine.open().on_move(lambda: overran.set())
+    engine.open().kernel.on_move(lambda: overran.set())
     with engine, engine.working():
         job = engine.submit(endless)
         try:
             for _ in range(100):
-                if engine.why(job.id).code == "overran":
+                if engine.inspect.why(job.id).code == "overran":
                     break
                 overran.wait(0.3)
                 overran.clear()
-            why = engine.why(job.id)
+            why = engine.inspect.why(job.id)
         finally:
             go_on.set()
     assert why.code == "overran"
@@ -302,8 +302,8 @@ def test_a_program_that_does_not_declare_the_flow_answers_from_the_row_alone() -
     with Harness(flow) as harness:
         gate, held = harness.run(flow), harness.run(flow, {"hold": 1})
         abroad = Engine(harness.engine.store)
-        assert abroad.why(gate.id).code == "gate"
-        assert abroad.why(held.id).facts["code"] == "why-not"
+        assert abroad.inspect.why(gate.id).code == "gate"
+        assert abroad.inspect.why(held.id).facts["code"] == "why-not"
 
 
 def test_a_job_that_verify_would_call_stuck_says_so() -> None:

@@ -106,7 +106,7 @@ def test_a_program_s_engine_is_tested_without_its_store() -> None:
     async def client() -> AsyncIterator[Client]:
         yield Client()
 
-    engine.publish(published.append)
+    engine.outbox.publish(published.append)
     flow: Flow[Any] = engine.add(Flow("asks", Lifecycle("new", {"new": ["done"]})))
 
     @flow.stage("new")

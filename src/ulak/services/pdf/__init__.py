@@ -113,7 +113,7 @@ def _attach(engine: Engine, settings: Settings) -> None:
     config = load(platform=settings)
     artifacts_of(config, engine.store.clock)
     engine.add(make_flow(config))
-    engine.apart(QUEUE, lease=config.lease)
+    engine.flow_control.apart(QUEUE, lease=config.lease)
     engine.resource(PdfRenderWorker, queue=QUEUE, places=config.concurrency)(
         partial(open_worker, engine, config, partial(sealing_of, engine, settings))
     )

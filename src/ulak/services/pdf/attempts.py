@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NoReturn
 
-from ulak import Engine
+from ulak import Engine, WorkerSettings
 from ulak.engine.taking import Attempt
 from ulak.errors import KeyTaken, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
@@ -38,7 +38,8 @@ class OwnAttempts:
         Raises:
             InvalidTransition: somebody else has it, or it is not due yet.
         """
-        attempt = self._engine.take(job.job_id, worker=BY_HAND, lease=self._lease)
+        by_hand = self._engine.worker(WorkerSettings(lease=self._lease))
+        attempt = by_hand.take(job.job_id, name=BY_HAND)
         if attempt is None:
             refuse(job, PdfJobStatus.RUNNING, "somebody else has it, or it is not due yet")
         with self._lock:

@@ -60,7 +60,7 @@ def attach(engine: Engine, config: PdfRenderConfig) -> None:
         artifacts = artifacts_of(config, engine.store.clock)
         return asdict(clean_up(PdfJobStore(engine, artifacts, config)))
 
-    engine.schedule(NAME, engine.add(flow), None, every=config.cleanup_interval)
+    engine.schedules.add(NAME, engine.add(flow), None, every=config.cleanup_interval)
 
 
 def clean_up(jobs: PdfJobStore) -> Cleaned:
@@ -91,12 +91,12 @@ def prune(jobs: PdfJobStore) -> int:
     before = _now(jobs) - jobs.config.grace
     removed = 0
     while True:
-        n = jobs.engine.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
+        n = jobs.engine.retention.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
         removed += n
         if n < A_BATCH:
             break
     for state in (callbacks.SENT, callbacks.GIVEN_UP):
-        jobs.engine.prune(ended_before=before, of=(callbacks.FLOW, state), limit=A_BATCH)
+        jobs.engine.retention.prune(ended_before=before, of=(callbacks.FLOW, state), limit=A_BATCH)
     jobs.callbacks.forget_lost()
     owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
     jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
@@ -172,7 +172,7 @@ def _expire(jobs: PdfJobStore, job: Job) -> bool:
 
 def _ended(jobs: PdfJobStore, state: str, before: datetime) -> Iterator[Job]:
     after: str | None = None
-    while page := jobs.engine.ended(
+    while page := jobs.engine.retention.ended(
         FLOW, state, before=before + _INCLUDED, after=after, limit=A_PAGE
     ):  # fmt: skip
         yield from page

@@ -135,7 +135,7 @@ def flow_of(engine: Engine) -> PdfFlow:
     Raises:
         FlowError: the engine has none; `ulak.services.pdf.service` brings it.
     """
-    for flow in engine.flows:
+    for flow in engine.inspect.flows:
         if isinstance(flow, PdfFlow):
             return flow
     raise FlowError("the engine has no flow `pdf`; run it with the service, or add `make_flow`")

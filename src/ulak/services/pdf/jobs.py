@@ -67,7 +67,7 @@ class PdfJobStore:
         config: The settings.
         tables: Owners and backpressure; by default those in the engine's database.
         enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
-            `engine.work_on`; by default the engine's own workers find them.
+            `engine.worker().work_on`; by default the engine's own workers find them.
     """
 
     def __init__(

@@ -113,7 +113,9 @@ class PdfMetrics:
         )  # fmt: skip
 
     def _callbacks(self) -> Metric:
-        counted = {row.state: row.jobs for row in self._engine.counts() if row.flow == CALLBACKS}
+        counted = {
+            row.state: row.jobs for row in self._engine.inspect.counts() if row.flow == CALLBACKS
+        }
         family = GaugeMetricFamily(
             "ptf_admin_pdf_callbacks", "Callbacks that are kept, by where they stand.",
             labels=["state"],

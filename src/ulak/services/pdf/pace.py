@@ -144,7 +144,7 @@ class MemoryLately:
         where = JobFilter(flow=FLOW, state=PdfJobStatus.SUCCEEDED)
         jobs = [job for job in self._engine.jobs(where, limit=1000) if job.changed_at >= since]
         latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]
-        ends = [self._engine.trail(job.id)[-1] for job in latest]
+        ends = [self._engine.inspect.trail(job.id)[-1] for job in latest]
         return [
             max(0.0, (end.at - end.started_at).total_seconds())
             for end in ends

@@ -308,7 +308,7 @@ class MemoryTotals:
             after = page[-1].id
 
     def _fold_job(self, job: Job) -> None:
-        events = self._engine.trail(job.id, after=self._counted.get(job.id, 0))
+        events = self._engine.inspect.trail(job.id, after=self._counted.get(job.id, 0))
         for number, event in enumerate(events, 1):
             is_retried = number < len(events) and events[number].kind == kinds.RETRY
             self._sums.take(

@@ -26,8 +26,8 @@ def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
         row: The job.
     """
     job_id = to_text(row.id)
-    given = engine.payload(job_id, reveal=True)
-    times = _times_of(engine.trail(job_id))
+    given = engine.inspect.payload(job_id, reveal=True)
+    times = _times_of(engine.inspect.trail(job_id))
     status = STATUSES[row.state]
     report = report_of(engine, job_id) if row.has_results else None
     owners = tables.owners(job_id) | ({row.submitter} if row.submitter else set())

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ulak import Engine, Job
+from ulak import Engine, Job, WorkerSettings
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Renderer, Times
@@ -115,9 +115,8 @@ class PdfRenderWorker:
         """
         if self._engine is None:
             raise NotSupported("this worker has no engine whose jobs it could take")
-        attempt = await asyncio.to_thread(
-            self._engine.take, job_id, worker="pdf", lease=self.config.lease
-        )
+        by_hand = self._engine.worker(WorkerSettings(lease=self.config.lease))
+        attempt = await asyncio.to_thread(by_hand.take, job_id, name="pdf")
         if attempt is None:
             return None
         retry_count = attempt.job.attempt
@@ -249,7 +248,7 @@ class PdfRenderWorker:
             )
 
     def _steps(self) -> Steps:
-        tracing = None if self._engine is None else self._engine.tracing
+        tracing = None if self._engine is None else self._engine.kernel.tracing
         return Steps(tracing, monotonic=self._monotonic)
 
     def _queued(self, job_id: str) -> dict[str, float]:
@@ -374,7 +373,7 @@ async def open_worker(
     """
     from ulak.services.pdf.configuration import artifacts_of, open_renderer, templates_of
 
-    async with open_renderer(config, engine.tracing) as renderer:
+    async with open_renderer(config, engine.kernel.tracing) as renderer:
         yield PdfRenderWorker(
             config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
             engine=engine, sealing=sealing,

@@ -55,7 +55,7 @@ def test_a_lone_job_is_stored_after_its_statement_was_deallocated(
 ) -> None:
     work = flow()
     engine = ulak.Engine(store, flows=[work])
-    jobs = [engine.prepare(work, {"n": n}) for n in range(3)]
+    jobs = [engine.kernel.prepare(work, {"n": n}) for n in range(3)]
     for job in jobs[:2]:
         store.add([job])
     # As psycopg does after some rollbacks, with whatever is prepared on that connection.
@@ -77,7 +77,7 @@ def test_a_lone_job_whose_answer_was_lost_is_recognised(store: PostgresStore, ur
 def test_a_commit_that_the_server_refuses_is_no_success(store: PostgresStore, url: str) -> None:
     work = flow()
     engine = ulak.Engine(store, flows=[work])
-    first, second = (engine.prepare(work, {"n": n}) for n in range(2))
+    first, second = (engine.kernel.prepare(work, {"n": n}) for n in range(2))
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("ALTER TABLE ulak.jobs ADD CONSTRAINT late UNIQUE (flow) INITIALLY DEFERRED")
         try:
@@ -128,7 +128,7 @@ def test_a_payload_larger_than_any_buffer_arrives_whole(store: PostgresStore) ->
 def test_a_connection_that_is_lost_meanwhile_is_replaced(store: PostgresStore, url: str) -> None:
     work = flow()
     engine = ulak.Engine(store, flows=[work])
-    first, second = (engine.prepare(work, {"n": n}) for n in range(2))
+    first, second = (engine.kernel.prepare(work, {"n": n}) for n in range(2))
     store.add([first])
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(
@@ -147,7 +147,7 @@ def test_a_connection_that_is_lost_meanwhile_is_replaced(store: PostgresStore, u
 def test_what_cannot_be_stored_is_refused_and_the_connection_goes_on(store: PostgresStore) -> None:
     work = flow()
     engine = ulak.Engine(store, flows=[work])
-    good, bad = (engine.prepare(work, {"n": n}) for n in range(2))
+    good, bad = (engine.kernel.prepare(work, {"n": n}) for n in range(2))
     bad = bad._replace(row=bad.row._replace(submitter="a\x00b"))
     for text in ("a\x00b", "\ud800"):
         with pytest.raises(Refused):

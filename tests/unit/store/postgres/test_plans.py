@@ -47,7 +47,7 @@ def test_a_claim_looks_for_jobs_in_the_index_of_claimable_ones_alone(
         with psycopg.connect(url, autocommit=True) as db:
             if not analyzed:
                 db.execute("DELETE FROM pg_statistic WHERE starelid = 'ulak.jobs'::regclass")
-        served, limited, _ = engine.flows
+        served, limited, _ = engine.inspect.flows
         engine.submit_many(served, [None] * 20)
         lanes = tuple(sorted(served.table.lanes | limited.table.lanes))
         store = engine.store

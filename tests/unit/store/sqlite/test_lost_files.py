@@ -107,7 +107,7 @@ def test_a_worker_and_a_submit_say_that_the_file_is_lost(
     flow: ulak.Flow[Any] = ulak.Flow("idle", ulak.Lifecycle("due", {"due": ["done"]}))
     flow.stage("due")(lambda run: None)
     engine = ulak.Engine(SqliteStore(path), flows=[flow])
-    engine.submit_timeout_s = 0.2
+    engine.kernel.submit_timeout_s = 0.2
     with engine, engine.working(settings()):
         path.unlink()
         with pytest.raises(ulak.UnknownOutcome):

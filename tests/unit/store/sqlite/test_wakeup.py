@@ -34,7 +34,7 @@ def engine_of(path: str | Path) -> ulak.Engine:
 
 def submit(path: str) -> None:
     with engine_of(path) as engine:
-        engine.submit(engine.flows[0], {})
+        engine.submit(engine.inspect.flows[0], {})
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def test_a_listener_finds_what_was_committed_in_the_silence_after_a_ring_in_vain
 def test_a_program_that_only_submits_does_not_listen(path: Path) -> None:
     before = threading.active_count()
     with engine_of(path) as engine:
-        job = engine.submit(engine.flows[0], {})
+        job = engine.submit(engine.inspect.flows[0], {})
         assert threading.active_count() == before
         with engine.working(settings()):
             assert engine.wait(job.id, timeout=SOON).state == "done"
@@ -160,7 +160,7 @@ def test_no_descriptor_is_left_open(path: Path) -> None:
     def live() -> None:
         with engine_of(path) as engine:
             for _ in range(20):
-                engine.submit(engine.flows[0], {})
+                engine.submit(engine.inspect.flows[0], {})
 
     live()
     before, threads = open_files(), threading.active_count()
@@ -177,7 +177,7 @@ def work_among_many_files(path: str) -> None:
         pass
     wakeup.RENEW_MS = NEVER_MS
     with engine_of(path) as engine, engine.working(settings()):
-        job = engine.submit(engine.flows[0], {})
+        job = engine.submit(engine.inspect.flows[0], {})
         assert engine.wait(job.id, timeout=SOON).state == "done"
     with listening(Path(path)) as (listener, heard):
         must_hear(listener, heard)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.clock import Duration, Instant, micros, to_datetime, to_instant
 from ulak.core.acts import must_act
@@ -24,19 +23,21 @@ from ulak.core.schedule import (
     next_after,
 )
 from ulak.engine.function import Call
-from ulak.engine.reads import Reads
-from ulak.engine.view import Job
+from ulak.engine.view import Job, hide
 from ulak.errors import BadInput, FlowError, UnknownName
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import ScheduleRow
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 P = TypeVar("P")
 Ts = TypeVarTuple("Ts")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The options of a schedule, for type checkers; `engine.schedule` says what each means."""
+    """The options of a schedule, for type checkers; `engine.schedules.add` says what each means."""
 
     cron: str | None
     every: Duration | None
@@ -121,34 +122,22 @@ class ScheduleTick:
     job_id: str
 
 
-class Scheduling(Reads):
-    """Declares schedules, shows them, and lets people pause them."""
+class Schedules:
+    """`engine.schedules`: declares schedules, shows them, and lets people pause them."""
 
-    _declared: dict[str, Declared]
-    _is_open: bool
-
-    @abstractmethod
-    def target(self, flow: Any, arguments: tuple[Any, ...]) -> tuple[Flow[Any], Any]:
-        """Read what is to be submitted: a registered flow, and a payload that fits it."""
-
-    @abstractmethod
-    def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
-        """Return the dedup key of a payload, by the flow's rule."""
-
-    @abstractmethod
-    def submit(self, flow: Any, /, *arguments: Any, **options: Any) -> Job:
-        """Accept a job."""
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
 
     # --- declaring --------------------------------------------------------------
 
     @overload
-    def schedule(
+    def add(
         self, name: str, flow: Flow[P], payload: P, /, **options: Unpack[ScheduleOptions]
     ) -> None: ...
     @overload
-    def schedule(self, name: str, call: Call, /, **options: Unpack[ScheduleOptions]) -> None: ...
+    def add(self, name: str, call: Call, /, **options: Unpack[ScheduleOptions]) -> None: ...
     @overload
-    def schedule(
+    def add(
         self,
         name: str,
         function: Callable[[*Ts], Any],
@@ -156,7 +145,7 @@ class Scheduling(Reads):
         *arguments: *Ts,
         **options: Unpack[ScheduleOptions],
     ) -> None: ...
-    def schedule(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
+    def add(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
         name: str,
         flow: Any,
@@ -193,7 +182,7 @@ class Scheduling(Reads):
             FlowError: the rule, the zone, the name or the flow cannot work.
             BadInput: the payload does not fit, or an option is none.
         """
-        if name in self._declared:
+        if name in self._kernel.schedules:
             raise FlowError(f"schedule {name!r} is declared twice; give each a name of its own")
         if not STORABLE_NAME.fullmatch(name):
             raise FlowError(
@@ -205,12 +194,12 @@ class Scheduling(Reads):
             )
         try:
             rule = _rule(cron, every, zone)
-            target, payload = self.target(flow, arguments)
+            target, payload = self._kernel.target(flow, arguments)
         except (FlowError, BadInput) as error:
             raise type(error)(f"schedule {name}: {error}") from None
         made = Declared(
             name=name, flow=target, data=codec.encode(payload),
-            dedup_key=self.key_of(target, payload), tenant=tenant, priority=priority,
+            dedup_key=self._kernel.key_of(target, payload), tenant=tenant, priority=priority,
             expires=expires, rule=rule, catch_up=catch_up,
         )  # fmt: skip
         check_submission(
@@ -218,37 +207,26 @@ class Scheduling(Reads):
         )
         check_payload(target, made.data)
         _ = made.payload  # what cannot be read back must not be stored again and again
-        self._declared[name] = made
-        if self._is_open:
-            self.keep_schedules()
-
-    def keep_schedules(self) -> None:
-        """Store what this program declares; done when the engine opens."""
-        if self._declared:
-            now = self.store.clock.now()
-            self.store.keep_schedules([made.row(now) for made in self._declared.values()])
-
-    @property
-    def declared_schedules(self) -> dict[str, Declared]:
-        """What this program declares, by name."""
-        return self._declared
+        self._kernel.schedules[name] = made
+        if self._kernel.is_open:
+            self._kernel.keep_schedules()
 
     # --- reading and acting -----------------------------------------------------
 
-    def schedules(self) -> list[Schedule]:
+    def all(self) -> list[Schedule]:
         """Return every schedule, by name; those too that this program does not declare."""
-        return [self._view(row) for row in self.open().store.schedules()]
+        return [self._view(row) for row in self._kernel.open().store.schedules()]
 
-    def get_schedule(self, schedule: str) -> Schedule:
+    def get(self, name: str) -> Schedule:
         """Return one schedule.
 
         Raises:
             UnknownName: there is no such schedule.
         """
-        return self._view(self._find_schedule(schedule))
+        return self._view(self._find(name))
 
     def ticks(
-        self, schedule: str, *, before: datetime | None = None, limit: int = 100
+        self, name: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[ScheduleTick]:
         """Return which dates of a schedule were seen to, the latest first.
 
@@ -258,12 +236,12 @@ class Scheduling(Reads):
         Raises:
             UnknownName: there is no such schedule.
         """
-        row = self._find_schedule(schedule)
+        row = self._find(name)
         until = None if before is None else to_instant(before)
-        found = self.store.ticks(row.name, before=until, limit=limit)
+        found = self._kernel.store.ticks(row.name, before=until, limit=limit)
         return [ScheduleTick(to_datetime(tick.due_at), to_text(tick.job_id)) for tick in found]
 
-    def pause_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+    def pause(self, name: str, *, actor: str, note: str = "") -> Schedule:
         """Let a schedule submit nothing until it is resumed, whatever programs declare.
 
         Pausing what is paused changes nothing.
@@ -271,24 +249,24 @@ class Scheduling(Reads):
         Raises:
             UnknownName: there is no such schedule.
         """
-        row = self._find_schedule(schedule)
-        self.store.pause_schedule(row.name, actor=must_act(actor, note), note=note)
-        return self.get_schedule(schedule)
+        row = self._find(name)
+        self._kernel.store.pause_schedule(row.name, actor=must_act(actor, note), note=note)
+        return self.get(name)
 
-    def resume_schedule(self, schedule: str, *, actor: str, note: str = "") -> Schedule:
+    def resume(self, name: str, *, actor: str, note: str = "") -> Schedule:
         """End a pause. Dates that have passed meanwhile are skipped: they were not wanted.
 
         Raises:
             UnknownName: there is no such schedule.
         """
-        row = self._find_schedule(schedule)
-        following = next_after(Rule(row.rule, row.zone), self.store.clock.now())
-        self.store.resume_schedule(
+        row = self._find(name)
+        following = next_after(Rule(row.rule, row.zone), self._kernel.store.clock.now())
+        self._kernel.store.resume_schedule(
             row.name, next_at=following, actor=must_act(actor, note), note=note
         )
-        return self.get_schedule(schedule)
+        return self.get(name)
 
-    def run_schedule(self, schedule: str, *, actor: str = "") -> Job:
+    def run(self, name: str, *, actor: str = "") -> Job:
         """Submit a schedule's job now, besides its dates and even while it is paused.
 
         It is no tick: the job's `scheduled_for` is None.
@@ -296,31 +274,35 @@ class Scheduling(Reads):
         Raises:
             UnknownName: this program declares no such schedule.
         """
-        made = self._declared.get(schedule)
+        made = self._kernel.schedules.get(name)
         if made is None:
-            raise UnknownName(_unknown(schedule, "this program declares", self._declared))
-        return self.submit(
+            raise UnknownName(_unknown(name, "this program declares", self._kernel.schedules))
+        self._kernel.refuse_on_a_loop("schedules.run")
+        new = self._kernel.prepare(
             made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
             priority=made.priority, expires=made.expires,
         )  # fmt: skip
+        (added,) = self._kernel.accept([new])
+        return Job(added.row, created=added.created)
 
-    def _find_schedule(self, name: str) -> ScheduleRow:
-        rows = {row.name: row for row in self.open().store.schedules()}
+    def _find(self, name: str) -> ScheduleRow:
+        rows = {row.name: row for row in self._kernel.open().store.schedules()}
         if name not in rows:
             raise UnknownName(_unknown(name, "there is", rows))
         return rows[name]
 
     def _view(self, row: ScheduleRow) -> Schedule:
+        flow = self._kernel.find_flow(row.flow, row.flow_version)
         return Schedule(
             name=row.name, flow=row.flow, version=row.flow_version, tenant=row.tenant,
             priority=row.priority,
             expires=None if row.expires_us is None else timedelta(microseconds=row.expires_us),
-            payload=self._hide(row.flow, row.flow_version, codec.decode(row.payload)),
+            payload=hide(flow, codec.decode(row.payload)),
             rule=row.rule, zone=row.zone, catch_up=row.catch_up,
             next_at=to_datetime(row.next_at),
             paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
             paused_by=row.paused_by, pause_note=row.pause_note,
-            is_declared=row.name in self._declared,
+            is_declared=row.name in self._kernel.schedules,
         )  # fmt: skip
 
 

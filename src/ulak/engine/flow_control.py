@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ulak.clock import (
     Duration,
     Instant,
     duration_complaint,
     micros,
+    read_micros,
     rfc3339,
     to_datetime,
     to_instant,
@@ -20,12 +21,10 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
-from ulak.engine.reads import Reads
+from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
-from ulak.store import codec
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE
 from ulak.store.protocol import (
-    AuditRow,
     Features,
     JobFilter,
     LimitRow,
@@ -33,6 +32,9 @@ from ulak.store.protocol import (
     RateRow,
     Store,
 )
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +90,35 @@ class Weight:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class AuditLine:
-    """One act of an operator."""
+class FlowControl:
+    """`engine.flow_control`: each verb is one transaction, its line of audit included."""
 
-    position: int
-    at: datetime
-    actor: str
-    act: str
-    subject: str
-    note: str | None
-    details: Any
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
 
+    # --- places -----------------------------------------------------------------
 
-class Steering(Reads):
-    """The engine's verbs for flow control. Each is one transaction, its line of audit included."""
+    def apart(self, queue: str, *, workers: int = 1, lease: Duration | None = None) -> None:
+        """Have `ulak up` serve a queue by processes of its own, and not beside the API.
+
+        For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
+        since that is what workers serve, and of the engine, since two flows may share a queue;
+        said again, the last word counts. `ulak worker` and `engine.working` serve what they are
+        told, this queue too.
+
+        Args:
+            queue: The queue of a flow or of single stages.
+            workers: How many children serve it, each with places of its own.
+            lease: How long the jobs of a vanished child stay taken, instead of `--lease`.
+
+        Raises:
+            BadInput: nobody would serve it.
+        """
+        if workers < 1:
+            raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
+        if lease is not None:
+            read_micros(lease, "lease=")
+        self._kernel.queues_apart[queue] = Apart(workers, lease)
 
     # --- limits and rates -------------------------------------------------------
 
@@ -132,7 +148,7 @@ class Steering(Reads):
 
     def limits(self) -> list[StageLimit]:
         """Return every limit and who has set it."""
-        return [_limit(row) for row in self.open().store.limits()]
+        return [_limit(row) for row in self._kernel.open().store.limits()]
 
     def set_rate(self, name: str, rate: Rate | None, *, actor: str, note: str = "") -> StageRate:
         """Set the rate of a stage, None for what its flow declares.
@@ -163,7 +179,7 @@ class Steering(Reads):
 
     def rates(self) -> list[StageRate]:
         """Return every rate and who has set it."""
-        return [_rate(row) for row in self.open().store.rates()]
+        return [_rate(row) for row in self._kernel.open().store.rates()]
 
     # --- pauses -----------------------------------------------------------------
 
@@ -230,7 +246,7 @@ class Steering(Reads):
 
     def pauses(self) -> list[Pause]:
         """Return every pause that is not over."""
-        return [_pause(row) for row in self.open().store.pauses()]
+        return [_pause(row) for row in self._kernel.open().store.pauses()]
 
     def _pausable(self, queue: str | None, flow: str | None, key: str | None) -> tuple[str, str]:
         given = [(QUEUE, queue), (FLOW, flow), (KEY, key)]
@@ -242,11 +258,11 @@ class Steering(Reads):
 
     def _must_be_known(self, kind: str, name: str) -> None:
         """Refuse to pause what nobody has heard of: a slip of the pen would pause nothing."""
-        store = self.store
+        store = self._kernel.store
         if kind == FLOW:
-            known = {f.name for f in self._flows.values()} | {c.flow for c in store.counts()}
+            known = {f.name for f in self._kernel.flows} | {c.flow for c in store.counts()}
         elif kind == QUEUE:
-            lanes = {lane for f in self._flows.values() for lane in f.table.lanes}
+            lanes = {lane for f in self._kernel.flows for lane in f.table.lanes}
             lanes |= {lane for worker in store.workers() for lane in worker.lanes.split()}
             known = {queue_of(lane) for lane in lanes}
             if name not in known and store.list_jobs(JobFilter(queue=name), limit=1):
@@ -256,7 +272,7 @@ class Steering(Reads):
         if name not in known:
             raise UnknownName(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
 
-    # --- weights and audit ------------------------------------------------------
+    # --- weights ----------------------------------------------------------------
 
     def set_weight(
         self, tenant: str, weight: int | None, *, actor: str, note: str = ""
@@ -276,18 +292,11 @@ class Steering(Reads):
 
     def weights(self) -> list[Weight]:
         """Return every weight that was set."""
-        rows = self.open().store.weights()
+        rows = self._kernel.open().store.weights()
         return [Weight(r.tenant, r.weight, r.actor, to_datetime(r.at)) for r in rows]
 
-    def audit(
-        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[AuditLine]:
-        """Return what operators did, the latest first; `before` is the last position of a page."""
-        store = self.open().store
-        return [_line(r) for r in store.audit_trail(subject=subject, before=before, limit=limit)]
-
     def _steered(self) -> Store:
-        store = self.open().store
+        store = self._kernel.open().store
         if not store.features.flow_control:
             raise _cannot(store.features, "flow control")
         return store
@@ -340,13 +349,6 @@ def _span(microseconds: int) -> timedelta:
 def _pause(row: PauseRow, replaces: Pause | None = None) -> Pause:
     until = None if row.until_at is None else to_datetime(row.until_at)
     return Pause(row.kind, row.name, until, row.actor, row.note, to_datetime(row.at), replaces)
-
-
-def _line(row: AuditRow) -> AuditLine:
-    details = codec.decode(row.details.encode())
-    return AuditLine(
-        row.position, to_datetime(row.at), row.actor, row.act, row.subject, row.note, details
-    )
 
 
 def _list(rows: list[LimitRow] | list[RateRow]) -> str:

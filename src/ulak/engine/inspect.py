@@ -1,0 +1,94 @@
+"""How things stand: counts, trails, reasons, what operators did, and whether all is well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ulak.clock import to_datetime
+from ulak.core.flow import Flow
+from ulak.engine.verify import Finding, verify
+from ulak.engine.view import TrailEvent, event_view, hide
+from ulak.engine.why import Why, why
+from ulak.errors import JobNotFound
+from ulak.store import codec
+from ulak.store.protocol import AuditRow, CountRow
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """One act of an operator."""
+
+    position: int
+    at: datetime
+    actor: str
+    act: str
+    subject: str
+    note: str | None
+    details: Any
+
+
+class Inspect:
+    """`engine.inspect`: looks at everything and changes nothing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    @property
+    def flows(self) -> tuple[Flow[Any], ...]:
+        """Every registered flow."""
+        return self._kernel.flows
+
+    def counts(self) -> list[CountRow]:
+        """Return how many jobs stand in each state, exactly and cheaply."""
+        return self._kernel.open().store.counts()
+
+    def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
+        """Return what happened to a job, in order."""
+        row = self._kernel.get_row(job_id)
+        return [event_view(e) for e in self._kernel.store.trail(row.id, after=after, limit=limit)]
+
+    def payload(self, job_id: str, *, reveal: bool = False) -> Any:
+        """Return a job's payload as plain data; secret fields are hidden unless revealed.
+
+        Of a flow that this program does not declare nobody knows which fields are secret: all
+        of them are hidden.
+        """
+        row = self._kernel.get_row(job_id)
+        stored = self._kernel.store.find_payload(row.id)
+        if stored is None:
+            raise JobNotFound(job_id)
+        plain = codec.decode(stored.data)
+        return plain if reveal else hide(self._kernel.find_flow(row.flow, row.flow_version), plain)
+
+    def why(self, job_id: str, *, tenant: str | None = None) -> Why:
+        """Return why a job stands where it stands: a code, a sentence and the facts.
+
+        With a tenant no job of another one is named.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return why(self._kernel, job_id, tenant=tenant)
+
+    def verify(self) -> list[Finding]:
+        """Look at everything that is stored and return what is wrong; workers may go on."""
+        return verify(self._kernel)
+
+    def audit(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditLine]:
+        """Return what operators did, the latest first; `before` is the last position of a page."""
+        store = self._kernel.open().store
+        return [_line(r) for r in store.audit_trail(subject=subject, before=before, limit=limit)]
+
+
+def _line(row: AuditRow) -> AuditLine:
+    details = codec.decode(row.details.encode())
+    return AuditLine(
+        row.position, to_datetime(row.at), row.actor, row.act, row.subject, row.note, details
+    )

@@ -1,0 +1,358 @@
+"""What the parts of an engine share: its store, its flows, its intake, and who is told of moves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from ulak.clock import Duration, Instant
+from ulak.core.flow import Flow, names
+from ulak.core.intake import NORMAL, Submission, SubmitOptions, begin
+from ulak.core.job import JobRow, NewJob, Payload, queue_of
+from ulak.core.keys import keys_of, short_key
+from ulak.core.lifecycle import FINAL
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.core.table import knows
+from ulak.engine import flow_control, together
+from ulak.engine.function import Call, JobFunction
+from ulak.engine.intake import Intake
+from ulak.engine.ports import Apart, Publisher, Resource
+from ulak.engine.telemetry import Listeners
+from ulak.engine.tracing import Tracing
+from ulak.errors import BadInput, FlowError, JobNotFound, TransitionNotAllowed, UnknownOutcome
+from ulak.ids import CommitIds, from_text, time_ordered_id, to_text, unguessable_id
+from ulak.store import codec
+from ulak.store.forks import tell_of_forks
+from ulak.store.protocol import LARGEST_BATCH, Added, Store
+
+if TYPE_CHECKING:
+    from ulak.engine.schedules import Declared
+    from ulak.engine.worker import Worker
+
+log = logging.getLogger("ulak.engine")
+
+
+class Kernel:
+    """The inside of an engine. Programs use the engine; its namespaces and workers use this."""
+
+    def __init__(self, store: Store, submit_timeout_s: float) -> None:
+        self.store = store
+        self.telemetry = Listeners()
+        self.tracing: Tracing | None = None
+        self.new_commit_id = CommitIds()
+        self.publisher: Publisher | None = None
+        self.resources: dict[type, Resource] = {}
+        self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
+        self.queues_apart: dict[str, Apart] = {}
+        """The queues that `ulak up` serves by children, and how."""
+        self.schedules: dict[str, Declared] = {}
+        """The schedules that this program declares."""
+        self.submit_timeout_s = submit_timeout_s
+        self.intake = Intake(store, submit_timeout_s, telemetry=self.telemetry)
+        self.working_here: list[Worker] = []
+        """The workers of this process that run now until they are stopped."""
+        self.is_open = False
+        """Whether the store is open, so that no verb has to wait for that."""
+        self._flows: dict[tuple[str, int], Flow[Any]] = {}
+        self._lock = threading.RLock()
+        self._is_listening = False
+        self._rings: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[], None]] = []
+        tell_of_forks(self)
+
+    # --- flows ------------------------------------------------------------------
+
+    def add(self, flow: Flow[Any]) -> None:
+        """Register a flow; `Engine.add` says what it refuses."""
+        if self.is_open:
+            together.refuse_if_unable(self.store.features, flow)
+            flow_control.refuse_if_unable(self.store.features, flow)
+        known = self._flows.setdefault((flow.name, flow.version), flow)
+        if known is not flow:
+            raise FlowError(
+                f"{flow.name}: version {flow.version} is registered twice; "
+                "give the newer one a higher version"
+            )
+        if self.is_open and (flow.table.limits or flow.table.rates):
+            self.store.declare(flow.table.limits, flow.table.rates)
+
+    @property
+    def flows(self) -> tuple[Flow[Any], ...]:
+        """Every registered flow."""
+        return tuple(self._flows.values())
+
+    def flows_by_version(self) -> dict[tuple[str, int], Flow[Any]]:
+        """Return every registered flow by name and version, checked."""
+        self.open()
+        return self._flows
+
+    def find_flow(self, name: str, version: int) -> Flow[Any] | None:
+        """Return a registered flow."""
+        return self._flows.get((name, version))
+
+    def get_row(self, job_id: str) -> JobRow:
+        """Return the row of a job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        row = self.open().store.find_job(from_text(job_id))
+        if row is None:
+            raise JobNotFound(job_id)
+        return row
+
+    def get_flow(self, row: JobRow) -> Flow[Any]:
+        """Return the flow of a job.
+
+        Raises:
+            TransitionNotAllowed: this program does not declare it.
+        """
+        flow = self._flows.get((row.flow, row.flow_version))
+        if flow is None:
+            raise TransitionNotAllowed(
+                f"job {to_text(row.id)} follows {row.flow} version {row.flow_version}, "
+                "which this program does not declare",
+                code="flow-unknown",
+            )
+        return flow
+
+    # --- life -------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Check every flow and open the store; `Engine.open` says what it refuses."""
+        if self.is_open:
+            return self
+        with self._lock:
+            if not self.is_open:
+                limits: dict[str, LimitTerms] = {}
+                rates: dict[str, RateTerms] = {}
+                for flow in self._flows.values():
+                    limits.update(flow.table.limits)
+                    rates.update(flow.table.rates)
+                    together.refuse_if_unable(self.store.features, flow)
+                    flow_control.refuse_if_unable(self.store.features, flow)
+                self._refuse_unknown_queues()
+                self.store.open()
+                self._tell_unknown_states()
+                if limits or rates:
+                    self.store.declare(limits, rates)
+                self.keep_schedules()
+                self.intake.open()
+                self.is_open = True
+        return self
+
+    def close(self) -> None:
+        """Store what was accepted and close the store; closing twice is nothing."""
+        with self._lock:
+            if self.is_open:
+                self.intake.close()
+                self.store.close()
+                self.is_open = False
+
+    def keep_schedules(self) -> None:
+        """Store the schedules that this program declares."""
+        if self.schedules:
+            now = self.store.clock.now()
+            self.store.keep_schedules([made.row(now) for made in self.schedules.values()])
+
+    def before_fork(self) -> None:
+        """Nothing to do: the store lets what is under way end."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to do."""
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: threads, and locks that they may hold, are the parent's.
+
+        What was offered there is stored there; the next verb opens the store again.
+        """
+        self._lock = threading.RLock()
+        self.is_open = False
+        self._rings.clear()
+        self._watchers.clear()
+        self.intake = Intake(self.store, self.submit_timeout_s, telemetry=self.telemetry)
+        self.new_commit_id = CommitIds()
+
+    def _refuse_unknown_queues(self) -> None:
+        """A slip of the pen would keep children for nothing, and a resource closed."""
+        known = {queue_of(lane) for flow in self._flows.values() for lane in flow.table.lanes}
+        said = {*self.queues_apart, *(r.queue for r in self.resources.values() if r.queue)}
+        if unknown := sorted(said - known):
+            raise FlowError(
+                f"no stage is in the queue {names(unknown)}; queues are {names(sorted(known))}"
+            )
+
+    def _tell_unknown_states(self) -> None:
+        """Log the jobs that this program leaves to others; the start is not refused for them."""
+        for count in self.store.counts():
+            flow = self._flows.get((count.flow, count.flow_version))
+            if flow is None or count.jobs <= 0 or count.role in FINAL:
+                continue
+            if not knows(flow.table, count.state, count.role):
+                log.warning(
+                    "jobs are in a state that this program lacks; they are left alone",
+                    extra={"flow": f"{flow!r}", "state": count.state, "jobs": count.jobs},
+                )
+
+    # --- new jobs ---------------------------------------------------------------
+
+    def prepare_many(
+        self, flow: Any, payloads: Iterable[Any], options: SubmitOptions
+    ) -> list[NewJob]:
+        """Make the records of many new jobs of one flow or function."""
+        jobs = []
+        for payload in payloads:
+            if isinstance(payload, Call):
+                if not isinstance(flow, JobFunction) or payload.flow is not flow.flow:
+                    raise BadInput(f"{payload.flow.name} was bound, and {flow!r} is submitted")
+                jobs.append(self.prepare(payload, **options))
+            else:
+                jobs.append(self.prepare(flow, payload, **options))
+        return jobs
+
+    def prepare(
+        self,
+        flow: Flow[Any] | JobFunction[..., Any] | Call,
+        *arguments: Any,
+        tenant: str = "",
+        actor: str = "",
+        priority: int = NORMAL,
+        after: Duration | None = None,
+        expires: Duration | None = None,
+        dedup_key: str | None = None,
+        scheduled_for: Instant | None = None,
+    ) -> NewJob:
+        """Make the records of a new job without storing them; what intake and spawns share."""
+        self.open()
+        flow, payload = self.target(flow, arguments)
+        try:
+            if dedup_key is None:
+                dedup_key = self.key_of(flow, payload)
+            keys = keys_of(flow, payload) if flow.table.keyed else None
+        except BadInput:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Not what it says: that may quote the payload.
+            raise BadInput(
+                f"{flow.name}: no key can be made of this payload ({type(error).__name__})"
+            ) from error
+        now = self.store.clock.now()
+        submission = Submission(
+            tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
+            dedup_key=None if dedup_key is None else short_key(dedup_key),
+            scheduled_for=scheduled_for, keys=keys,
+        )  # fmt: skip
+        trace = None if self.tracing is None else self.tracing.current()
+        return begin(
+            flow, Payload(codec.encode(payload), flow.schema, trace), submission, now,
+            job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
+            commit_id=self.new_commit_id(),
+        )  # fmt: skip
+
+    def target(self, flow: Any, arguments: tuple[Any, ...]) -> tuple[Flow[Any], Any]:
+        """Read what is to be submitted: a registered flow, and a payload that fits it."""
+        if isinstance(flow, JobFunction):
+            flow, arguments = flow.bind(*arguments), ()
+        if isinstance(flow, Call):
+            flow, arguments = flow.flow, (flow.payload, *arguments)
+        if len(arguments) > 1:
+            raise BadInput(f"{flow!r} takes one payload; pass its fields as one object")
+        payload = arguments[0] if arguments else None
+        if not isinstance(flow, Flow):
+            raise BadInput(f"{flow!r} is no flow and no job function; @engine.job makes one")
+        if self._flows.get((flow.name, flow.version)) is not flow:
+            raise FlowError(
+                f"{flow.name} is not registered with this engine; engine.add(flow) does"
+            )
+        return flow, self._fit(flow, payload)
+
+    def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
+        """Return the dedup key of a payload, by the flow's rule."""
+        if flow.dedup is None:
+            return None
+        rule = flow.dedup.key
+        return short_key(codec.canonical(payload) if rule is None else rule(payload))
+
+    def _fit(self, flow: Flow[Any], payload: Any) -> Any:
+        kind = flow.payload
+        if kind is None or codec.is_instance(payload, kind):
+            return payload
+        return codec.convert(payload, kind)
+
+    def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
+        """Store new jobs, in few transactions, and wait for it.
+
+        Raises:
+            UnknownOutcome: a transaction was not acknowledged in time; names every job.
+        """
+        added: list[Added] = []
+        for start in range(0, len(jobs), LARGEST_BATCH):
+            part = jobs[start : start + LARGEST_BATCH]
+            try:
+                added += self.intake.offer_and_wait(part, self.submit_timeout_s)
+            except TimeoutError:
+                raise self.unknown_outcome(jobs, stored=start) from None
+        return added
+
+    def refuse_on_a_loop(self, verb: str) -> None:
+        """Refuse a verb that would stop the event loop of this thread.
+
+        Raises:
+            BadInput: naming the verb for a loop.
+        """
+        # Its public sister raises where there is none: at each submit, that would be felt.
+        if asyncio._get_running_loop() is not None:
+            raise BadInput(
+                f"engine.{verb} would stop the event loop of this thread; "
+                f"await engine.aio.{verb}(...), or use run.spawn inside a stage"
+            )
+
+    def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:
+        """Say that nobody knows whether these jobs, but for the first ones, were stored."""
+        job_ids = [to_text(job.row.id) for job in jobs]
+        job_id = job_ids[stored]
+        said = f"job {job_id} was"
+        if len(jobs) > 1:
+            said = f"{stored} of {len(jobs)} jobs are stored, those from {job_id} on were"
+        return UnknownOutcome(
+            f"{said} not acknowledged within {self.submit_timeout_s:g} s; "
+            "read it, or submit again with the same dedup key, to learn what became of it",
+            job_id=job_id,
+            job_ids=job_ids,
+        )
+
+    # --- who is told ------------------------------------------------------------
+
+    def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
+        """Have `ring` called whenever this process may have made a job due; return the undo."""
+        self._rings.append(ring)
+        self._listen()
+        return lambda: self._rings.remove(ring)
+
+    def on_move(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Have `watcher` called whenever this process has moved jobs; return the undo."""
+        self._watchers.append(watcher)
+        self._listen()
+        return lambda: self._watchers.remove(watcher)
+
+    def _listen(self) -> None:
+        """Have the store call when something may have become due: a program that only submits
+        need not know, and a store listens to other processes at a cost."""
+        with self._lock:
+            if not self._is_listening:
+                self.store.on_commit(self.ring)
+                self._is_listening = True
+
+    def moved(self) -> None:
+        """Tell everybody who waits for a job of this process to look again."""
+        for watcher in tuple(self._watchers):
+            watcher()
+
+    def ring(self) -> None:
+        """Tell workers and watchers of this process that a job may have moved."""
+        for ring in tuple(self._rings):
+            ring()
+        self.moved()
