@@ -348,7 +348,7 @@ def test_whoever_leaves_leaves_nothing_behind(engine, served):
     asyncio.run(watch())
     assert list(hub.watchers) == []
     assert (hub._jobs, hub._lists, hub._looking) == ({}, {}, None)
-    assert engine._watchers == []
+    assert engine.kernel._watchers == []
 
 
 # --- the life of a stream -------------------------------------------------------

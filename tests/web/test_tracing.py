@@ -204,9 +204,9 @@ SETS_A_PROVIDER = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 import ulak
-assert ulak.connect("memory://").tracing is None
+assert ulak.connect("memory://").kernel.tracing is None
 trace.set_tracer_provider(TracerProvider())
-assert ulak.connect("memory://").tracing is not None
+assert ulak.connect("memory://").kernel.tracing is not None
 """
 EXPORTS = """
 import ulak

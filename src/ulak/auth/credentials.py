@@ -14,7 +14,7 @@ from ulak.clock import Duration, Instant, read_micros, to_datetime
 from ulak.core.acts import must_act
 from ulak.errors import BadInput, Contended, NotFound, StoreError, Unauthenticated
 from ulak.store.credentials import KEY
-from ulak.store.protocol import CredentialRow, Store
+from ulak.store.protocol import CredentialRow, CredentialStore
 
 CREATED: Final = "created"
 REVOKED: Final = "revoked"
@@ -51,7 +51,7 @@ class Credential:
 class Credentials:
     """Reads and changes the credentials of a store, which is open."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CredentialStore) -> None:
         self._store = store
 
     def _now(self) -> Instant:

@@ -15,7 +15,7 @@ from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.engine.threads import guarded
 from ulak.errors import Contended, Refused, StoreError
 from ulak.ids import to_text
-from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Store
+from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, JobStore
 
 log = logging.getLogger("ulak.committer")
 
@@ -60,7 +60,7 @@ class Committer:
 
     def __init__(
         self,
-        store: Store,
+        store: JobStore,
         deliver: Deliver,
         *,
         telemetry: Telemetry = NOBODY,

@@ -13,7 +13,7 @@ from ulak.core.job import Request
 from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.engine.threads import guarded
 from ulak.errors import StoreError
-from ulak.store.protocol import Store
+from ulak.store.protocol import LeaseStore
 
 log = logging.getLogger("ulak.lease")
 
@@ -48,7 +48,7 @@ class Lease:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaseStore,
         worker: str,
         lease_s: float,
         listener: Listener,

@@ -20,7 +20,7 @@ from ulak.engine.view import Message as View
 from ulak.engine.view import message_view
 from ulak.errors import StoreError
 from ulak.ids import to_text
-from ulak.store.protocol import OutboxRow
+from ulak.store.protocol import OutboxRow, OutboxStore
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -76,7 +76,7 @@ class Relay:
 
     def __init__(self, kernel: Kernel, *, hold_us: int = HOLD_US) -> None:
         self._kernel = kernel
-        self._store = kernel.store
+        self._store: OutboxStore = kernel.store
         self._hold_us = hold_us
         self._hold_s = hold_us / 1e6
         self._threads = Threads(PUBLISHERS, "publisher")

@@ -15,7 +15,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
 from ulak.engine.failure_log import log_failures
-from ulak.store.protocol import Added, Claimed, Store, Tick
+from ulak.store.protocol import Added, Claimed, JobStore, Tick
 
 log = logging.getLogger("ulak.telemetry")
 
@@ -124,7 +124,7 @@ NOBODY: Final[Telemetry] = Listeners()
 """Where nobody listens, and nobody is ever added: for parts that are used without an engine."""
 
 
-def commit_one(store: Store, change: Change, telemetry: Telemetry) -> Receipt:
+def commit_one(store: JobStore, change: Change, telemetry: Telemetry) -> Receipt:
     """Commit a change by itself, and tell of it."""
     began = time.monotonic()
     receipts = store.commit([change])

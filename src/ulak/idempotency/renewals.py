@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ulak.clock import micros, seconds
 from ulak.errors import StoreError
-from ulak.store.protocol import Store
+from ulak.store.records import RecordStore
 
 if TYPE_CHECKING:
     from ulak.idempotency.execution import Leased
@@ -21,7 +21,7 @@ log = logging.getLogger("ulak.idempotency")
 class Renewals:
     """Renews each lease at a third of it; the thread lives while there is something to renew."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self._store = store
         self._changed = threading.Condition()
         self._due: dict[Leased, float] = {}

@@ -11,7 +11,7 @@ from ulak.core.lifecycle import FINAL
 from ulak.engine.documents import event_document
 from ulak.engine.view import event_view
 from ulak.ids import to_text
-from ulak.store.protocol import CountRow, JobFilter, Store
+from ulak.store.protocol import CountRow, JobFilter, JobStore
 from ulak.web.frames import frame
 from ulak.web.watchers import News
 
@@ -36,7 +36,7 @@ class JobLook:
     """Whether there are more events than one look reads."""
 
 
-def look_at_job(store: Store, job_id: bytes, seq: int) -> JobLook:
+def look_at_job(store: JobStore, job_id: bytes, seq: int) -> JobLook:
     """Read what happened to a job after the event of this number."""
     row = store.find_job(job_id)
     if row is None:
@@ -74,7 +74,7 @@ def is_counted(where: JobFilter) -> bool:
     return where.tenant is None and where.code is None and where.queue is None
 
 
-def mark_of(store: Store, where: JobFilter, counts: Sequence[CountRow]) -> Mark:
+def mark_of(store: JobStore, where: JobFilter, counts: Sequence[CountRow]) -> Mark:
     """Return the counts of a filter if they tell, else the versions of its newest jobs."""
     if is_counted(where):
         return {row[:4]: row.jobs for row in counts if row.jobs and _is_of(where, row)}

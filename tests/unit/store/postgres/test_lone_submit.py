@@ -67,7 +67,7 @@ def test_a_lone_job_is_stored_after_its_statement_was_deallocated(
 @pytest.mark.shows("E-20")
 def test_a_lone_job_whose_answer_was_lost_is_recognised(store: PostgresStore, url: str) -> None:
     work = flow()
-    new = ulak.Engine(store, flows=[work]).prepare(work, {"n": 1})
+    new = ulak.Engine(store, flows=[work]).kernel.prepare(work, {"n": 1})
     first, again = store.add([new]), store.add([new])
     assert again == first
     assert again[0].created
@@ -120,7 +120,7 @@ def test_a_submit_and_a_claim_wait_for_the_server_once_each(
 def test_a_payload_larger_than_any_buffer_arrives_whole(store: PostgresStore) -> None:
     work = flow()
     work.max_payload = 32_000_000
-    new = ulak.Engine(store, flows=[work]).prepare(work, "x" * 20_000_000)
+    new = ulak.Engine(store, flows=[work]).kernel.prepare(work, "x" * 20_000_000)
     store.add([new])
     assert store.find_payload(new.row.id) == new.payload
 
