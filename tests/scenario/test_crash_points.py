@@ -259,7 +259,7 @@ def test_every_kind_of_write_has_a_point_before_inside_and_after_it(shared_url: 
 @pytest.mark.shows("E-61")
 def test_every_writing_verb_of_the_protocol_is_a_kind_of_write() -> None:
     protocols = (Store, RecordStore, TransactionStore)
-    names = {name for protocol in protocols for name in vars(protocol)}
+    names = {name for protocol in protocols for name in dir(protocol)}
     verbs = {name for name in names if not name.startswith("_")} - {"features", "clock"}
     assert verbs == WRITES.keys() | READS
     assert set(WRITES.values()) == set(KINDS)
