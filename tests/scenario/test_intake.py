@@ -1,7 +1,6 @@
 """Submitting: on a loop, in a crowd, alone, when there is too much, when nobody answers."""
 
 import asyncio
-import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,7 +10,6 @@ import pytest
 
 import ulak
 from tests.scenario.doubles import Double, engine_on, eventually, store_of
-from ulak.engine.aio import AsyncEngine
 from ulak.engine.engine import Engine
 from ulak.engine.intake import MOST_BYTES, MOST_JOBS
 from ulak.errors import BadInput, Contended, Overloaded, Refused, StoreError, UnknownOutcome
@@ -64,24 +62,6 @@ def test_a_submit_on_a_running_loop_is_refused_and_says_what_to_use() -> None:
     with engine:
         asyncio.run(main())
         assert [count.jobs for count in engine.inspect.counts()] == [1]
-
-
-@pytest.mark.shows("E-32")
-def test_engine_aio_has_the_same_verbs_with_the_same_parameters() -> None:
-    own = {"on_ring", "on_move", "moved", "prepare", "unknown_outcome", "flows_by_version"}
-    verbs = {
-        name
-        for name, member in inspect.getmembers(AsyncEngine, inspect.isfunction)
-        if not name.startswith("_")
-    }
-    assert {"submit", "submit_many", "decide", "release", "retry", "cancel", "signal"} <= verbs
-    assert {"get", "jobs", "trail", "payload", "result", "counts", "wait"} <= verbs
-    assert not verbs & own
-    for name in verbs:
-        assert inspect.iscoroutinefunction(getattr(AsyncEngine, name))
-        mine = inspect.signature(getattr(Engine, name))
-        theirs = inspect.signature(getattr(AsyncEngine, name))
-        assert list(mine.parameters.values()) == list(theirs.parameters.values()), name
 
 
 @pytest.mark.shows("E-32")
