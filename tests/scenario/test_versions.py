@@ -220,7 +220,7 @@ def test_a_date_of_a_state_that_this_program_lacks_does_not_stop_upkeep(shared_u
         with Harness(waiting("resting"), url=shared_url, clock=harness.clock) as other:
             other.run_until_idle()
             assert other.job(left.id).state == "late"
-            assert left.id not in {finding.job_id for finding in other.inspect.verify()}
+            assert left.id not in {finding.job_id for finding in other.verify()}
 
 
 @pytest.mark.shows("E-50")
@@ -237,7 +237,7 @@ def test_a_job_whose_undo_this_program_lacks_is_left_to_others(shared_url: str) 
         with Harness(booking(undo="works"), url=shared_url, clock=harness.clock) as other:
             other.advance(hours=1)
             assert other.job(job.id).state == "failed"
-            assert other.inspect.verify() == []
+            assert other.verify() == []
 
 
 @pytest.mark.shows("E-50")
