@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +262,30 @@ def test_who_finds_its_new_directory_swept_makes_another(
         assert sweep(directory) == 0
         mine.remove()
         assert os.listdir(directory) == []
+
+
+@pytest.mark.shows("P-14")
+def test_a_sweep_whose_directory_goes_meanwhile_gives_its_lock_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its owner, or another sweep, takes the directory away between the lock and the rename."""
+    locks: list[FileIO] = []
+
+    def rename(self: Path, target: Path) -> Path:
+        shutil.rmtree(self)
+        raise FileNotFoundError(self)
+
+    def flock(lock: FileIO, how: int) -> None:
+        locks.append(lock)
+        original(lock, how)
+
+    with a_yard() as directory:
+        (directory / f"{PREFIX}left").mkdir()
+        original = fcntl.flock
+        monkeypatch.setattr(fcntl, "flock", flock)
+        monkeypatch.setattr(Path, "rename", rename)
+        assert sweep(directory) == 0
+        assert [lock.closed for lock in locks] == [True]
 
 
 @pytest.mark.shows("P-14")

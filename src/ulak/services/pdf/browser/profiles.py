@@ -11,6 +11,7 @@ a maker could die and leave something that no sweep would take.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -77,13 +78,13 @@ def _own(directory: Path, how: int) -> Workplace | None:
         lock = FileIO(str(directory / _LOCK), "a")
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(lock, how)
-        if os.path.samestat(os.fstat(lock.fileno()), (directory / _LOCK).stat()):
-            return Workplace(directory, lock)
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    lock.close()
+    with contextlib.ExitStack() as undo:
+        undo.callback(lock.close)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, how)
+            if os.path.samestat(os.fstat(lock.fileno()), (directory / _LOCK).stat()):
+                undo.pop_all()
+                return Workplace(directory, lock)
     return None
 
 
@@ -92,17 +93,21 @@ def _sweep(directory: Path) -> bool:
         if directory.stat().st_uid != os.geteuid():
             return False
         place = _own(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if place is None:
-            return False
+    except OSError:
+        return False
+    if place is None:
+        return False
+    with place.lock:
         # A browser dies with its worker by the kernel's hand; should one still be dying, or have
         # been missed, it must not write into what is being removed.
         for pid in _processes_in(directory):
             _kill(pid)
         # All at once out of its maker's sight, who would make a lock where there is none.
-        aside = directory.rename(directory.with_name(f"{PREFIX}{secrets.token_hex(8)}"))
-    except OSError:
-        return False
-    Workplace(aside, place.lock).remove()
+        try:
+            aside = directory.rename(directory.with_name(f"{PREFIX}{secrets.token_hex(8)}"))
+        except OSError:
+            return False
+        _remove(aside)
     return True
 
 
