@@ -182,7 +182,7 @@ def _release(draft: Draft, asked: Release) -> Change:
             raise _no(job, "a decision is asked here; use decide")
         raise _no(job, f'only a job in "{life.held}" can be released')
     if job.undo_to is not None:
-        undo.resume(draft, kinds.RELEASED, asked.note)
+        undo.resume(draft, kinds.RELEASED, asked.note, asked.because)
         return draft.change()
     to = job.resume if isinstance(life.release_to, Same) else life.release_to
     draft.arrive(_place(draft, to or life.initial))
@@ -251,6 +251,8 @@ def _expire(draft: Draft, asked: Expire) -> Change:
         draft.row = draft.row._replace(
             code=job.code or kinds.EXPIRED_CODE, permanent=job.permanent, resume=job.resume
         )
+        if undo.ends_for_good(draft, end, kinds.EXPIRED):
+            draft.row = draft.row._replace(code=kinds.EXPIRED_CODE, permanent=1)
         draft.note(
             kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note
         )  # fmt: skip
@@ -303,7 +305,11 @@ def _deadline(draft: Draft) -> Change:
     }
     if job.role in FINAL:
         draft.arrive(target)
-        draft.note(kinds.WAITED, from_state=job.state)
+        code = None
+        if undo.ends_for_good(draft, to, kinds.WAITED):
+            code = kinds.EXPIRED_CODE
+            draft.row = draft.row._replace(code=code, permanent=1)
+        draft.note(kinds.WAITED, from_state=job.state, code=code)
     elif refused and target.role != UNDOING:
         undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
     else:

@@ -78,7 +78,7 @@ def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
 def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
     life = flow.lifecycle
     roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
-    # Who tells cancelled jobs and expired ones not apart has one state for both.
+    # A flow may have one state for cancelled and expired jobs, or its failed state for either.
     roles |= {life.cancelled: CANCELLED, life.expired: EXPIRED, life.failed: FAILED}
     roles[life.held] = HELD
     if life.undone is not None:
@@ -123,8 +123,10 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
         yield "no state means success; name at least one in done="
     roles: dict[str, str] = {}
     special = [(s, "done") for s in life.done_states()]
-    special += [(life.held, "held"), (life.failed, "failed"), (life.expired, "expired")]
-    if life.cancelled != life.expired:
+    special += [(life.held, "held"), (life.failed, "failed")]
+    if life.expired != life.failed:
+        special += [(life.expired, "expired")]
+    if life.cancelled not in (life.expired, life.failed):
         special += [(life.cancelled, "cancelled")]
     special += [(s, n) for s, n in [(life.undoing, "undoing"), (life.undone, "undone")] if s]
     for state, role in special:

@@ -52,8 +52,10 @@ class Lifecycle:
         done: The final state, or states, of a job that succeeded.
         held: Where a fault that a person must look at stops a job.
         failed: Where a job that gave up ends.
-        expired: Where a job ends whose time has run out.
-        cancelled: Where a cancelled job ends; may be the same as `expired`.
+        expired: Where a job ends whose time has run out. It may be the failed state: such a job has
+            failed for good, with the code `expired`.
+        cancelled: Where a cancelled job ends. It may be the expired or the failed state: then its
+            code is `cancelled`, and in the failed state it has failed for good.
         undoing: A state of its own for a job whose undos run; without it the job keeps its state.
         undone: Where a job that gave up ends instead of `failed` once its undos have run.
         release_to: Where an operator's release sends a held job.

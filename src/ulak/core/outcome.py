@@ -151,6 +151,9 @@ class Decide(Act):
 class Release(Act):
     """An operator lets a held job go on."""
 
+    because: str | None = None
+    """Why it gave up, if its undos go on; the engine finds that in the trail."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry(Act):

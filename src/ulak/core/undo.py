@@ -9,10 +9,14 @@ from __future__ import annotations
 from ulak.core import event as kinds
 from ulak.core.draft import Draft, clean
 from ulak.core.job import lane_for
-from ulak.core.lifecycle import BUSY, CANCELLED, EXPIRED, FINAL, HELD, UNDOING
+from ulak.core.lifecycle import BUSY, CANCELLED, EXPIRED, FAILED, FINAL, HELD, UNDOING
 from ulak.core.outcome import NOTHING, Left, Raised
 
 _CODES = {CANCELLED: kinds.CANCELLED_CODE, EXPIRED: kinds.EXPIRED_CODE}
+REASONS = frozenset(
+    {kinds.FAILED, kinds.CANCELLED, kinds.EXPIRED, kinds.DECIDED, kinds.SIGNALLED, kinds.WAITED}
+)
+"""The events that may begin undos; their code is why."""
 
 
 def give_up(
@@ -42,6 +46,7 @@ def give_up(
     """
     row = draft.row
     owed = _with_present_stage(draft)
+    permanent = permanent or ends_for_good(draft, to if owed else failed or to, kind)
     via, came = draft.flow.retry_via, row.state
     if via is not None and row.role == BUSY and not owed and (via, to) in draft.table.legal:
         draft.row = row._replace(state=via)
@@ -56,6 +61,13 @@ def give_up(
             code=clean(code), permanent=int(permanent), resume=row.resume or row.state
         )
     draft.note(kind, from_state=came, code=code, message=message, details=details, emitted=emitted)
+
+
+def ends_for_good(draft: Draft, to: str, kind: str) -> bool:
+    """Tell whether the failed state is where a cancelled or an expired job ends: then for good."""
+    is_meant = kind in (kinds.CANCELLED, kinds.EXPIRED)
+    is_late = kind == kinds.WAITED and to == draft.flow.lifecycle.expired
+    return (is_meant or is_late) and draft.table.places[to].role == FAILED
 
 
 def finished(draft: Draft, left: Left = NOTHING, code: str | None = None) -> None:
@@ -114,12 +126,15 @@ def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
     )
 
 
-def resume(draft: Draft, kind: str, message: str | None) -> None:
-    """Go on undoing after a person has released a job held with `undo-failed`."""
+def resume(draft: Draft, kind: str, message: str | None, because: str | None) -> None:
+    """Go on undoing after a person has released a job held with `undo-failed`.
+
+    `because` is the code with which it gave up; the row has another while it is held.
+    """
     row = draft.row
     end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
     _begin(draft, row.started.split(), end.state)
-    draft.row = draft.row._replace(code=_CODES.get(end.role, kinds.GAVE_UP))
+    draft.row = draft.row._replace(code=because or _CODES.get(end.role, kinds.GAVE_UP))
     draft.note(kind, from_state=row.state, message=message)
 
 

@@ -13,7 +13,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Decide, Expire, Release, Retry, Signal
-from ulak.engine.asking import approving, decision
+from ulak.engine.asking import approving, decision, with_reason
 from ulak.engine.reads import Reads
 from ulak.engine.telemetry import commit_one
 from ulak.engine.view import Job
@@ -174,7 +174,7 @@ class Acts(Reads):
         change = answer(
             flow,
             row,
-            asked,
+            with_reason(self.kernel.store, row, asked),
             self.kernel.store.clock.now(),
             commit_id=self.kernel.new_commit_id(),
             roles=roles,

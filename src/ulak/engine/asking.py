@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ulak.clock import Instant
 from ulak.core.acts import approval
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow
-from ulak.core.outcome import Decide, Release
+from ulak.core.outcome import Asked, Decide, Release
+from ulak.core.undo import REASONS
 from ulak.engine.results import write_decision
 from ulak.store import codec
+from ulak.store.protocol import JobStore
+
+LOOK_BACK = 1000
 
 
 def decision(
@@ -48,3 +53,12 @@ def approving(
     if choice is None:
         return Release(actor, note)
     return decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
+
+
+def with_reason(store: JobStore, row: JobRow, asked: Asked) -> Asked:
+    """Return the act; the release of a job whose undos go on also says why the job gave up."""
+    if not isinstance(asked, Release) or row.undo_to is None:
+        return asked
+    recent = store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
+    because = next((e.code for e in reversed(recent) if e.kind in REASONS), None)
+    return replace(asked, because=because)

@@ -22,7 +22,7 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import BUSY, FAILED, HELD, READY, WAITING
 from ulak.core.outcome import Asked, Cancel, Release, Retry
-from ulak.engine.asking import approving, decision
+from ulak.engine.asking import approving, decision, with_reason
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput, Contended, StaleJob, TransitionNotAllowed, UlakError
 from ulak.errors import KeyTaken as KeyTakenError
@@ -230,7 +230,7 @@ class _Doing:
                 "which this program does not declare",
                 code="flow-unknown",
             )
-        asked = self._asked(flow, row, now)
+        asked = with_reason(self._store, row, self._asked(flow, row, now))
         commit_id = self._kernel.new_commit_id()
         change = answer(flow, row, asked, now, commit_id=commit_id, roles=self._actor.roles)
         assert change is not None  # noqa: S101 - only the clock may have nothing to do yet

@@ -42,6 +42,10 @@ def flows(draw: st.DrawFn) -> Flow[Any]:
     aside = [*states, "done", "held", "failed", "cancelled", "expired"]
     has_undo = any(undos)
     life: dict[str, Any] = {"release_to": draw(st.sampled_from([SAME, states[0]]))}
+    for name in ("cancelled", "expired"):
+        if draw(st.booleans()):
+            life[name] = "failed"
+            aside.remove(name)
     if has_undo and draw(st.booleans()):
         life["undoing"] = "undoing"
         aside.append("undoing")
@@ -57,7 +61,7 @@ def flows(draw: st.DrawFn) -> Flow[Any]:
             moves[state], state = [f"{state}_busy"], f"{state}_busy"
         moves[state] = list(dict.fromkeys(ways))
     if draw(st.booleans()):
-        moves["done"] = ["expired"]
+        moves["done"] = [life.get("expired", "expired")]
     flow: Flow[Any] = Flow(
         "any", Lifecycle(states[0], moves, **life),
         retry=Backoff(draw(st.integers(0, 2))), undo_retry=Backoff(draw(st.integers(0, 1))),
@@ -70,7 +74,7 @@ def flows(draw: st.DrawFn) -> Flow[Any]:
     for state, kind, undo in zip(states, kinds, undos, strict=True):
         _declare(draw, flow, state, kind, undo, moves)
     if "done" in moves:
-        flow.wait("done", after=HOUR, to="expired")
+        flow.wait("done", after=HOUR, to=moves["done"][0])
     return flow
 
 
@@ -181,6 +185,8 @@ def _owes_only_what_it_may(job: Machine) -> None:
         assert row.started == ""
     if row.state == "held" and row.undo_to is None:
         assert row.code
+    if row.role == "failed" and row.code in ("cancelled", "expired"):
+        assert row.permanent == (row.state == getattr(job.flow.lifecycle, row.code))
     if job.flow.dedup is not None and row.role not in FINAL:
         assert job.holds_key
     places = job.flow.table.places
