@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from ulak import Dedup, Flow, Job, KeyTaken, Lifecycle, Until
+from ulak import (
+    Backoff,
+    Dedup,
+    Flow,
+    Job,
+    KeyTaken,
+    Lifecycle,
+    TransitionNotAllowed,
+    Until,
+)
+from ulak.engine.engine import Engine
 from ulak.testing import Harness
 
 
@@ -24,6 +34,7 @@ def order(dedup: Dedup | None, **options: Any) -> Flow[Any]:
         payload=Order,
         dedup=dedup,
         retry=0,
+        permanent=[ValueError],
         **options,
     )
 
@@ -31,6 +42,8 @@ def order(dedup: Dedup | None, **options: Any) -> Flow[Any]:
     def work(run: Any) -> None:
         if run.payload.note == "fails":
             raise RuntimeError("no")
+        if run.payload.note == "fails for good":
+            raise ValueError("never")
 
     return flow
 
@@ -87,7 +100,8 @@ def test_many_who_submit_at_once_make_one_job(jobs_url: str) -> None:
         (Until.FINISHED, "", True),
         (Until.FINISHED, "fails", True),
         (Until.FAILED_FOR_GOOD, "", False),
-        (Until.FAILED_FOR_GOOD, "fails", True),
+        (Until.FAILED_FOR_GOOD, "fails", False),
+        (Until.FAILED_FOR_GOOD, "fails for good", True),
         (["failed", "expired", "cancelled"], "", False),
         (["failed", "expired", "cancelled"], "fails", True),
     ],
@@ -187,3 +201,106 @@ def test_a_key_given_to_a_flow_without_a_rule_is_held_until_the_job_has_ended(
         harness.run_until_idle()
         assert harness.submit(flow, Order(3), dedup_key="mine").created
         assert harness.verify() == []
+
+
+FOR_GOOD = Dedup(key=lambda payload: str(payload.number), until=Until.FAILED_FOR_GOOD)
+ONE_HOUR = timedelta(hours=1)
+
+
+@pytest.mark.shows("E-67")
+def test_a_key_that_may_still_be_needed_stays_taken_until_the_retries_are_spent(
+    jobs_url: str,
+) -> None:
+    retries = Backoff(delays=[ONE_HOUR, ONE_HOUR])
+    with Harness(order(FOR_GOOD, operator_retry=retries), url=jobs_url) as harness:
+        flow = harness.engine.inspect.flows[0]
+        first = harness.run(flow, Order(1, "fails"))
+        for _ in range(2):
+            again = harness.submit(flow, Order(1))
+            assert (again.id, again.created, again.role) == (first.id, False, "failed")
+            harness.engine.retry(first.id, actor="op")
+            assert harness.submit(flow, Order(1)).id == first.id
+            harness.advance(hours=1)
+        with pytest.raises(TransitionNotAllowed) as refusal:
+            harness.engine.retry(first.id, actor="op")
+        assert refusal.value.code == "retries-spent"
+        assert harness.submit(flow, Order(1)).created
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-67")
+@pytest.mark.parametrize("failed", ["failed", "apart"])
+@pytest.mark.parametrize("way", ["cancelled", "expired"])
+def test_the_commit_that_cancels_or_expires_a_job_frees_its_key(
+    jobs_url: str, way: str, failed: str
+) -> None:
+    ends = {"cancelled": "failed", "expired": "failed"} if failed == "failed" else {}
+    flow: Flow[Any] = Flow(
+        "order", Lifecycle("new", {"new": ["done"]}, **ends), payload=Order, dedup=FOR_GOOD
+    )
+    flow.stage("new")(lambda run: None)
+    with Harness(flow, url=jobs_url) as harness:
+        job = harness.submit(flow, Order(1), after=2 * ONE_HOUR, expires=ONE_HOUR)
+        assert not harness.submit(flow, Order(1)).created
+        if way == "cancelled":
+            harness.engine.cancel(job.id, actor="op")
+        else:
+            harness.advance(hours=1)
+        assert harness.job(job.id).code == way
+        assert harness.submit(flow, Order(1)).created
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-67")
+def test_a_run_that_fails_after_its_time_frees_its_key_since_no_retry_is_left(
+    jobs_url: str,
+) -> None:
+    flow: Flow[Any] = Flow(
+        "order", Lifecycle("new", {"new": ["done"]}), payload=Order, dedup=FOR_GOOD, retry=0
+    )
+    harness = Harness(flow, url=jobs_url)
+
+    @flow.stage("new")
+    def work(run: Any) -> None:
+        harness.clock.advance(2 * ONE_HOUR)
+        raise RuntimeError("late")
+
+    with harness:
+        job = harness.run(flow, Order(1), expires=ONE_HOUR)
+        assert job.role in ("failed", "expired")
+        with pytest.raises(TransitionNotAllowed):
+            harness.engine.retry(job.id, actor="op")
+        assert harness.submit(flow, Order(1)).created
+
+
+@pytest.mark.shows("E-67")
+def test_without_operator_retry_a_failed_job_keeps_its_key_until_it_is_pruned(
+    jobs_url: str,
+) -> None:
+    with Harness(order(FOR_GOOD), url=jobs_url) as harness:
+        flow = harness.engine.inspect.flows[0]
+        first = harness.run(flow, Order(1, "fails"))
+        harness.advance(days=400)
+        assert harness.submit(flow, Order(1)).id == first.id
+        assert harness.engine.retention.prune(ended_before=harness.now) == 1
+        assert harness.submit(flow, Order(1)).created
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-67", "E-90")
+def test_a_retry_takes_the_key_that_the_release_before_had_freed(jobs_url: str) -> None:
+    # That release freed the key at every bad end, as `Until.FINISHED` does.
+    with Harness(order(BY_NUMBER), url=jobs_url) as before:
+        failed = before.run(before.engine.inspect.flows[0], Order(1, "fails"))
+        store = before.engine.store
+        flow = order(FOR_GOOD)
+        now = Engine(store, flows=[flow])
+        assert now.inspect.verify() == []
+        holder = now.submit(flow, Order(1))
+        assert holder.created
+        with pytest.raises(KeyTaken):
+            now.retry(failed.id, actor="op")
+        now.cancel(holder.id, actor="op")
+        assert now.retry(failed.id, actor="op").state == "new"
+        assert now.submit(flow, Order(1)).id == failed.id
+        assert now.inspect.verify() == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import ulak
+from ulak.engine.engine import Engine
 from ulak.testing import Harness
 from ulak.wiring import store_of
 
@@ -63,7 +64,7 @@ def test_a_job_that_is_cancelled_while_it_runs_ends_so_too(jobs_url: str) -> Non
         runs.set()
         may_go.wait(120)
 
-    engine = ulak.engine.engine.Engine(store_of(jobs_url), flows=[flow])
+    engine = Engine(store_of(jobs_url), flows=[flow])
     with engine, engine.working():
         job = engine.submit(flow, {})
         assert runs.wait(120)

@@ -21,7 +21,7 @@ from ulak.core.flow import Flow, Gate, names
 from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
 from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Expire, Release, Retry, Signal
-from ulak.core.policy import SUBMITTER
+from ulak.core.policy import SUBMITTER, Until
 from ulak.core.table import Place, find_missing
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
@@ -222,8 +222,10 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     draft.row = draft.row._replace(round=job.round + 1, started="")
     draft.note(kinds.RETRIED, from_state=job.state, message=asked.note)
     # What its end gave back must be had again, or another job of the same key would run beside it.
-    freed = job.dedup_key is not None and frees_key(flow, job)
-    return draft.change()._replace(takes_key=freed)
+    # A program of another release, or with other numbers of retries, may have freed more.
+    until = Until.FINISHED if flow.dedup is None else flow.dedup.until
+    freed = frees_key(flow, job) or until is Until.FAILED_FOR_GOOD
+    return draft.change()._replace(takes_key=job.dedup_key is not None and freed)
 
 
 def _cancel(draft: Draft, asked: Cancel) -> Change:

@@ -10,7 +10,7 @@ from ulak.core.change import Change
 from ulak.core.flow import Flow
 from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Message, NewJob, Result
 from ulak.core.keys import needs_of
-from ulak.core.lifecycle import DONE, FINAL, UNDOING, WAITING
+from ulak.core.lifecycle import DONE, FAILED, FINAL, UNDOING, WAITING
 from ulak.core.outcome import Left
 from ulak.core.policy import Until
 from ulak.core.table import Place
@@ -209,8 +209,17 @@ def frees_key(flow: Flow[Any], row: JobRow) -> bool:
     if until is Until.FINISHED:
         return True
     if until is Until.FAILED_FOR_GOOD:
-        return row.role != DONE
+        return row.role != DONE and not may_be_retried(flow, row)
     return not isinstance(until, Until) and row.state in until
+
+
+def may_be_retried(flow: Flow[Any], row: JobRow) -> bool:
+    """Tell whether an operator could retry a job that has ended, at the moment of its end."""
+    if row.role != FAILED or (row.permanent and not flow.retries_permanent):
+        return False
+    if row.expires_at is not None and row.expires_at <= row.changed_at:
+        return False
+    return flow.operator_retry is None or row.round <= flow.operator_retry.limit()
 
 
 def proof_body(event: Event) -> bytes:

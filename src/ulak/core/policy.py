@@ -148,7 +148,8 @@ class Until(Enum):
     FINISHED = "finished"
     """Until the job ends, well or badly."""
     FAILED_FOR_GOOD = "failed-for-good"
-    """Until the job ends badly; a job that succeeded keeps its key."""
+    """Until the job has ended and no operator could retry it: it failed for good, its retries are
+    spent, it was cancelled, or it has expired. A job that succeeded keeps its key."""
     FORGOTTEN = "forgotten"
     """Until `keep` has passed or the job is pruned, however it ended."""
 

@@ -14,7 +14,8 @@ from ulak.core import event as kinds
 from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
-from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, ROLES, UNDOING, WAITING
+from ulak.core.lifecycle import CLAIMABLE, FAILED, FINAL, HELD, ROLES, UNDOING, WAITING
+from ulak.core.policy import Until
 from ulak.store.protocol import OutboxRow
 
 EVENT_MISSING: Final = "event-missing"
@@ -109,6 +110,9 @@ def should_hold_key(row: JobRow, flow: Flow[Any] | None, now: Instant) -> bool |
         return None
     if row.role in FINAL and frees_key(flow, row):
         return False
+    if row.role == FAILED and flow.dedup is not None and flow.dedup.until is Until.FAILED_FOR_GOOD:
+        # The release before freed the key at every bad end; a retry takes it again.
+        return None
     keep = None if flow.dedup is None else flow.dedup.keep
     if keep is not None and row.created_at + micros(keep) <= now:
         return None

@@ -30,6 +30,7 @@ from ulak.core.outcome import (
     Retry,
     Signal,
 )
+from ulak.core.policy import Until
 from ulak.core.table import Place
 
 START = 1_000_000_000
@@ -150,7 +151,9 @@ class Machine:
             assert not after.started, "a key is freed after the last undo"
             self.holds_key = False
         if change.takes_key:
-            assert not self.holds_key
+            # A key that the release before has freed is taken again, and one that is held stays so.
+            until = None if self.flow.dedup is None else self.flow.dedup.until
+            assert not self.holds_key or until is Until.FAILED_FOR_GOOD
             self.holds_key = True
         self.row = after
         self.trail.extend(change.events)

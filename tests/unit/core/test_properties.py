@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.machine import DONE, HOUR, MINUTE, Machine, always, goto, raised, stopped, work
 from ulak.clock import micros
+from ulak.core.acts import answer
 from ulak.core.flow import Flow
 from ulak.core.job import Message
 from ulak.core.lifecycle import CLAIMABLE, FINAL, SAME, Lifecycle
@@ -25,6 +26,7 @@ from ulak.core.outcome import (
     Left,
     Noted,
     Overran,
+    Retry,
 )
 from ulak.core.policy import Backoff, Dedup, Limit, Until
 from ulak.errors import TransitionNotAllowed
@@ -68,6 +70,7 @@ def flows(draw: st.DrawFn) -> Flow[Any]:
         retry_via=draw(st.sampled_from([None, "failed"])),
         on_lapse=draw(st.sampled_from([None, "LOST"])), max_lapses=draw(st.integers(1, 3)),
         expires=draw(st.sampled_from([None, 5 * HOUR])), retries_permanent=draw(st.booleans()),
+        operator_retry=draw(st.sampled_from([None, Backoff(0), Backoff(1)])),
         dedup=draw(st.sampled_from([None, Dedup(), Dedup(until=Until.FAILED_FOR_GOOD)])),
         proofs=draw(st.booleans()),
     )  # fmt: skip
@@ -155,7 +158,7 @@ def take(job: Machine, step: tuple[Any, ...]) -> None:
             getattr(job, verb)()
 
 
-@pytest.mark.shows("E-2", "E-4", "E-42")
+@pytest.mark.shows("E-2", "E-42", "E-67")
 @settings(max_examples=400, deadline=None)
 @given(flow=flows(), steps=st.lists(STEPS, max_size=30))
 def test_any_sequence_of_outcomes_and_acts_obeys_the_table_and_leaves_a_way_on(
@@ -189,10 +192,21 @@ def _owes_only_what_it_may(job: Machine) -> None:
         assert row.permanent == (row.state == getattr(job.flow.lifecycle, row.code))
     if job.flow.dedup is not None and row.role not in FINAL:
         assert job.holds_key
+    if job.flow.dedup == Dedup(until=Until.FAILED_FOR_GOOD) and row.role in FINAL:
+        assert job.holds_key == (row.role == "done" or _could_be_retried(job))
     places = job.flow.table.places
     if row.role != "undoing":
         assert row.role == places[row.state].role
     assert row.attempt <= max(job.flow.retry.limit(), job.flow.undo_retry.limit())
+
+
+def _could_be_retried(job: Machine) -> bool:
+    """Ask what a retry at the moment of the job's end would have been answered."""
+    try:
+        answer(job.flow, job.row, Retry("bob"), job.row.changed_at, commit_id=b"c" * 16)
+    except TransitionNotAllowed:
+        return False
+    return True
 
 
 @pytest.mark.shows("E-2")
