@@ -146,3 +146,11 @@ def says_something(run: ulak.Run[Any]) -> None:
         _ = 1 / 0
     except ZeroDivisionError:
         log.exception("said in a stage")
+
+
+knowing: ulak.Flow[Any] = ulak.Flow("knowing", ulak.Lifecycle("ask", {"ask": ["done"]}))
+
+
+@knowing.stage("ask", isolate="process")
+def asks_where_it_is(run: ulak.Run[Any]) -> list[str]:
+    return [run.now.isoformat(), run.flow, run.state]

@@ -252,28 +252,6 @@ def test_the_commit_that_cancels_or_expires_a_job_frees_its_key(
 
 
 @pytest.mark.shows("E-67")
-def test_a_run_that_fails_after_its_time_frees_its_key_since_no_retry_is_left(
-    jobs_url: str,
-) -> None:
-    flow: Flow[Any] = Flow(
-        "order", Lifecycle("new", {"new": ["done"]}), payload=Order, dedup=FOR_GOOD, retry=0
-    )
-    harness = Harness(flow, url=jobs_url)
-
-    @flow.stage("new")
-    def work(run: Any) -> None:
-        harness.clock.advance(2 * ONE_HOUR)
-        raise RuntimeError("late")
-
-    with harness:
-        job = harness.run(flow, Order(1), expires=ONE_HOUR)
-        assert job.role in ("failed", "expired")
-        with pytest.raises(TransitionNotAllowed):
-            harness.engine.retry(job.id, actor="op")
-        assert harness.submit(flow, Order(1)).created
-
-
-@pytest.mark.shows("E-67")
 def test_without_operator_retry_a_failed_job_keeps_its_key_until_it_is_pruned(
     jobs_url: str,
 ) -> None:

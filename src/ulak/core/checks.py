@@ -226,6 +226,11 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
         where = f'the stage for "{stage.state}"'
         if micros(stage.timeout) <= 0:
             yield f"{where} has a timeout of {stage.timeout}; it must be longer than nothing"
+        if stage.undo_wait is not None and micros(stage.undo_wait) > micros(stage.timeout):
+            yield (
+                f'the undo of "{stage.state}" has wait={stage.undo_wait}, and a run of its stage '
+                f"has ended after {stage.timeout}; say less, or leave wait= out"
+            )
         if stage.limit is not None and stage.limit.n < 1:
             yield f"{where} has Limit({stage.limit.n}); at least one run must be allowed"
         if stage.rate is not None:
@@ -264,6 +269,7 @@ def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
     ]  # fmt: skip
     for stage in flow.declared.stages:
         yield f'the timeout of the stage for "{stage.state}"', stage.timeout
+        yield f'wait= of the undo of "{stage.state}"', stage.undo_wait
         backoffs.append((f'retry= of the stage for "{stage.state}"', stage.retry))
     for gate in flow.declared.gates:
         yield f'the deadline of the gate in "{gate.state}"', gate.deadline

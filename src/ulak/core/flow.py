@@ -7,7 +7,17 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from ulak.clock import Duration
 from ulak.core.lifecycle import Lifecycle
@@ -25,6 +35,7 @@ R_co = TypeVar("R_co", covariant=True)
 D = TypeVar("D")
 
 Pool = Literal["loop", "thread", "process"]
+Undo: TypeAlias = "Callable[[Run[P]], object]"
 
 # Long enough for a slow report, short enough that a stuck stage is noticed within a shift.
 DEFAULT_TIMEOUT = timedelta(minutes=15)
@@ -68,23 +79,37 @@ class Stage(Generic[P, R_co]):
         self.transaction = transaction
         self.queue = queue
         self.undo_function: Callable[[Run[P]], object] | None = None
+        self.undo_wait: Duration | None = None
 
     def __call__(self, run: Run[P]) -> Any:
         return self.function(run)
 
-    def undo(self, function: Callable[[Run[P]], object]) -> Callable[[Run[P]], object]:
+    @overload
+    def undo(self, function: Undo[P], /) -> Undo[P]: ...
+    @overload
+    def undo(self, /, *, wait: Duration) -> Callable[[Undo[P]], Undo[P]]: ...
+    def undo(self, function: Undo[P] | None = None, /, *, wait: Duration | None = None) -> Any:
         """Declare how this stage is taken back.
 
         It runs when the job gives up, is cancelled, is refused at a gate or expires, if the
         stage has started. It may run more than once and must succeed when nothing is to undo.
+
+        Args:
+            function: The undo.
+            wait: After a lapse the lost run may still be working somewhere, so the undo waits for
+                the stage's timeout, or for this if it is less.
         """
-        self.flow.must_be_open()
-        if self.undo_function is not None:
-            raise FlowError(
-                f'{self.flow.name}: stage "{self.state}" has two undos; keep one function'
-            )
-        self.undo_function = function
-        return function
+
+        def declare(function: Undo[P]) -> Undo[P]:
+            self.flow.must_be_open()
+            if self.undo_function is not None:
+                raise FlowError(
+                    f'{self.flow.name}: stage "{self.state}" has two undos; keep one function'
+                )
+            self.undo_function, self.undo_wait = function, wait
+            return function
+
+        return declare if function is None else declare(function)
 
     @property
     def pool(self) -> Pool:

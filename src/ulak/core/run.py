@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
-from ulak.clock import to_datetime
+from ulak.clock import Instant, to_datetime
 from ulak.core.decision import Decision
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
@@ -37,6 +37,9 @@ class Host(Protocol):
 
     def payload(self) -> Any:
         """Return the decoded payload."""
+
+    def now(self) -> Instant:
+        """Return the store's time."""
 
     def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
         """Return whether the stage has a result in this round or an earlier one, and which."""
@@ -81,6 +84,27 @@ class Run(Generic[P]):
     def job_id(self) -> str:
         """The job's id."""
         return to_text(self._job.id)
+
+    @property
+    def flow(self) -> str:
+        """The name of the job's flow."""
+        return self._job.flow
+
+    @property
+    def state(self) -> str:
+        """The state that the job stands in: the `during` state of a stage that has one."""
+        return self._job.state
+
+    @property
+    def code(self) -> str | None:
+        """In an undo, why the job is undone: the code of its failure, or `cancelled` or `expired`,
+        or the choice that refused it. None in a stage."""
+        return self._job.code if self._job.role == UNDOING else None
+
+    @property
+    def now(self) -> datetime:
+        """The present time by the store's clock, which all workers of the store share."""
+        return to_datetime(self._host.now())
 
     @property
     def tenant(self) -> str:

@@ -54,6 +54,8 @@ class Place:
     """Lane, slot, rate or cost are not the same for every job: `needs_of` answers them."""
     retry: Backoff | None = None
     timeout_us: int = 0
+    undo_wait_us: int = 0
+    """How long after a lost run began an undo may begin."""
     has_undo: bool = False
     awaits: str | None = None
     deadline_us: int | None = None
@@ -227,6 +229,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         is_particular=flow.fair or keys_slot or keys_rate or not fixed_cost,
         retry=stage.retry or flow.retry,
         timeout_us=micros(stage.timeout),
+        undo_wait_us=micros(stage.timeout if stage.undo_wait is None else stage.undo_wait),
         has_undo=stage.undo_function is not None,
     )
 

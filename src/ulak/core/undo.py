@@ -161,10 +161,10 @@ def _begin(draft: Draft, owed: list[str], to: str) -> None:
     stood = row.resume if row.state == life.held and row.resume else row.state
     not_before = draft.now
     place = draft.table.places[stood]
-    if row.lapsed and row.leased_at is not None and place.timeout_us:
+    if row.lapsed and row.leased_at is not None and place.undo_wait_us:
         # Its last run vanished and may still be working somewhere; the undo comes after the
         # moment by which that run must have ended.
-        not_before = max(not_before, row.leased_at + place.timeout_us)
+        not_before = max(not_before, row.leased_at + place.undo_wait_us)
     draft.row = row._replace(
         state=life.undoing or stood, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
         started=" ".join(owed), undo_to=to, lane=_lane(draft, owed[-1]),

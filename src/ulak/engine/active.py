@@ -267,6 +267,9 @@ class ActiveRun:
             self._payload = read_payload(self.flow, self.payload_bytes)
         return self._payload
 
+    def now(self) -> Instant:
+        return self.worker.now()
+
     def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
         return Results(self.results).find(stage, kind)
 

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ulak.clock import Instant
 from ulak.core import run_log
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
@@ -100,6 +101,8 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
             name, version, payloads, options = arguments
             flow = run.worker.kernel.flows_by_version()[(name, version)]
             pipe.send(run.spawn(flow, payloads, options))
+        elif call == "now":
+            pipe.send(run.now())
         elif call == "progress":
             run.progress(*arguments)
         elif call == "saw-stop":
@@ -140,6 +143,11 @@ class _ChildHost:
 
     def payload(self) -> Any:
         return self._payload
+
+    def now(self) -> Instant:
+        self._pipe.send(("now", None))
+        now: Instant = self._pipe.recv()
+        return now
 
     def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
         return self._results.find(stage, kind)

@@ -1,5 +1,7 @@
 """The end of a run: what each outcome writes."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from tests.unit.core.machine import (
@@ -534,6 +536,29 @@ def test_a_dedup_key_is_freed_by_the_end_that_the_flow_names(
     job = Machine(two_steps(dedup=Dedup(until=until, keep=keep)), key="k").run(*outcomes)
     assert job.changes[-1].frees_key is freed
     assert all(not change.frees_key for change in job.changes[:-1])
+
+
+@pytest.mark.shows("E-67")
+@pytest.mark.parametrize(
+    ("outcome", "late", "options", "freed"),
+    [
+        (raised(), False, {}, False),
+        (raised(permanent=True), False, {}, True),
+        (raised(permanent=True), False, {"retries_permanent": True}, False),
+        (raised(), False, {"operator_retry": Backoff(1)}, False),
+        (raised(), False, {"operator_retry": Backoff(0)}, True),
+        (raised(), True, {}, True),
+    ],
+)
+def test_a_key_is_freed_by_the_end_after_which_no_retry_is_left(
+    outcome: object, late: bool, options: dict, freed: bool
+) -> None:
+    flow = two_steps(retry=0, expires=HOUR, dedup=Dedup(until=Until.FAILED_FOR_GOOD), **options)
+    job = Machine(flow, key="k").claim()
+    job.turn(2 * HOUR if late else MINUTE).end(outcome)
+    assert (job.row.role, job.changes[-1].frees_key) == ("failed", freed)
+    with pytest.raises(TransitionNotAllowed) if freed else nullcontext():
+        job.retry()
 
 
 @pytest.mark.shows("E-30", "E-6")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,12 @@ def undone(life: dict | None = None, moves: dict | None = None) -> Flow:
     return flow
 
 
+def undo_that_waits(wait: Any) -> Flow:
+    flow = bare({"a": ["done"]})
+    flow.stage("a")(work).undo(wait=wait)(undo)
+    return flow
+
+
 def isolated_lambda() -> Flow:
     flow = bare({"a": ["done"]})
     flow.stage("a", isolate="process")(lambda run: None)
@@ -121,6 +128,14 @@ def declared_after_the_check() -> Flow:
 DURING = {"a": ["running"], "running": ["b"], "b": ["done"]}
 
 BAD: dict[str, tuple[Callable[[], Flow], list[str]]] = {
+    "undo that waits too long": (
+        lambda: undo_that_waits(timedelta(hours=1)),
+        ["orders", 'undo of "a"', "1:00:00", "0:15:00", "say less"],
+    ),
+    "undo that waits for a text": (
+        lambda: undo_that_waits("soon"),
+        ["orders", 'wait= of the undo of "a"', "soon"],
+    ),
     "flow name": (lambda: Flow("two words", Lifecycle("a", TWO)), ["'two words'", "letters"]),
     "queue name": (lambda: two(queue="a/b"), ["orders", "'a/b'", "letters"]),
     "state name": (lambda: bare({"a b": ["done"]}), ["orders", "'a b'", "letters"]),

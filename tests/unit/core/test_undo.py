@@ -1,5 +1,7 @@
 """What a job that ends early owes is paid, in order, before anything of it is given back."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.unit.core.machine import DONE, HOUR, MINUTE, Machine, raised, stopped, two_steps, work
@@ -257,3 +259,14 @@ def test_a_stage_that_ran_twice_is_undone_once_at_its_latest_place() -> None:
     flow.stage("b", to="done")(work).undo(work)
     job = Machine(flow).run(DONE, Finished(to="a"), raised())
     assert job.row.started == "b a"
+
+
+@pytest.mark.shows("E-89", "E-43")
+@pytest.mark.parametrize("wait", [timedelta(0), 2 * MINUTE])
+def test_an_undo_that_says_less_waits_no_longer_after_a_lapse(wait: timedelta) -> None:
+    flow = two_steps(on_lapse="LOST", retry=0)
+    flow.declared.stages[0].undo(wait=wait)(work)
+    job = Machine(flow)
+    job.claim().lapse().run_lapsed()
+    assert (job.row.role, job.row.code) == ("undoing", "LOST")
+    assert job.row.not_before == max(job.now, (job.row.leased_at or 0) + micros(wait))
