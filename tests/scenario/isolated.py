@@ -154,3 +154,11 @@ knowing: ulak.Flow[Any] = ulak.Flow("knowing", ulak.Lifecycle("ask", {"ask": ["d
 @knowing.stage("ask", isolate="process")
 def asks_where_it_is(run: ulak.Run[Any]) -> list[str]:
     return [run.now.isoformat(), run.flow, run.state]
+
+
+noting: ulak.Flow[Any] = ulak.Flow("noting", ulak.Lifecycle("ask", {"ask": ["done"]}))
+
+
+@noting.stage("ask", isolate="process")
+def notes_something(run: ulak.Run[Any]) -> None:
+    run.note("isolated.noted", "from a child", n=1)

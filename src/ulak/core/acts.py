@@ -20,7 +20,17 @@ from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
 from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
-from ulak.core.outcome import Asked, Cancel, Decide, Elapsed, Expire, Release, Retry, Signal
+from ulak.core.outcome import (
+    AddNote,
+    Asked,
+    Cancel,
+    Decide,
+    Elapsed,
+    Expire,
+    Release,
+    Retry,
+    Signal,
+)
 from ulak.core.policy import SUBMITTER, Until
 from ulak.core.table import Place, find_missing
 from ulak.errors import BadInput, TransitionNotAllowed
@@ -69,6 +79,8 @@ def answer(
         return _elapsed(draft)
     if isinstance(asked, Signal):
         return _signal(draft, asked)
+    if isinstance(asked, AddNote):
+        return _note(draft, asked)
     if job.role == UNDOING:
         raise _no(job, "its undos are running; wait until they have ended")
     if isinstance(asked, Decide):
@@ -276,6 +288,15 @@ def _signal(draft: Draft, asked: Signal) -> Change:
     target = draft.table.places[place.wait.to or job.state]
     enter(draft, target, kind=kinds.SIGNALLED, code=asked.name, message=asked.note)
     draft.answers += (("signal", asked.name),)
+    return draft.change()
+
+
+def _note(draft: Draft, asked: AddNote) -> Change:
+    draft.note(
+        asked.kind, from_state=draft.row.state, message=asked.note, details=asked.details
+    )  # fmt: skip
+    if asked.request is not None:
+        draft.answers += ((kinds.NOTE, asked.request),)
     return draft.change()
 
 

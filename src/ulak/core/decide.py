@@ -28,6 +28,7 @@ from ulak.core.outcome import (
     Held,
     Lapsed,
     Left,
+    Note,
     Noted,
     Outcome,
     Overran,
@@ -55,6 +56,8 @@ class RunFacts(NamedTuple):
     """Whether the lease may go on to the stage of this place, in this worker, now."""
     asked: Cancel | Elapsed | None = None
     """A cancel or an expiry that reached the worker while the stage ran."""
+    notes: tuple[Note, ...] = ()
+    """What the run has noted; written with whatever ends it."""
 
 
 def decide(
@@ -71,7 +74,7 @@ def decide(
     Raises:
         TransitionNotAllowed: the outcome asks for a move that the table lacks.
     """
-    if facts.asked is None and is_plain(outcome) and job.role != UNDOING:
+    if facts.asked is None and is_plain(outcome) and job.role != UNDOING and not facts.notes:
         target = flow.table.straight.get(job.state)
         if target is not None and job.dedup_key is None:
             return move_straight(job, target, now, facts=facts, commit_id=commit_id)
@@ -79,6 +82,9 @@ def decide(
         flow, job, now, commit_id=commit_id, actor=facts.worker, worker=facts.worker,
         started_at=facts.started_at,
     )  # fmt: skip
+    if facts.notes and not isinstance(outcome, Noted | Overran | GivenBack):
+        for kind, message, details in facts.notes:
+            draft.note(kind, from_state=job.state, message=message, details=details)
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
             undo.finished(draft, outcome.left, _after_stop(outcome))

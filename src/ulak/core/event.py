@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+from ulak.errors import BadInput
 
 SUBMITTED: Final = "submitted"
 ENTERED: Final = "entered"
@@ -34,6 +37,11 @@ KINDS: Final = frozenset(
     }
 )  # fmt: skip
 
+SERVICE_KIND: Final = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)+")
+LONGEST_KIND: Final = 100
+NOTE: Final = "note"
+"""The kind of a request: a line for the trail of a job that is leased."""
+
 WORKER_DIED: Final = "worker-died"
 COMMIT_REJECTED: Final = "commit-rejected"
 PAYLOAD_UNREADABLE: Final = "payload-unreadable"
@@ -52,3 +60,29 @@ CANCELLED_CODE: Final = "cancelled"
 
 ENGINE: Final = "ulak"
 """The actor of what nobody in particular did."""
+SUBMITTED_AGAIN: Final = "submitted again"
+"""The message of the note that a repeated submit leaves."""
+
+
+def is_known(kind: str) -> bool:
+    """Tell whether an event may be of this kind: one of these, or one of a service."""
+    return kind in KINDS or is_of_service(kind)
+
+
+def is_of_service(kind: str) -> bool:
+    """Tell whether a kind is one that programs and services may write."""
+    return SERVICE_KIND.fullmatch(kind) is not None and len(kind) <= LONGEST_KIND
+
+
+def check_kind(kind: str) -> str:
+    """Return a kind that a service may write.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not isinstance(kind, str) or not is_of_service(kind):
+        raise BadInput(
+            f"{kind!r} cannot be the kind of a note: use lower-case words with a dot, such as "
+            f'"orders.repeated", of at most {LONGEST_KIND} characters'
+        )
+    return kind

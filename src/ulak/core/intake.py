@@ -47,6 +47,7 @@ class LoneSubmitOptions(SubmitOptions, total=False):
     """The options of a submit of one job."""
 
     connection: Any
+    repeat_note: str | None
 
 
 def begin(

@@ -7,6 +7,7 @@ be raised too. The rest is made by the engine: `decide` takes one of these and a
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple
 
 from ulak.clock import Duration
 from ulak.core.job import Message, NewJob
@@ -128,6 +129,15 @@ class Noted:
     data: bytes
 
 
+class Note(NamedTuple):
+    """A line for the trail, of a service's own kind."""
+
+    kind: str
+    message: str
+    details: str | None = None
+    """JSON, or nothing."""
+
+
 Outcome = Finished | Held | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
 
 
@@ -182,10 +192,20 @@ class Signal(Act):
 
 
 @dataclass(frozen=True, slots=True)
+class AddNote(Act):
+    """A program writes a line into the trail; `note` is what it says."""
+
+    kind: str = ""
+    details: str | None = None
+    request: str | None = None
+    """The name of the request that it answers, if the job was leased when it came."""
+
+
+@dataclass(frozen=True, slots=True)
 class Elapsed(Act):
     """A deadline or an expiry has come; nobody in particular acts."""
 
     actor: str = field(default="ulak")
 
 
-Asked = Decide | Release | Retry | Cancel | Expire | Signal | Elapsed
+Asked = Decide | Release | Retry | Cancel | Expire | Signal | AddNote | Elapsed

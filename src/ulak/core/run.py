@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from ulak.clock import Instant, to_datetime
+from ulak.core.bounds import must_be_short
 from ulak.core.decision import Decision
+from ulak.core.event import check_kind
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
@@ -58,6 +60,9 @@ class Host(Protocol):
 
     def progress(self, fraction: float, note: str | None) -> None:
         """Remember how far the stage is."""
+
+    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
+        """Write a line into the trail with the commit that ends this run."""
 
     def resource(self, kind: type[T]) -> T:
         """Return the worker's own resource of this type."""
@@ -257,6 +262,18 @@ class Run(Generic[P]):
                 messages and jobs, or more than 16 MiB of them.
         """
         return self._host.spawn(flow, payloads, options)
+
+    def note(self, kind: str, message: str = "", /, **details: object) -> None:
+        """Write a line into the trail with the commit that ends this run, whatever it came to.
+
+        A run that is lost, or given back, leaves none. `kind` is your own: lower-case words with a
+        dot, such as `orders.priced`, stored for ever.
+
+        Raises:
+            BadInput: the kind is no such word, the details are no JSON or have more than 256 KiB,
+                or the move would bring more than 10,000 messages, jobs and notes.
+        """
+        self._host.note(check_kind(kind), must_be_short(message), details)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the stage is, 0 to 1. Kept at most once a second, not in the trail."""

@@ -21,14 +21,14 @@ from ulak.core.draft import clean
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
-from ulak.core.outcome import Cancel, Elapsed, Held, Noted, Outcome, Overran
+from ulak.core.outcome import Cancel, Elapsed, Held, Note, Noted, Outcome, Overran
 from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
 from ulak.engine import together
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import write_effect
+from ulak.engine.runner import make_note, write_effect
 from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text
 from ulak.store import codec
@@ -68,6 +68,7 @@ class ActiveRun:
         "lost",
         "messages",
         "noted",
+        "notes",
         "outcome",
         "overran",
         "payload_bytes",
@@ -124,6 +125,7 @@ class ActiveRun:
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
+        self.notes: tuple[Note, ...] = ()
         self._added_bytes = 0
         self.unsure_spawns: list[tuple[list[NewJob], list[str]]] = []
         """What was spawned with keys and the ids that the stage was given, until it is known
@@ -181,6 +183,7 @@ class ActiveRun:
         self.overran = False
         self.messages = ()
         self.spawns = ()
+        self.notes = ()
         self._added_bytes = 0
         self.unsure_spawns = []
         self.change = None
@@ -216,7 +219,7 @@ class ActiveRun:
     def facts(self, may_keep: Callable[[Place], bool] | None = None) -> RunFacts:
         """Return what the trail must know of this run."""
         worker = self.row.leased_by or self.worker.id
-        return RunFacts(worker, self.started_at, may_keep, self.asked)
+        return RunFacts(worker, self.started_at, may_keep, self.asked, self.notes)
 
     def hold_instead(self, why: str, row: JobRow | None = None) -> Change:
         """The minimal change that can always be written: this job stops for a person."""
@@ -294,6 +297,11 @@ class ActiveRun:
         self._make_room(1, len(data_bytes))
         self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
 
+    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
+        line = make_note(kind, message, details)
+        self._make_room(1, len(line.details or ""))
+        self.notes += (line,)
+
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
         made = self.worker.kernel.prepare_many(flow, payloads, options)
         self._make_room(len(made), sum(len(job.payload.data) for job in made))
@@ -307,7 +315,8 @@ class ActiveRun:
 
     def _make_room(self, count: int, size: int) -> None:
         """Count what is added to the move of this stage."""
-        must_be_few(len(self.messages) + len(self.spawns) + count, self._added_bytes + size)
+        added = len(self.messages) + len(self.spawns) + len(self.notes)
+        must_be_few(added + count, self._added_bytes + size)
         self._added_bytes += size
 
     def find_holders(self) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from ulak.core import event as kinds
-from ulak.core.acts import answer
+from ulak.core.acts import answer, must_act
 from ulak.core.bounds import must_be_short, must_fit
 from ulak.core.change import Committed, KeyTaken
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
-from ulak.core.outcome import Asked, Cancel, Decide, Expire, Release, Retry, Signal
-from ulak.engine.asking import approving, decision, with_reason
+from ulak.core.outcome import AddNote, Asked, Cancel, Decide, Expire, Release, Retry, Signal
+from ulak.engine.asking import approving, decision, with_reason, write_note
 from ulak.engine.reads import Reads
+from ulak.engine.runner import make_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
@@ -151,6 +153,37 @@ class Acts(Reads):
         said = must_fit(codec.encode(self._fit_signal(flow, name, data)), "the data of this signal")
         asked = Signal(actor or "ulak", note, name, said)
         return self._act_or_request(row, asked, "signal", name, said)
+
+    def note(
+        self, job_id: str, kind: str, message: str = "", /, *, actor: str, **details: object
+    ) -> Job:
+        """Write a line of your own into the trail of a job, in whatever state it is.
+
+        The line is durable when this returns. If a worker runs the job, it comes into the trail
+        when the run has ended.
+
+        Args:
+            job_id: The job.
+            kind: Lower-case words with a dot, such as `orders.repeated`; stored for ever.
+            message: For people.
+            actor: Who says so.
+            details: What else is to be kept, as JSON.
+
+        Raises:
+            BadInput: the kind is no such word, or the details are no JSON or too large.
+            StaleJob: the job kept moving.
+        """
+        line = make_note(kinds.check_kind(kind), must_be_short(message), details)
+        asked = AddNote(must_act(actor, message), message, kind, line.details)
+        for _ in range(ATTEMPTS_AT_AN_ACT):
+            row = self.kernel.get_row(job_id)
+            if row.leased_by is not None:
+                name, now = self.kernel.new_commit_id().hex(), self.kernel.store.clock.now()
+                self.kernel.store.request(write_note(row, asked, name, now))
+                return Job(row)
+            with suppress(StaleJob):
+                return self._act_once(row, asked)
+        raise StaleJob(f"job {job_id} keeps moving; try again", job_id=job_id)
 
     def _fit_signal(self, flow: Flow[Any], name: str, data: object) -> object:
         """Refuse data that no stage could read: the job would be held over it much later."""

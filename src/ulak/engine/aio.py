@@ -10,6 +10,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.clock import Duration, read_micros
+from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
@@ -122,6 +123,7 @@ class AsyncEngine:
         self.cancel = awaited(engine.cancel)
         self.expire = awaited(engine.expire)
         self.signal = awaited(engine.signal)
+        self.note = awaited(engine.note)
 
     @overload
     async def submit(
@@ -149,12 +151,15 @@ class AsyncEngine:
         expires: Duration | None = None,
         dedup_key: str | None = None,
         connection: Any = None,
+        repeat_note: str | None = None,
     ) -> Job:
         """Accept a job, sharing its commit with every other submit of this moment."""
         make = partial(
             self._kernel.prepare, flow, *arguments, tenant=tenant, actor=actor,
             priority=priority, after=after, expires=expires, dedup_key=dedup_key,
         )  # fmt: skip
+        if repeat_note is not None:
+            check_kind(repeat_note)
         await self._ready()
         with submitting(self._kernel.tracing) as span:
             if connection is not None:
@@ -163,7 +168,10 @@ class AsyncEngine:
             else:
                 added = (await self._offer([make()], slice(0, 1)))[0]
             describe_submit(span, added.row)
-        return Job(added.row, created=added.created)
+        job = Job(added.row, created=added.created)
+        if repeat_note is not None and not job.created:
+            await self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=actor or ENGINE)
+        return job
 
     @overload
     async def submit_many(

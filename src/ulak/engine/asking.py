@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from ulak.clock import Instant
+from ulak.core import event as kinds
 from ulak.core.acts import approval
 from ulak.core.flow import Flow
-from ulak.core.job import JobRow
-from ulak.core.outcome import Asked, Decide, Release
+from ulak.core.job import JobRow, Request
+from ulak.core.outcome import AddNote, Asked, Decide, Release
 from ulak.core.undo import REASONS
 from ulak.engine.results import write_decision
 from ulak.store import codec
@@ -62,3 +63,15 @@ def with_reason(store: JobStore, row: JobRow, asked: Asked) -> Asked:
     recent = store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
     because = next((e.code for e in reversed(recent) if e.kind in REASONS), None)
     return replace(asked, because=because)
+
+
+def write_note(row: JobRow, asked: AddNote, name: str, now: Instant) -> Request:
+    """Write a note as a request to a job that is leased: its line follows the run."""
+    data = codec.encode([asked.kind, asked.details])
+    return Request(row.id, kinds.NOTE, name, asked.actor, asked.note, data, now)
+
+
+def read_note(request: Request) -> AddNote:
+    """Read a note that was left as a request."""
+    kind, details = codec.decode(request.data or b"null")
+    return AddNote(request.actor, request.note or "", kind, details, request.name)

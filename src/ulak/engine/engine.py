@@ -24,6 +24,7 @@ from typing import (
 )
 
 from ulak.clock import Duration, read_micros, seconds
+from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
@@ -215,6 +216,7 @@ class Engine(Acts, Transactions):
         expires: Duration | None = None,
         dedup_key: str | None = None,
         connection: Any = None,
+        repeat_note: str | None = None,
     ) -> Job:
         """Accept a job: when this returns, it is durable.
 
@@ -231,6 +233,8 @@ class Engine(Acts, Transactions):
             dedup_key: The key itself, instead of the flow's rule.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to write
                 the job in: it is stored when you commit, and found at a worker's next look.
+            repeat_note: A kind of note, as for `note`. If the key is held, so that the first job is
+                returned, such a line is left in the trail of that job.
 
         Raises:
             BadInput: something cannot be used as given.
@@ -241,6 +245,8 @@ class Engine(Acts, Transactions):
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("submit")
+        if repeat_note is not None:
+            check_kind(repeat_note)
 
         def make() -> NewJob:
             return kernel.prepare(
@@ -255,7 +261,10 @@ class Engine(Acts, Transactions):
             else:
                 (added,) = kernel.accept([make()])
             describe_submit(span, added.row)
-        return Job(added.row, created=added.created)
+        job = Job(added.row, created=added.created)
+        if repeat_note is not None and not job.created:
+            self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=actor or ENGINE)
+        return job
 
     @overload
     def submit_many(

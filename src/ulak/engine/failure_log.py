@@ -28,12 +28,20 @@ _BAD: Final[frozenset[Role]] = frozenset({FAILED, HELD})
 def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None:
     """Write a line for each change that was committed and tells of a failure."""
     for change, receipt in zip(changes, receipts, strict=True):
-        events = change.events
+        events = own_events(change)
         # Most changes move a job on, and are done with here.
         if not events or (events[0].kind not in _LOUD and change.row.role not in _BAD):
             continue
-        if isinstance(receipt, Committed) and (found := _failure(change)) is not None:
+        if isinstance(receipt, Committed) and (found := _failure(change, events)) is not None:
             _write(*found, change)
+
+
+def own_events(change: Change) -> tuple[Event, ...]:
+    """Return the events of a change that are ulak's own, without the notes of services."""
+    events = change.events
+    if events and "." in events[0].kind:
+        return tuple(event for event in events if "." not in event.kind)
+    return events
 
 
 def log_lapse(row: JobRow) -> None:
@@ -42,18 +50,18 @@ def log_lapse(row: JobRow) -> None:
     log.warning("the worker of a run vanished; it is run again", extra=facts)
 
 
-def _failure(change: Change) -> tuple[int, str, Event] | None:
+def _failure(change: Change, events: Sequence[Event]) -> tuple[int, str, Event] | None:
     """Return the level, the sentence and the event of a change that tells of a failure."""
-    row, last = change.row, change.events[-1]
-    said = next((e for e in reversed(change.events) if e.details), None)
-    said = said or next((e for e in reversed(change.events) if e.code), last)
+    row, last = change.row, events[-1]
+    said = next((e for e in reversed(events) if e.details), None)
+    said = said or next((e for e in reversed(events) if e.code), last)
     if row.role == FAILED and change.role_from not in (None, FAILED):
         if said.code in _MEANT or last.kind not in (kinds.FAILED, kinds.ENDED):
             return logging.INFO, "a job has ended as failed", said
         return logging.ERROR, "a job has failed for good", said
     if row.role == HELD and row.code is not None and change.role_from not in (None, HELD):
         return logging.WARNING, "a job is held until a person has looked", said
-    loud = next((e for e in change.events if e.kind in _LOUD), None)
+    loud = next((e for e in events if e.kind in _LOUD), None)
     if loud is None:
         return None
     if loud.kind == kinds.OVERRAN:

@@ -97,6 +97,8 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
             pipe.send(None)
         elif call == "emit":
             run.emit(*arguments)
+        elif call == "note":
+            run.note(*arguments)
         elif call == "spawn":
             name, version, payloads, options = arguments
             flow = run.worker.kernel.flows_by_version()[(name, version)]
@@ -172,6 +174,9 @@ class _ChildHost:
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
         self._pipe.send(("emit", (topic, codec.decode(codec.encode(data)), key)))
+
+    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
+        self._pipe.send(("note", (kind, message, codec.decode(codec.encode(details)))))
 
     def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
         plain = [codec.decode(codec.encode(p)) for p in payloads]

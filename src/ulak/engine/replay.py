@@ -142,7 +142,8 @@ def _commits(events: Sequence[Event]) -> Iterator[Damage]:
     """A commit writes its events side by side, and no two of them say the same."""
     ended: set[bytes] = set()
     for before, event in pairwise(events):
-        if before.seq != event.seq and before._replace(seq=event.seq) == event:
+        is_same = before.seq != event.seq and before._replace(seq=event.seq) == event
+        if is_same and not kinds.is_of_service(event.kind):
             yield Damage(
                 EVENT_DOUBLED, f"events {before.seq} and {event.seq} are one event, written twice"
             )
@@ -160,7 +161,7 @@ def _order(events: Sequence[Event]) -> Iterator[Damage]:
     if first.seq == 1 and (first.kind != kinds.SUBMITTED or first.from_state is not None):
         yield Damage(EVENT_OUT_OF_ORDER, f"the trail begins with {first.kind}, not with submitted")
     for event in events:
-        if event.kind not in kinds.KINDS:
+        if not kinds.is_known(event.kind):
             yield Damage(EVENT_UNKNOWN, f"event {event.seq} is of the unknown kind {event.kind!r}")
         if event.seq > 1 and event.kind == kinds.SUBMITTED:
             yield Damage(EVENT_OUT_OF_ORDER, f"event {event.seq} submits the job a second time")

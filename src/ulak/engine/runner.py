@@ -11,7 +11,7 @@ from typing import Any
 
 from ulak.clock import read_micros
 from ulak.core import event as kinds
-from ulak.core.bounds import find_excess
+from ulak.core.bounds import find_excess, must_fit
 from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
 from ulak.core.keys import storable_key
@@ -22,6 +22,7 @@ from ulak.core.outcome import (
     Held,
     Hold,
     Left,
+    Note,
     Outcome,
     Raised,
     RetryLater,
@@ -117,6 +118,16 @@ def write_effect(name: str, value: object) -> bytes:
     if excess is not None:
         raise EffectUnwritable(excess)
     return data
+
+
+def make_note(kind: str, message: str, details: dict[str, object]) -> Note:
+    """Write a line of a service's own kind as the trail keeps it.
+
+    Raises:
+        BadInput: the details are no JSON, or too large.
+    """
+    data = must_fit(codec.encode(details), f"the details of {kind}") if details else None
+    return Note(kind, message, None if data is None else data.decode())
 
 
 def timed_out(timeout_us: int) -> Raised:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from ulak.core import event as kinds
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
-from ulak.engine.failure_log import log_failures
+from ulak.engine.failure_log import log_failures, own_events
 from ulak.store.protocol import Added, Claimed, JobStore, Tick
 
 log = logging.getLogger("ulak.telemetry")
@@ -147,12 +147,13 @@ _GOES_ON = frozenset({kinds.NOTED, kinds.OVERRAN})
 
 def run_of(change: Change) -> Ran | None:
     """Return the run that a worker's change ends; None when no run ends by it."""
-    if change.token is None or not change.events:
+    events = own_events(change)
+    if change.token is None or not events:
         return None
-    event = change.events[0]
+    event = events[0]
     if event.started_at is None or event.kind in _GOES_ON:
         return None
     outcome = event.kind
-    if len(change.events) > 1 and change.events[1].kind == kinds.RETRY:
+    if len(events) > 1 and events[1].kind == kinds.RETRY:
         outcome = kinds.RETRY  # by way of a state that says it failed
     return Ran(event.from_state or "", outcome, max(0, event.at - event.started_at) / 1e6)

@@ -20,6 +20,7 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.core.table import find_missing
+from ulak.engine.asking import read_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.engine.troubles import Troubles
@@ -146,6 +147,13 @@ class Upkeep:
 
     def attend(self, row: JobRow, requests: list[Request]) -> None:
         """Settle the requests for a job that is not leased any more."""
+        for request in [r for r in requests if r.kind == kinds.NOTE]:
+            requests.remove(request)
+            change = self._answer(row, read_note(request))
+            if change is None:
+                return  # a program that knows its flow and its state writes them
+            self._commit([change])
+            row = change.row
         if row.role in FINAL or (row.role == UNDOING and row.leased_by is None):
             ended = [r for r in requests if row.role in FINAL or r.kind != "signal"]
             if ended:

@@ -576,7 +576,9 @@ class Worker:
 
     def _decide(self, run: ActiveRun, outcome: Outcome, *, run_may_keep: bool) -> Change:
         may_keep = partial(self._may_keep, run) if run_may_keep else None
-        facts = RunFacts(run.row.leased_by or self.id, run.started_at, may_keep, run.asked)
+        facts = RunFacts(
+            run.row.leased_by or self.id, run.started_at, may_keep, run.asked, run.notes
+        )
         try:
             return decide(
                 run.flow, run.row, outcome, self.time.now(), facts=facts,

@@ -13,7 +13,7 @@ from tests.scenario.doubles import pass_steps
 NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "retention")
 VERBS = {
     "submit", "submit_many", "get", "find", "jobs", "result", "wait", "decide", "release", "retry",
-    "cancel", "expire", "signal",
+    "cancel", "expire", "signal", "note",
 }  # fmt: skip
 PLAIN = {
     "open", "close", "add", "job", "resource", "transaction", "reading", "worker", "working",
