@@ -8,7 +8,7 @@ from typing import Any
 
 import ulak
 from bench.measure import Figure, scratch
-from ulak.cli.speed import fill
+from ulak.cli.speed import LastCommit, fill
 
 STAGES = 2_000
 WAIT_S = 2.0
@@ -31,14 +31,11 @@ def crowd_figure() -> Figure:
 def crowd(stages: int = STAGES) -> tuple[float, float]:
     """Return the seconds until the last is durably done, and until the last was claimed."""
     begun: list[float] = []
-    moved_at = [0.0]
+    last = LastCommit()
 
     async def wait(run: ulak.Run[Any]) -> None:
         begun.append(time.perf_counter())
         await asyncio.sleep(WAIT_S)
-
-    def moved() -> None:
-        moved_at[0] = time.perf_counter()
 
     async def work(engine: ulak.Engine) -> float:
         settings = ulak.WorkerSettings(loop=stages)
@@ -52,7 +49,7 @@ def crowd(stages: int = STAGES) -> tuple[float, float]:
         ulak.connect(f"sqlite:///{folder / 'crowd.db'}", flows=[flow]) as engine,
     ):
         fill(engine, flow, stages)
-        engine.kernel.on_move(moved)
+        engine.kernel.telemetry.add(last)
         started = asyncio.run(work(engine))
         assert len(begun) == stages
-    return moved_at[0] - started, max(begun) - started
+    return last.at - started, max(begun) - started

@@ -18,7 +18,7 @@ SOURCE = str(Path(ulak.__file__).parent)
 TESTS = str(Path(__file__).parent)
 
 # What a store promises to answer without waiting.
-QUICK = {"changed_elsewhere", "on_commit"}
+QUICK = {"changed_elsewhere", "on_commit", "on_move"}
 VERBS = {
     name
     for name in dir(Store)

@@ -15,6 +15,7 @@ from ulak.engine.view import Job, Message
 from ulak.errors import (
     BadInput,
     FlowError,
+    JobFailed,
     JobNotFound,
     KeyTaken,
     Overloaded,
@@ -42,6 +43,7 @@ __all__ = [
     "Goto",
     "Hold",
     "Job",
+    "JobFailed",
     "JobFilter",
     "JobNotFound",
     "KeyTaken",

@@ -8,6 +8,7 @@
     │   ├── UnknownName         (also a BadInput) no limit, queue, flow or schedule is called so
     │   └── JobNotFound         no job has this id, or it belongs to another tenant
     ├── ResultNotReady          (also a LookupError) the stage has not finished in this round
+    ├── JobFailed               the job has no result: it failed, was cancelled or expired
     ├── TransitionNotAllowed    the lifecycle or a guard says no
     ├── StaleJob                someone else moved first; reread and decide again
     ├── KeyTaken                another job holds this dedup key; its id is in the error
@@ -56,6 +57,7 @@ __all__ = [
     "IdempotencyConflict",
     "IdempotencyError",
     "InProgress",
+    "JobFailed",
     "JobNotFound",
     "KeyTaken",
     "Misconfigured",
@@ -123,6 +125,22 @@ class ResultNotReady(UlakError, LookupError):
     """The stage asked for has no result in this round of the job."""
 
     code = "result-not-ready"
+
+
+class JobFailed(UlakError):
+    """A job has no result, because it failed, was cancelled or expired."""
+
+    code = "job-failed"
+
+    def __init__(self, text: str, *, job_id: str, state: str, code: str, message: str) -> None:
+        super().__init__(text)
+        self.job_id = job_id
+        self.state = state
+        """Where it has ended, in the flow's own words."""
+        self.code = code
+        """The code of the failure; `cancelled` or `expired` where nothing else was said."""
+        self.message = message
+        """What the failure, or the person who ended the job, has said; '' when nothing."""
 
 
 class TransitionNotAllowed(UlakError):

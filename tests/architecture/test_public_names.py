@@ -12,7 +12,7 @@ from tests.architecture.contract import PUBLIC, public_names
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 API = REFERENCE / "api.md"
-MOST_NAMES = 31
+MOST_NAMES = 34
 
 
 def documented() -> list[str]:

@@ -27,9 +27,9 @@ Bob:
 """
 
 NIGHTLY_REPORT = """\
-acme: written, {'orders': 3, 'total': 500, 'attempts': 1}
-globex: written, {'orders': 1, 'total': 45, 'attempts': 2}
-initech: written, {'orders': 0, 'total': 0, 'attempts': 1}
+acme: written, Report(orders=3, total=500, attempts=1)
+globex: written, Report(orders=1, total=45, attempts=2)
+initech: written, Report(orders=0, total=0, attempts=1)
 asked for again, after a restart perhaps:
 acme: the same job, nothing new
 globex: the same job, nothing new

@@ -55,8 +55,8 @@ READS = {
     "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
-    "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "open", "close",
-    "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
+    "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "on_move",
+    "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
     "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
 }  # fmt: skip
 

@@ -95,7 +95,7 @@ class TestTaking:
         assert attempt.payload == {"n": 1}
         assert engine.get(job.id).state == "running"
         assert attempt.finish({"by": "hand"}).state == "printed"
-        assert engine.result(job.id) == {"by": "hand"}
+        assert engine.inspect.result(job.id) == {"by": "hand"}
         assert states(engine, job) == ["queued", "running", "printed"]
         assert engine.worker().take(job.id) is None, "it has ended"
 

@@ -126,10 +126,18 @@ def test_secrets_of_a_payload_stay_hidden(engine, ask):
     assert answer.json() == {"payload": {"card": "***", "order": 7}}
 
 
-def test_a_result_is_there_when_a_stage_has_returned_it(engine, ask, app):
+@pytest.mark.shows("E-79")
+def test_a_result_is_there_when_the_job_has_ended_well(engine, ask, app):
     job = engine.submit(engine.greet, "ada")
     early = ask(app, f"/jobs/{job.id}/result")
-    assert (early.status_code, early.json()["code"]) == (409, "result-not-ready")
+    assert (early.status_code, early.json()["code"]) == (409, "not-finished")
+    gone = engine.submit(engine.greet, "bob")
+    engine.cancel(gone.id, actor="ada", note="bought twice")
+    failed = ask(app, f"/jobs/{gone.id}/result")
+    assert (failed.status_code, failed.json()["code"]) == (409, "job-failed")
+    said = {name: failed.json()[name] for name in ("job_id", "state", "reason")}
+    assert said == {"job_id": gone.id, "state": "cancelled", "reason": "cancelled"}
+    assert "bought twice" in failed.json()["detail"]
     work(engine)
     assert ask(app, f"/jobs/{job.id}/result").json() == {"result": "hello ada"}
 

@@ -20,6 +20,7 @@ from tests.scenario.doubles import quickest
 from tests.web.moving import FLOW, end, move, new_job
 from tests.web.people import Known, person
 from tests.web.sse import Listener, listening
+from ulak.store.sqlite import wakeup
 from ulak.web import hub as hubs
 from ulak.web import looks, streams, watchers
 from ulak.web.server import Server
@@ -91,6 +92,30 @@ def test_a_stream_tells_the_trail_then_what_happens_and_ends_with_the_job(engine
     assert events[1].data["to_state"] == "there"
     assert events[1].data["actor"] == "ada"
     assert (last.kind, last.id, last.data["state"]) == ("end", None, "done")
+
+
+@pytest.mark.shows("E-79")
+def test_a_stream_is_woken_by_the_moves_of_another_process(engine, served, monkeypatch):
+    """Broken by a hub that is rung by its own process alone, and looks for the others' moves."""
+    address, _ = served
+    monkeypatch.setattr(hubs, "GLANCE_S", 3600.0)
+    monkeypatch.setattr(wakeup, "RENEW_MS", 3_600_000)
+    job, other = new_job(engine), new_job(engine)
+
+    async def watch(theirs: ulak.Engine):
+        async with await Listener.connect(address, f"/jobs/{job}/events") as stream:
+            told = [await stream.next(120)]
+            reading = asyncio.create_task(stream.all(120))
+            await asyncio.to_thread(end, theirs, job)
+            while not reading.done():  # the first ring may come before the hub sleeps
+                await asyncio.to_thread(move, theirs, other)
+                await asyncio.sleep(0.02)
+            return told + await reading
+
+    # What another process has: nothing in common but the file.
+    with ulak.connect(f"sqlite:///{engine.store.path}?synchronous=NORMAL", flows=[FLOW]) as theirs:
+        *_, last = asyncio.run(watch(theirs))
+    assert (last.kind, last.data["state"]) == ("end", "done")
 
 
 def test_a_stream_of_a_job_that_has_ended_tells_its_trail_and_ends(engine, served):
@@ -348,7 +373,7 @@ def test_whoever_leaves_leaves_nothing_behind(engine, served):
     asyncio.run(watch())
     assert list(hub.watchers) == []
     assert (hub._jobs, hub._lists, hub._looking) == ({}, {}, None)
-    assert engine.kernel._watchers == []
+    assert not engine.store._watchers
 
 
 # --- the life of a stream -------------------------------------------------------

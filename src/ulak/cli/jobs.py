@@ -30,7 +30,7 @@ from ulak.core.lifecycle import CLAIMABLE, ROLES
 from ulak.engine.documents import event_document, job_document
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent
-from ulak.errors import BadInput, ResultNotReady, TransitionNotAllowed
+from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
 from ulak.store.protocol import JobFilter
 
@@ -140,9 +140,8 @@ def _more(engine: Engine, job: Job) -> dict[str, Any]:
             "note": progress.note,
             "at": rfc3339(to_datetime(progress.at)),
         }
-    # Nothing was returned yet, or by a flow that this program does not declare.
-    with suppress(ResultNotReady, TransitionNotAllowed, BadInput):
-        more["result"] = engine.result(job.id)
+    with suppress(TransitionNotAllowed):  # a flow that this program does not declare
+        more["result"] = engine.inspect.result(job.id)
     return more
 
 

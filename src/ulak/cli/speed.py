@@ -15,16 +15,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from ulak.clock import micros
+from ulak.core.change import Change, Receipt
 from ulak.core.flow import Flow
 from ulak.core.run import Run
 from ulak.engine.engine import Engine
 from ulak.engine.process import settle_in
+from ulak.engine.telemetry import Listeners
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.wiring import connect
 
@@ -130,19 +132,25 @@ def fill(engine: Engine, flow: Flow[Any], jobs: int) -> None:
         engine.submit_many(flow, [None] * min(500, jobs - start))
 
 
+class LastCommit(Listeners):
+    """Knows when something was last committed."""
+
+    at = 0.0
+
+    def committed(
+        self, changes: Sequence[Change], receipts: Sequence[Receipt], seconds: float | None
+    ) -> None:
+        self.at = time.perf_counter()
+
+
 async def run_dry(engine: Engine) -> float:
     """Run a worker until nothing is left; answer the seconds until the last move was durable."""
-    moved_at = [time.perf_counter()]
-
-    def moved() -> None:
-        moved_at[0] = time.perf_counter()
-
-    worker = engine.worker()
-    stop = engine.kernel.on_move(moved)
+    worker, last = engine.worker(), LastCommit()
+    stop = engine.kernel.telemetry.add(last)
     started = time.perf_counter()
     await worker.run(until_idle=True)
     stop()
-    return moved_at[0] - started
+    return last.at - started
 
 
 def _submit(url: str, submits: int, threads: int) -> float:

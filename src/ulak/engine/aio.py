@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
-from ulak.clock import Duration, read_micros
+from ulak.clock import Duration
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
@@ -24,6 +23,7 @@ from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job
+from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.store import caller
 from ulak.store.protocol import LARGEST_BATCH, Added
 
@@ -34,8 +34,6 @@ A = ParamSpec("A")
 R = TypeVar("R")
 P = TypeVar("P")
 Ts = TypeVarTuple("Ts")
-
-LONGEST_WAIT_S = 0.2
 
 
 def awaited(verb: Callable[A, R]) -> Callable[A, Awaitable[R]]:
@@ -90,6 +88,7 @@ class AsyncInspect:
         self.counts = awaited(inspect.counts)
         self.trail = awaited(inspect.trail)
         self.payload = awaited(inspect.payload)
+        self.result = awaited(inspect.result)
         self.why = awaited(inspect.why)
         self.verify = awaited(inspect.verify)
         self.audit = awaited(inspect.audit)
@@ -107,6 +106,7 @@ class AsyncEngine:
     """`engine.aio`: every verb of the engine, to be awaited. The promises are the engine's."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._kernel = engine.kernel
         self.schedules = AsyncSchedules(engine.schedules)
         self.flow_control = AsyncFlowControl(engine.flow_control)
@@ -116,7 +116,6 @@ class AsyncEngine:
         self.get = awaited(engine.get)
         self.find = awaited(engine.find)
         self.jobs = awaited(engine.jobs)
-        self.result = awaited(engine.result)
         self.decide = awaited(engine.decide)
         self.release = awaited(engine.release)
         self.retry = awaited(engine.retry)
@@ -130,15 +129,23 @@ class AsyncEngine:
         self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]
     ) -> Job: ...
     @overload
-    async def submit(self, call: Call, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
+    async def submit(self, call: Call[R], /, **options: Unpack[LoneSubmitOptions]) -> Job[R]: ...
     @overload
     async def submit(
         self,
-        function: Callable[[*Ts], Any],
+        function: Callable[[*Ts], Coroutine[Any, Any, R]],
         /,
         *arguments: *Ts,
         **options: Unpack[LoneSubmitOptions],
-    ) -> Job: ...
+    ) -> Job[R]: ...
+    @overload
+    async def submit(
+        self,
+        function: Callable[[*Ts], R],
+        /,
+        *arguments: *Ts,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> Job[R]: ...
     async def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
         flow: Any,
@@ -215,31 +222,53 @@ class AsyncEngine:
     async def wait(
         self, job_id: str, *, until: str | None = None, timeout: Duration | None = None
     ) -> Job:
-        """Wait until a job has ended, or stands in the state `until`, and answer it."""
-        deadline = None
-        if timeout is not None:
-            deadline = time.monotonic() + read_micros(timeout, "timeout=") / 1e6
+        """Wait until a job has ended, or stands in the state `until`, and return it."""
+        await self._ready()
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
             call_on(loop, moved.set)
 
-        stop = self._kernel.on_move(ring)
-        try:
-            while True:
-                moved.clear()
-                job = await self.get(job_id)
-                if job.is_final or job.state == until:
-                    return job
-                left = LONGEST_WAIT_S
-                if deadline is not None:
-                    left = min(left, deadline - time.monotonic())
-                    if left <= 0:
-                        raise TimeoutError(
-                            f'job {job_id} is still in "{job.state}" after {timeout}'
-                        )
+        with Waiting(self._engine, job_id, until=until, timeout=timeout, ring=ring) as waiting:
+            while (job := await asyncio.to_thread(waiting.look)) is None:
+                await asyncio.sleep(waiting.rest_s)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout(waiting.pause_s):
                         await moved.wait()
-        finally:
-            stop()
+                moved.clear()
+            return job
+
+    @overload
+    async def call(
+        self,
+        flow: Flow[P],
+        payload: P,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> Any: ...
+    @overload
+    async def call(
+        self,
+        call: Call[R],
+        /,
+        *,
+        timeout: Duration | None = None,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> R: ...
+    async def call(
+        self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
+    ) -> Any:
+        """Submit a job, wait for its end and return its result."""
+        must_wait_for(timeout, options)
+        job = await self.submit(flow, *arguments, **options)
+        return await self.result(await self.wait(job.id, timeout=timeout))
+
+    @overload
+    async def result(self, job: Job[R]) -> R: ...
+    @overload
+    async def result(self, job: str) -> Any: ...
+    async def result(self, job: Job[Any] | str) -> Any:
+        """Return what the last stage that returned something has returned, or None."""
+        return await asyncio.to_thread(self._engine.result, job)

@@ -189,7 +189,6 @@ class _Doing:
             if self._is_enough:
                 # Also what it has not come to: where it is, and in the roles after that.
                 left += self._store.count_jobs(where, after=after)
-        self._kernel.moved()
         return BulkDone(self._done, self._refused, self._refused_count, left)
 
     @property

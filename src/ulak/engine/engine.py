@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -23,7 +23,7 @@ from typing import (
     overload,
 )
 
-from ulak.clock import Duration, read_micros, seconds
+from ulak.clock import Duration, read_micros
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
@@ -43,6 +43,7 @@ from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.transactions import Transactions
 from ulak.engine.view import Job
+from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.errors import BadInput
 from ulak.store import caller
 from ulak.store.protocol import Store
@@ -58,7 +59,6 @@ Ts = TypeVarTuple("Ts")
 log = logging.getLogger("ulak.engine")
 
 USUAL = WorkerSettings()
-LONGEST_WAIT_S = 0.2
 
 
 class Engine(Acts, Transactions):
@@ -195,15 +195,23 @@ class Engine(Acts, Transactions):
     @overload
     def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
     @overload
-    def submit(self, call: Call, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
+    def submit(self, call: Call[R], /, **options: Unpack[LoneSubmitOptions]) -> Job[R]: ...
     @overload
     def submit(
         self,
-        function: Callable[[*Ts], Any],
+        function: Callable[[*Ts], Coroutine[Any, Any, R]],
         /,
         *arguments: *Ts,
         **options: Unpack[LoneSubmitOptions],
-    ) -> Job: ...
+    ) -> Job[R]: ...
+    @overload
+    def submit(
+        self,
+        function: Callable[[*Ts], R],
+        /,
+        *arguments: *Ts,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> Job[R]: ...
     def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
         flow: Any,
@@ -298,37 +306,62 @@ class Engine(Acts, Transactions):
 
     # --- waiting ----------------------------------------------------------------
 
+    @overload
+    def call(
+        self,
+        flow: Flow[P],
+        payload: P,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> Any: ...
+    @overload
+    def call(
+        self,
+        call: Call[R],
+        /,
+        *,
+        timeout: Duration | None = None,
+        **options: Unpack[LoneSubmitOptions],
+    ) -> R: ...
+    def call(
+        self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
+    ) -> Any:
+        """Submit a job, wait for its end and return its result; `options` as for `submit`.
+
+        `call(send.bind(42), timeout=10)`. A worker must be running somewhere. When the time is
+        over the job goes on all the same: `cancel` ends it.
+
+        Raises:
+            JobFailed: it failed, was cancelled or expired.
+            TimeoutError: it has not ended in time; the text names the job, and why it stands.
+        """
+        must_wait_for(timeout, options)
+        job = self.submit(flow, *arguments, **options)
+        return self.result(self.wait(job.id, timeout=timeout))
+
     def wait(
         self, job_id: str, *, until: str | None = None, timeout: Duration | None = None
     ) -> Job:
-        """Wait until a job has ended, or stands in the state `until`, and answer it.
+        """Wait until a job has ended, or stands in the state `until`, and return it.
 
-        A state in which it stays only for a moment may be missed.
+        A state in which it stays only for a moment may be missed. A store that does not answer
+        is waited for as well.
 
         Raises:
-            TimeoutError: it has not come so far in time; nothing was changed.
+            BadInput: its flow has no state `until`.
+            JobNotFound: there is no such job.
+            TimeoutError: it has not come so far in time, and why; nothing was changed.
         """
         self.kernel.refuse_on_a_loop("wait")
-        deadline = None
-        if timeout is not None:
-            deadline = time.monotonic() + read_micros(timeout, "timeout=") / 1e6
         moved = threading.Event()
-        stop = self.kernel.on_move(moved.set)
-        try:
-            while True:
+        with Waiting(self, job_id, until=until, timeout=timeout, ring=moved.set) as waiting:
+            while (job := waiting.look()) is None:
+                time.sleep(waiting.rest_s)
+                moved.wait(waiting.pause_s)
                 moved.clear()
-                job = self.get(job_id)
-                if job.is_final or job.state == until:
-                    return job
-                left = LONGEST_WAIT_S
-                if deadline is not None:
-                    left = min(left, deadline - time.monotonic())
-                    if left <= 0:
-                        waited = f"after {seconds(timeout or 0):g} s"
-                        raise TimeoutError(f'job {job_id} is still in "{job.state}" {waited}')
-                moved.wait(left)
-        finally:
-            stop()
+            return job
 
     # --- working ----------------------------------------------------------------
 

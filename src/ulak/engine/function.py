@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from ulak.clock import Duration
 from ulak.core.flow import Flow, FlowOptions, pool_of
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Limit, Rate
 from ulak.core.run import Run
+from ulak.engine.view import R as T
 from ulak.errors import BadInput, FlowError
 from ulak.store import codec
 
 A = ParamSpec("A")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 STAGE_OPTIONS = ("timeout", "limit", "rate", "isolate", "transaction", "queue")
 
@@ -35,14 +37,17 @@ class JobOptions(FlowOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A flow with its payload, or a job function with its arguments, ready to be submitted."""
+class Call(Generic[T]):
+    """A flow with its payload, or a job function with its arguments, ready to be submitted.
+
+    Type checkers know `Call[int]`, a call of a function that returns an int.
+    """
 
     flow: Flow[Any]
     payload: Any
 
 
-class JobFunction(Generic[A, R]):
+class JobFunction(Generic[A, R_co]):
     """A function that can still be called, and submitted as a durable job.
 
     With `transaction=True` its first argument is the connection, which no submit names.
@@ -50,7 +55,7 @@ class JobFunction(Generic[A, R]):
 
     def __init__(
         self,
-        function: Callable[..., R],
+        function: Callable[..., R_co],
         flow: Flow[Any],
         signature: inspect.Signature,
         read: Callable[[Any], tuple[list[Any], dict[str, Any]]],
@@ -61,10 +66,16 @@ class JobFunction(Generic[A, R]):
         self._signature = signature
         self._read = read
 
-    def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
+    def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R_co:
         return self.function(*args, **kwargs)
 
-    def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call:
+    @overload
+    def bind(
+        self: JobFunction[A, Coroutine[Any, Any, T]], *args: A.args, **kwargs: A.kwargs
+    ) -> Call[T]: ...
+    @overload
+    def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[R_co]: ...
+    def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[Any]:
         """Check arguments against the signature and keep them for a submit.
 
         Raises:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ulak.clock import to_datetime
 from ulak.core.flow import Flow
+from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import TrailEvent, event_view, hide
 from ulak.engine.why import Why, why
@@ -64,6 +65,18 @@ class Inspect:
             raise JobNotFound(job_id)
         plain = codec.decode(stored.data)
         return plain if reveal else hide(self._kernel.find_flow(row.flow, row.flow_version), plain)
+
+    def result(self, job_id: str) -> Any:
+        """Return what the last stage that returned something has returned, or None, as plain data.
+
+        However the job stands: unfinished, failed or done.
+
+        Raises:
+            TransitionNotAllowed: this program does not declare its flow.
+        """
+        row = self._kernel.get_row(job_id)
+        found = find_result(self._kernel, row, self._kernel.get_flow(row))
+        return None if found is None else codec.decode(found.data)
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Return why a job stands where it stands: a code, a sentence and the facts.

@@ -60,7 +60,6 @@ class Kernel:
         self._lock = threading.RLock()
         self._is_listening = False
         self._rings: list[Callable[[], None]] = []
-        self._watchers: list[Callable[[], None]] = []
         tell_of_forks(self)
 
     # --- flows ------------------------------------------------------------------
@@ -172,7 +171,6 @@ class Kernel:
         self._lock = threading.RLock()
         self.is_open = False
         self._rings.clear()
-        self._watchers.clear()
         self.intake = Intake(self.store, self.submit_timeout_s, telemetry=self.telemetry)
         self.new_commit_id = CommitIds()
 
@@ -327,32 +325,19 @@ class Kernel:
     # --- who is told ------------------------------------------------------------
 
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
-        """Have `ring` called whenever this process may have made a job due; return the undo."""
+        """Have `ring` called whenever a job may have become due; return the undo.
+
+        The store is listened to from the first time on: a program that only submits need not
+        know, and a store listens to other processes at a cost. `store.on_move` tells of moves.
+        """
         self._rings.append(ring)
-        self._listen()
-        return lambda: self._rings.remove(ring)
-
-    def on_move(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Have `watcher` called whenever this process has moved jobs; return the undo."""
-        self._watchers.append(watcher)
-        self._listen()
-        return lambda: self._watchers.remove(watcher)
-
-    def _listen(self) -> None:
-        """Have the store call when something may have become due: a program that only submits
-        need not know, and a store listens to other processes at a cost."""
         with self._lock:
             if not self._is_listening:
                 self.store.on_commit(self.ring)
                 self._is_listening = True
-
-    def moved(self) -> None:
-        """Tell everybody who waits for a job of this process to look again."""
-        for watcher in tuple(self._watchers):
-            watcher()
+        return lambda: self._rings.remove(ring)
 
     def ring(self) -> None:
-        """Tell workers and watchers of this process that a job may have moved."""
+        """Tell the workers of this process that a job may have become due."""
         for ring in tuple(self._rings):
             ring()
-        self.moved()

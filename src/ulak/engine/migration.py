@@ -80,7 +80,6 @@ def migrate(
     for _ in range(1 if dry_run else MOST_PASSES):
         if not work.sweep():
             break
-    kernel.moved()
     return work.report()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ulak.core.flow import Flow
+from ulak.core.job import JobRow, Result
 from ulak.core.keys import short_key
+from ulak.core.lifecycle import DONE, FINAL
+from ulak.engine.runner import returns
 from ulak.engine.view import Job
-from ulak.errors import ResultNotReady
+from ulak.errors import BadInput, JobFailed, TransitionNotAllowed
 from ulak.ids import from_text
 from ulak.store import codec
 from ulak.store.protocol import JobFilter
@@ -15,7 +18,11 @@ from ulak.store.protocol import JobFilter
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
+R = TypeVar("R")
+
 EVERY_JOB = JobFilter()
+# The event that ended a job is among so many of the last: few follow an end.
+LOOK_BACK = 20
 
 
 class Reads:
@@ -50,23 +57,82 @@ class Reads:
             Job(r) for r in self.kernel.open().store.list_jobs(where, after=cursor, limit=limit)
         ]
 
-    def result(self, job_id: str) -> Any:
-        """Return what the last stage that returned something has returned, as plain data.
+    @overload
+    def result(self, job: Job[R]) -> R: ...
+    @overload
+    def result(self, job: str) -> Any: ...
+    def result(self, job: Job[Any] | str) -> Any:
+        """Return what the last stage that returned something has returned, or None.
+
+        It is read as the type that the stage, or the job function, says it returns.
 
         Raises:
-            ResultNotReady: no stage has returned anything.
+            JobFailed: it failed, was cancelled or expired.
+            TransitionNotAllowed: it has not ended (`not-finished`), or this program does not
+                declare its flow.
+            BadInput: what is stored is not of that type.
         """
-        row = self.kernel.get_row(job_id)
+        job_id = job if isinstance(job, str) else job.id
+        row = must_have_succeeded(self.kernel, job_id)
         flow = self.kernel.get_flow(row)
-        stages = {s.state for s in flow.declared.stages}
-        stored = self.kernel.store.find_results(row.id)
-        left = [r for r in stored if r.name == "" and r.stage in stages]
-        if not left:
-            raise ResultNotReady(f"job {job_id} has left no result; it is in {row.state!r}")
-        moved = [e.from_state for e in self.kernel.store.trail(row.id)]
-        order = {_stage_of(flow, state): n for n, state in enumerate(moved) if state is not None}
-        last = max(left, key=lambda r: (r.round, order.get(r.stage, -1)))
-        return codec.decode(last.data)
+        found = find_result(self.kernel, row, flow)
+        if found is None:
+            return None
+        try:
+            return codec.decode(found.data, self._type_of(flow, found.stage))
+        except BadInput as error:
+            raise BadInput(
+                f'job {job_id}: the result of "{found.stage}": {error}; '
+                "engine.inspect.result reads it as plain data"
+            ) from None
+
+    def _type_of(self, flow: Flow[Any], state: str) -> Any:
+        """Return the type that a stage says it returns."""
+        function = self.kernel.functions.get(flow)
+        if function is not None:
+            return returns(function.function)
+        stage = next(s for s in flow.declared.stages if s.state == state)
+        return returns(stage.function)
+
+
+def must_have_succeeded(kernel: Kernel, job_id: str) -> JobRow:
+    """Return the row of a job that has ended well.
+
+    Raises:
+        JobNotFound: there is no such job.
+        JobFailed: it failed, was cancelled or expired.
+        TransitionNotAllowed: it has not ended (`not-finished`).
+    """
+    row = kernel.get_row(job_id)
+    if row.role == DONE:
+        return row
+    if row.role not in FINAL:
+        raise TransitionNotAllowed(
+            f'job {job_id} has not ended, it is in "{row.state}"; engine.wait waits for its end',
+            code="not-finished",
+            state=row.state,
+        )
+    events = kernel.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
+    last = next((e for e in reversed(events) if e.from_state != e.to_state == row.state), None)
+    code = row.code or (last and last.code) or row.role
+    message = "" if last is None else last.message or ""
+    text = f'job {job_id} has ended in "{row.state}" ({code})'
+    raise JobFailed(
+        f"{text}: {message}" if message else text,
+        job_id=job_id, state=row.state, code=code, message=message,
+    )  # fmt: skip
+
+
+def find_result(kernel: Kernel, row: JobRow, flow: Flow[Any]) -> Result | None:
+    """Return what the last stage that returned something has left, however the job stands."""
+    stages = {s.state for s in flow.declared.stages}
+    stored = kernel.store.find_results(row.id) if row.has_results else []
+    left = [r for r in stored if r.name == "" and r.stage in stages]
+    if len(left) <= 1:
+        return left[0] if left else None
+    moved = [e.from_state for e in kernel.store.trail(row.id)]
+    order = {_stage_of(flow, state): n for n, state in enumerate(moved) if state is not None}
+    return max(left, key=lambda r: (r.round, order.get(r.stage, -1)))
 
 
 def _stage_of(flow: Flow[Any], state: str) -> str:

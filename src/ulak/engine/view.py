@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from ulak.clock import Instant, to_datetime
 from ulak.core.flow import Flow
@@ -14,11 +14,23 @@ from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
 from ulak.store import codec
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", default=Any)
+else:  # a default of a type variable is known to checkers, and not yet to every Python
+    from typing import TypeVar
+
+    R = TypeVar("R")
+
 HIDDEN = "***"
 
 
-class Job:
-    """A job as it stood when it was read. Reading again may answer something newer."""
+class Job(Generic[R]):
+    """A job as it stood when it was read. Reading again may answer something newer.
+
+    Type checkers know `Job[int]`, a job of a function that returns an int.
+    """
 
     # A view, not a copy: a submit answers one each time, and few callers read more than its id.
     __slots__ = ("_row", "cancel_requested", "created")

@@ -608,7 +608,6 @@ class Worker:
     def _settled_together(self, run: ActiveRun, change: Change, answer: Receipt | Outcome) -> None:
         if isinstance(answer, Receipt):
             self._settled(run, change, answer)
-            self.kernel.moved()
         else:
             run.change = None
             self._ended(run, answer)
@@ -656,7 +655,6 @@ class Worker:
             except Exception as error:
                 log.exception("a commit could not be settled")
                 self.failed(error)
-        self.kernel.moved()
 
     def _settled(self, run: ActiveRun, change: Change, receipt: Receipt) -> None:
         if isinstance(receipt, SlotTaken) and run.outcome is not None:

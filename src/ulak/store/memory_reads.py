@@ -200,6 +200,9 @@ class MemoryReads(MemoryTables):
         with self._lock:
             self._rings.append(ring)
 
+    def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
+        return self._watchers.add(ring)
+
 
 def _matches(row: JobRow, where: JobFilter) -> bool:
     return (

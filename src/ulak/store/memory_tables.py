@@ -33,6 +33,7 @@ from ulak.store.protocol import (
     WorkerRow,
 )
 from ulak.store.records import RecordId, RecordRow
+from ulak.store.watchers import Watchers
 
 Key = tuple[str, str, str]
 
@@ -47,6 +48,8 @@ class MemoryTables:
         tell_of_forks(self)
         self._rings: list[Callable[[], None]] = []
         self._made_due = False
+        self._watchers = Watchers()
+        self._moved = False
         self._jobs: dict[bytes, JobRow] = {}
         self._shelves: defaultdict[tuple[str, str], set[bytes]] = defaultdict(set)
         self._payloads: dict[bytes, Payload] = {}
@@ -93,19 +96,23 @@ class MemoryTables:
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
+        self._watchers.clear()
 
     @contextmanager
     def _transaction(self) -> Iterator[Instant]:
-        """Hold the lock, tell the time, and ring afterwards when a job may have become due."""
+        """Hold the lock, tell the time, and ring afterwards when a job has moved or may be due."""
         with self._lock:
-            self._made_due = False
+            self._made_due = self._moved = False
             try:
                 yield self.clock.now()
             finally:
                 self._chain()
             rings = tuple(self._rings) if self._made_due else ()
+            moved = self._moved
         for ring in rings:
             ring()
+        if moved:
+            self._watchers.ring()
 
     def _note(
         self, now: Instant, actor: str, act: str, subject: str, note: str | None, details: str
@@ -119,6 +126,7 @@ class MemoryTables:
         """Store a job, and keep every index and counter true. The only way a row changes."""
         self._take_away(row.id)
         self._jobs[row.id] = row
+        self._moved = True
         self._counts[row.flow, row.flow_version, row.state, row.role] += 1
         for shelf in _shelves_of(row):
             self._shelves[shelf].add(row.id)

@@ -1,7 +1,7 @@
 """Who watches what: one look at the store for all who wait for the same news.
 
-A stream is a hint to read again (E-46). The hub looks when this process has moved a job, and once a
-second for what other processes did; each watched job is read once, however many watch it. What it
+A stream is a hint to read again (E-46). The hub looks when a commit of any process may have moved a
+job, and once a second besides; each watched job is read once, however many watch it. What it
 finds goes to its watchers through queues with a bound: whoever reads too slowly is dropped.
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger("ulak.web.streams")
 MOST_WATCHERS: Final = 1000
 COME_BACK_AFTER: Final = timedelta(seconds=5)
 
-# The bell of the store rings for one listener, the worker; everybody else looks now and then.
+# A ring may be lost, and a store that is far away may have none.
 GLANCE_S: Final = 1.0
 # Between two looks, so that a busy process does not read a watched job for each of its moves; and
 # a look over many jobs is followed by a rest that leaves the store three quarters of the time.
@@ -192,7 +192,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._bell, self._rung = asyncio.Event(), False
         self._counts, self._lists_at, self._lists_rung = {}, 0.0, False
-        self._stop_ringing = self._engine.kernel.on_move(self._ring)
+        self._stop_ringing = self._engine.store.on_move(self._ring)
         self._looking = asyncio.create_task(self._look_on(), name="ulak-hub")
         self._looking.add_done_callback(self._has_ended)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -12,13 +11,13 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from ulak.auth.principal import Principal
-from ulak.core.flow import names
 from ulak.core.intake import NORMAL, LoneSubmitOptions
 from ulak.engine.documents import event_document, job_document, why_document
 from ulak.engine.engine import Engine
 from ulak.engine.named import named_call
-from ulak.engine.view import Job
-from ulak.errors import BadInput, Forbidden
+from ulak.engine.reads import must_have_succeeded
+from ulak.engine.waiting import must_be_a_state
+from ulak.errors import Forbidden
 from ulak.idempotency import Execution, Guard
 from ulak.idempotency.key import HEADER
 from ulak.idempotency.settings import IdempotencySettings
@@ -168,11 +167,13 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
         """Read a job. With `wait` the answer comes as soon as the job has ended, or stands in
         the state `until`; when the time is over, it is the job as it stands then."""
         job = await asyncio.to_thread(seen, engine, id, principal)
-        _must_be_a_state(engine, job, query.until)
+        must_be_a_state(engine.kernel, job, query.until)
         if query.wait:
-            with suppress(TimeoutError):
-                await engine.aio.wait(id, until=query.until, timeout=timedelta(seconds=query.wait))
-            job = await engine.aio.get(id)
+            span = timedelta(seconds=query.wait)
+            try:
+                job = await engine.aio.wait(id, until=query.until, timeout=span)
+            except TimeoutError:
+                job = await engine.aio.get(id)
         return answer(job_document(job))
 
     @routes.get("/jobs/{id}/trail", response_model=schemas.TrailPage)
@@ -197,10 +198,11 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
 
     @routes.get("/jobs/{id}/result", response_model=schemas.Result, responses=problems(409))
     def read_result(id: JobPath, principal: Caller) -> Response:
-        """Read what the last stage that returned something has returned; 409 before there is
-        anything."""
+        """Read what the last stage that returned something has returned; 409 before the job has
+        ended, and when it failed, was cancelled or expired."""
         seen(engine, id, principal)
-        return answer({"result": engine.result(id)})
+        must_have_succeeded(engine.kernel, id)
+        return answer({"result": engine.inspect.result(id)})
 
     @routes.get("/jobs/{id}/why", response_model=schemas.Why)
     def why(id: JobPath, principal: Caller) -> Response:
@@ -256,14 +258,6 @@ def _tenant_for(principal: Principal, asked: str | None) -> str:
 
 def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _must_be_a_state(engine: Engine, job: Job, until: str | None) -> None:
-    """Refuse to wait for a state that the job's flow does not have: it would be in vain."""
-    flow = engine.kernel.flows_by_version().get((job.flow, job.version))
-    if until is None or flow is None or until in flow.table.places:
-        return
-    raise BadInput(f"{job.flow} has no state {until!r}; it has {names(list(flow.table.places))}")
 
 
 def _counts_of(engine: Engine, tenant: str) -> tuple[list[CountRow], bool]:

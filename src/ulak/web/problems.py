@@ -28,6 +28,7 @@ STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
     errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.ResultNotReady: HTTPStatus.CONFLICT,
+    errors.JobFailed: HTTPStatus.CONFLICT,
     errors.TransitionNotAllowed: HTTPStatus.CONFLICT,
     errors.StaleJob: HTTPStatus.CONFLICT,
     errors.KeyTaken: HTTPStatus.CONFLICT,
@@ -50,6 +51,7 @@ STATUS_OF_CODE: Mapping[str, HTTPStatus] = {"not-permitted": HTTPStatus.FORBIDDE
 # Fields that programs act on, as members of the problem; one that says nothing is left out.
 MEMBERS: Mapping[type[errors.UlakError], tuple[str, ...]] = {
     errors.JobNotFound: ("job_id",),
+    errors.JobFailed: ("job_id", "state"),
     errors.TransitionNotAllowed: ("state", "decided_by"),
     errors.StaleJob: ("job_id", "decided_by"),
     errors.KeyTaken: ("holder",),
@@ -124,11 +126,16 @@ def install(app: FastAPI) -> None:
 def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
     """Write an error of ulak as a problem."""
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, errors.UlakError)]
-    status = STATUS_OF_CODE.get(error.code) or next(
+    # What a flow calls its failures is no name of a problem: it is said beside it.
+    is_failure = isinstance(error, errors.JobFailed)
+    code = errors.JobFailed.code if is_failure else error.code
+    status = STATUS_OF_CODE.get(code) or next(
         (STATUS[kind] for kind in kinds if kind in STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
     )
     names = next((MEMBERS[kind] for kind in kinds if kind in MEMBERS), ())
     members = {name: value for name in names if (value := getattr(error, name))}
+    if is_failure:
+        members["reason"] = error.code
     headers = {}
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = challenge(error.reason)
@@ -139,7 +146,7 @@ def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
     if isinstance(error, errors.GuardUnavailable):
         headers["Retry-After"] = str(SOON_S)
     return problem(
-        request, status, code=error.code, detail=str(error), headers=headers, **members
+        request, status, code=code, detail=str(error), headers=headers, **members
     )  # fmt: skip
 
 

@@ -85,15 +85,29 @@ def book(connection: Any, seat: int) -> None: ...
 
 
 assert_type(greet("Ada"), str)
-assert_type(engine.submit(book, 42), Job)
+assert_type(engine.submit(book, 42), Job[None])
 assert_type(engine.submit(orders, Order(1), tenant="acme"), Job)
-assert_type(engine.submit(greet, "Ada", 2, priority=0), Job)
-assert_type(engine.submit(greet.bind("Ada", times=2), priority=0), Job)
-assert_type(engine.submit(fetch, 1), Job)
+assert_type(engine.submit(greet, "Ada", 2, priority=0), Job[str])
+assert_type(engine.submit(greet.bind("Ada", times=2), priority=0), Job[str])
+assert_type(engine.submit(fetch, 1), Job[bytes])
+assert_type(engine.submit(fetch.bind(number=1)), Job[bytes])
 assert_type(engine.submit_many(orders, [Order(1)]), list[Job])
 assert_type(engine.submit_many(greet, ["ada", greet.bind("bob", times=2)]), list[Job])
+assert_type(engine.result(engine.submit(greet, "Ada")), str)
+assert_type(engine.result(engine.submit(fetch, 1)), bytes)
+assert_type(engine.result(engine.submit(orders, Order(1))), Any)
+assert_type(engine.result("an id"), Any)
+assert_type(engine.call(greet.bind("Ada", times=2), timeout=10, tenant="acme"), str)
+assert_type(engine.call(fetch.bind(1)), bytes)
+assert_type(engine.call(orders, Order(1), timeout=10), Any)
+
+
+def read_any(job: Job) -> Any:
+    return engine.result(job)
 
 
 async def submit_on_a_loop() -> None:
     assert_type(await engine.aio.submit(orders, Order(1)), Job)
-    assert_type(await engine.aio.submit(greet, "Ada"), Job)
+    assert_type(await engine.aio.submit(greet, "Ada"), Job[str])
+    assert_type(await engine.aio.result(await engine.aio.submit(fetch, 1)), bytes)
+    assert_type(await engine.aio.call(greet.bind("Ada"), timeout=10), str)

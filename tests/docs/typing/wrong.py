@@ -34,6 +34,11 @@ def after(run: Run[Order]) -> str:
 def greet(name: str) -> None: ...
 
 
+@engine.job
+def spell(number: int) -> str:
+    return str(number)
+
+
 @engine.job(transaction=True)
 def book(connection: object, seat: int) -> None: ...
 
@@ -45,6 +50,10 @@ engine.submit(orders, Order(1), tenants="acme")  # wrong
 engine.submit(greet, 42)  # wrong
 engine.submit(greet.bind(42))  # wrong
 engine.submit_many(orders, ["an order"])  # wrong
+engine.call(orders, "an order")  # wrong
+engine.call(orders, Order(1), timout=3)  # wrong
+number: int = engine.result(engine.submit(spell, 1))  # wrong
+number = engine.call(spell.bind(1), timeout=3)  # wrong
 
 
 async def submit_on_a_loop() -> None:

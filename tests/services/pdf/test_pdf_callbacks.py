@@ -493,7 +493,7 @@ def test_the_look_for_ends_is_cancelled_also_while_a_job_moves(
         monkeypatch.setattr(asyncio, "to_thread", at_once)
         looking = asyncio.create_task(callbacks.find_ends(small.jobs, small.callback_flow))
         await pass_steps(10)
-        small.engine.kernel.moved()
+        small.engine.store._watchers.ring()
         await pass_steps(steps)
         looking.cancel()
         await pass_steps(20)

@@ -233,7 +233,7 @@ def test_a_thread_that_is_past_its_time_says_so() -> None:
     def endless() -> None:
         go_on.wait(120)
 
-    engine.open().kernel.on_move(lambda: overran.set())
+    engine.open().store.on_move(lambda: overran.set())
     with engine, engine.working():
         job = engine.submit(endless)
         try:

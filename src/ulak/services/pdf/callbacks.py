@@ -165,7 +165,7 @@ async def find_ends(jobs: PdfJobStore, flow: Flow[Callback]) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(moved.set)
 
-    stop = jobs.engine.kernel.on_move(ring)
+    stop = jobs.engine.store.on_move(ring)
     try:
         while True:
             moved.clear()

@@ -21,7 +21,6 @@ from ulak.clock import Instant, micros, to_datetime, to_instant
 from ulak.core import event as kinds
 from ulak.core.job import Event
 from ulak.engine.view import TrailEvent, event_view
-from ulak.errors import ResultNotReady
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
 from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
@@ -322,10 +321,7 @@ class MemoryTotals:
     def _result_of(self, job: Job, event: TrailEvent) -> Any:
         if event.to_state != PdfJobStatus.SUCCEEDED:
             return None
-        try:
-            return self._engine.result(job.id)
-        except ResultNotReady:
-            return None
+        return self._engine.inspect.result(job.id)
 
 
 class _Sums:

@@ -9,7 +9,6 @@ from ulak import Engine, Job
 from ulak.clock import to_datetime
 from ulak.core.job import JobRow
 from ulak.engine.view import TrailEvent
-from ulak.errors import ResultNotReady
 from ulak.ids import to_text
 from ulak.services.pdf.flow import STATUSES, entries_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
@@ -53,10 +52,7 @@ def view_of_new(new: NewPdfJob, submitted: Job) -> PdfJob:
 
 def report_of(engine: Engine, job_id: str) -> dict[str, Any] | None:
     """Return what the attempt that succeeded found out, or None when none has."""
-    try:
-        found: dict[str, Any] = engine.result(job_id)
-    except ResultNotReady:
-        return None
+    found: dict[str, Any] | None = engine.inspect.result(job_id)
     return found
 
 

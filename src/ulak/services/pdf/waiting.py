@@ -11,7 +11,7 @@ from ulak.errors import JobNotFound
 
 LONGEST_WAIT_S: Final = 60
 """The longest wait of one request; what lies between often cuts after a minute."""
-# Each looks at its job whenever one moves here, and every second besides: a guess at what one
+# Each looks at its job when one has moved, and five times a second besides: a guess at what one
 # process does beside its other work.
 MOST_WAITING: Final = 100
 

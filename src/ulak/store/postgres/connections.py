@@ -28,6 +28,7 @@ from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
 from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
 from ulak.store.postgres.values import Numbers, Row, Texts
 from ulak.store.waiting import StoreAway, WouldWait, get_deadline
+from ulak.store.watchers import Watchers
 
 if TYPE_CHECKING:
     from ulak.store.postgres.listener import Listener
@@ -275,6 +276,7 @@ class Connections:
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
+        self._watchers = Watchers()
         self._probing = threading.Lock()
         self._probed: dict[_Address, tuple[float, bool]] = {}
         """Until when the last probe speaks for all of a server, and whether that has answered."""
@@ -284,9 +286,10 @@ class Connections:
         """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
 
-    def tell_others_by(self, listener: Listener) -> None:
-        """Let this listener tell other processes of such commits."""
+    def tell_by(self, listener: Listener, watchers: Watchers) -> None:
+        """Let this listener tell other processes, and tell those who wait for moves here."""
         self._listener = listener
+        self._watchers = watchers
 
     # --- transactions -----------------------------------------------------------
 
@@ -340,12 +343,18 @@ class Connections:
         return answer
 
     def tell(self, transaction: Transaction) -> None:
-        """Ring, if what was committed may have made a job due."""
+        """Ring, if what was committed may have made a job due, or moved one."""
         if transaction.made_due:
             for ring in self._rings:
                 ring()
             if self._listener is not None and not transaction.has_rung:
                 self._listener.ring()
+        elif transaction.counts:
+            if self._listener is not None:
+                self._listener.tell_of_move()
+        else:
+            return
+        self._watchers.ring()
 
     def _transact(
         self,

@@ -5,6 +5,10 @@ is a transaction of its own, sent along with the commit that comes before it; wh
 too young for that, the listener sends it a moment later. A ring that is lost costs a little time,
 since workers look by themselves too. Behind a pooler that hands a connection to another client
 after each transaction nothing can be listened to: there the listener looks instead.
+
+A notification is the name of its sender: a job may have become due. A word after it says something
+else. A process in which a job is waited for sends `waits`, at once and every second; for a while
+then the others send `moved` after commits that make no job due, and nothing otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from psycopg.pq.abc import PGconn
 from ulak.errors import StoreError
 from ulak.store.postgres.pipeline import exchange
 from ulak.store.postgres.timeouts import TimedConnection
+from ulak.store.watchers import Watchers
 
 if TYPE_CHECKING:
     from ulak.store.postgres.connections import Connections
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ulak.postgres")
 
 CHANNEL = "ulak"
+# What follows the name in a notification. Earlier releases take no notice of words.
+TEST, WAITS, MOVED = "test", "waits", "moved"
 # Two rings within this time are one.
 QUIET_S = 0.005
 TEST_EVERY_S = 30.0
@@ -40,6 +47,9 @@ TEST_PATIENCE_S = 2.0
 # How often a listener that cannot listen looks whether somebody has committed.
 GLANCE_S = 0.1
 RECONNECT_S = 0.5
+# How often a process that waits says so, and for how long the others believe it.
+WAITS_EVERY_S = 1.0
+BELIEVED_FOR_S = 3.0
 BEGIN_WITHIN_S = 5.0
 
 LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
@@ -48,8 +58,9 @@ LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 class Listener:
     """Hears the commits of other processes, and tells them of ours."""
 
-    def __init__(self, connections: Connections, *, listens: bool) -> None:
+    def __init__(self, connections: Connections, watchers: Watchers, *, listens: bool) -> None:
         self._connections = connections
+        self._watchers = watchers
         self._listens = listens
         self._rings: list[Callable[[], None]] = []
         self._read_end, self._write_end = os.pipe()
@@ -58,8 +69,14 @@ class Listener:
         self._name = os.urandom(8).hex()
         """What our rings say, so that we do not answer them ourselves."""
         self._ring = f"NOTIFY {CHANNEL}, '{self._name}'"
-        self._test = f"NOTIFY {CHANNEL}, '{self._name} test'"
+        self._test = f"NOTIFY {CHANNEL}, '{self._name} {TEST}'"
+        self._waits = f"NOTIFY {CHANNEL}, '{self._name} {WAITS}'"
+        self._moved = f"NOTIFY {CHANNEL}, '{self._name} {MOVED}'"
         self._asked_to_ring = False
+        self._has_moved = False
+        self._next_moved = 0.0
+        self._next_waits = 0.0
+        self._believed_until = 0.0
         self._stopping = False
         self._changed = False
         self._last_rung = 0.0
@@ -97,6 +114,17 @@ class Listener:
         if not self._listens or self._asked_to_ring:
             return None
         return self._ring if self._may_ring(time.monotonic()) else None
+
+    def watch(self) -> None:
+        """Let other processes know that this one waits for jobs to move."""
+        if self._listens and time.monotonic() >= self._next_waits:
+            self._wake()
+
+    def tell_of_move(self) -> None:
+        """Wake other processes that wait for jobs to move; nothing if none does."""
+        if not self._has_moved and time.monotonic() < self._believed_until:
+            self._has_moved = True
+            self._wake()
 
     def _may_ring(self, now: float) -> bool:
         with self._ringing:
@@ -166,19 +194,19 @@ class Listener:
         _say(connection, "SET synchronous_commit = off")
         _say(connection, f"LISTEN {CHANNEL}")
         self._has_begun.set()
-        self._next_test = 0.0
+        self._next_test = self._next_waits = 0.0
         while not self._stopping:
             now = time.monotonic()
             self._test_it(connection, now)
             # Also before waiting: what came with the answer to a statement is not on the wire.
             self._hear(line)
-            wait = max(0.0, min(self._next_test - now, 1.0))
+            wait = self._speak_of_moves(connection, now)
             if self._asked_to_ring:
                 if self._may_ring(now):
                     self._asked_to_ring = False
                     _say(connection, self._ring)
                     continue
-                wait = max(0.0, self._last_rung + QUIET_S - now)
+                wait = max(0.0, min(wait, self._last_rung + QUIET_S - now))
             readable = _wait_for(wait, line.socket, self._read_end)
             if self._read_end in readable:
                 self._drain_pipe()
@@ -187,15 +215,36 @@ class Listener:
 
     def _hear(self, line: PGconn) -> None:
         while (notification := line.notifies()) is not None:
-            name, _, is_test = notification.extra.decode().partition(" ")
+            name, _, word = notification.extra.decode().partition(" ")
             if name != self._name:
-                if not is_test:
+                if not word:
                     self.heard += 1
                     self._notice()
-            elif is_test:
+                elif word == MOVED:
+                    self._watchers.ring()
+                elif word == WAITS:
+                    self._believed_until = time.monotonic() + BELIEVED_FOR_S
+            elif word == TEST:
                 self._test_sent_at = None
                 self.is_well = True
                 self._tested.set()
+
+    def _speak_of_moves(self, connection: TimedConnection, now: float) -> float:
+        """Send `waits` and `moved` where they are due; return how long to listen."""
+        wait = max(0.0, min(self._next_test - now, 1.0))
+        if self._watchers:
+            if now >= self._next_waits:
+                self._next_waits = now + WAITS_EVERY_S
+                _say(connection, self._waits)
+            wait = min(wait, self._next_waits - now)
+        if self._has_moved:
+            if now >= self._next_moved:
+                self._has_moved = False
+                self._next_moved = now + QUIET_S
+                _say(connection, self._moved)
+            else:
+                wait = min(wait, self._next_moved - now)
+        return wait
 
     def _test_it(self, connection: TimedConnection, now: float) -> None:
         """Ring for ourselves now and then: a ring that does not arrive is a ring nobody hears."""
@@ -222,6 +271,7 @@ class Listener:
         self._changed = True
         for ring in self._rings:
             ring()
+        self._watchers.ring()
 
     def _drain_pipe(self) -> None:
         with suppress(BlockingIOError):

@@ -81,6 +81,7 @@ from ulak.store.protocol import (
 )
 from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.stage import StageTransaction
+from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
 
@@ -126,6 +127,7 @@ class PostgresStore:
         self._open: Connections | None = None
         self._listener: Listener | None = None
         self._rings: list[Callable[[], None]] = []
+        self._watchers = Watchers()
         self._months: set[int] = set()
         self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
@@ -153,8 +155,8 @@ class PostgresStore:
         except BaseException:
             connections.close()
             raise
-        listener = Listener(connections, listens=not self._pooled)
-        connections.tell_others_by(listener)
+        listener = Listener(connections, self._watchers, listens=not self._pooled)
+        connections.tell_by(listener, self._watchers)
         for ring in self._rings:
             connections.on_commit(ring)
             listener.on_ring(ring)
@@ -187,6 +189,7 @@ class PostgresStore:
             connections.forget()
         if listener is not None:
             listener.forget()
+        self._watchers.clear()
 
     def migrate(self) -> tuple[int, int]:
         if self._open is not None:
@@ -660,6 +663,12 @@ class PostgresStore:
         if self._open is not None and self._listener is not None:
             self._open.on_commit(ring)
             self._listener.on_ring(ring)
+
+    def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
+        stop = self._watchers.add(ring)
+        if self._listener is not None:
+            self._listener.watch()
+        return stop
 
 
 def _place(db: Session) -> str:

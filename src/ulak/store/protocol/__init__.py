@@ -125,3 +125,10 @@ class Store(
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit of this process that may have made a job due."""
+
+    def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
+        """Call `ring` after each commit, of any process, that may have moved jobs; return the undo.
+
+        `ring` is quick and may be called from any thread, too often rather than too seldom. A call
+        that is lost costs a little time, since waits look by themselves too.
+        """

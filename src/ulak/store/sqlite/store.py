@@ -65,6 +65,7 @@ from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransac
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Writer
 from ulak.store.transaction import refuse_while_holding
+from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
 
@@ -122,6 +123,7 @@ class SqliteStore:
         self._parked = FIRST_PAGE
         """Where the next look at what jobs are parked on begins."""
         self._rings: list[Callable[[], None]] = []
+        self._watchers = Watchers()
         self._wakeup: Wakeup | None = None
         self._callers = caller.Callers(self.path)
         self._lent = self._new_lent()
@@ -149,12 +151,13 @@ class SqliteStore:
             raise
         for ring in self._rings:
             writer.on_commit(ring)
+        writer.on_move(self._tell_moved)
         self._open_readers = Readers(self.path, writer.files)
         self._open_writer = writer
         if IS_KNOWN:
-            self._wakeup = Wakeup(self.path, self._heard)
+            self._wakeup = Wakeup(self.path, self._heard, self._watchers)
             writer.on_commit(self._wakeup.ring)
-            if self._rings:
+            if self._rings or self._watchers:
                 self._wakeup.listen()
 
     def close(self) -> None:
@@ -201,6 +204,7 @@ class SqliteStore:
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             wakeup.forget()
+        self._watchers.clear()
         if self._paused is not None:
             for part in (readers, callers, lent, writer):
                 if part is not None:
@@ -523,6 +527,7 @@ class SqliteStore:
             ring()
         if self._wakeup is not None:
             self._wakeup.ring()
+        self._watchers.ring()
 
     # --- outbox -----------------------------------------------------------------
 
@@ -622,6 +627,17 @@ class SqliteStore:
         if self._wakeup is not None:
             self._wakeup.listen()
 
+    def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
+        stop = self._watchers.add(ring)
+        if self._wakeup is not None:
+            self._wakeup.listen()
+        return stop
+
+    def _tell_moved(self, made_due: bool) -> None:
+        self._watchers.ring()
+        if self._wakeup is not None and not made_due:
+            self._wakeup.ring_watchers()
+
     def _heard(self) -> bool:
         try:
             has_changed = self._opened.changed_elsewhere(PATIENCE_MS / 1000)
@@ -630,6 +646,7 @@ class SqliteStore:
         if has_changed:
             for ring in self._rings:
                 ring()
+            self._watchers.ring()
         return has_changed
 
 

@@ -1,9 +1,13 @@
-"""The ring between processes of one machine: a FIFO beside the database.
+"""The ring between processes of one machine: FIFOs beside the database.
 
-Listeners have it open for reading. A ring opens it for writing and closes it at once, and every
+Listeners have one open for reading. A ring opens it for writing and closes it at once, and every
 listener notices that the writer has hung up; nothing is written, so nothing fills up and no
 listener takes a ring from another. A ring that is lost costs a little time, since workers look by
 themselves too: so failures here are left alone.
+
+`wakeup` rings when a job may have become due, and every listener has it open. `moved` rings for
+all other moves, and only processes that wait for a job have it open: no worker claims in vain, and
+without a wait a move costs a failed `open` now and then.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from ulak.store.watchers import Watchers
 
 # After a ring nobody listens for so long, and rings cost little. A busy process hears its own rings
 # too, of which it need not be told: it listens less and less often until another one rings.
@@ -33,23 +39,15 @@ _TO_RING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 IS_KNOWN = sys.platform == "linux"
 
 
-class Wakeup:
-    """Rings for other processes, and listens to their rings on a thread of its own.
+class Fifo:
+    """One FIFO: rung by those who commit, opened by those who listen."""
 
-    Args:
-        path: The database.
-        heard: Called when another process may have committed; tells whether one has.
-    """
-
-    def __init__(self, path: Path, heard: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, purpose: str) -> None:
         # Hidden: a program that copies or reads `app.db*` would wait for a FIFO for ever.
-        self._name = os.fsencode(path.with_name(f".{path.name}.wakeup"))
-        self._heard = heard
-        self._fifo: int | None = None
+        self._name = os.fsencode(path.with_name(f".{path.name}.{purpose}"))
         self._silent_until = 0.0
-        self._stopping = False
-        self._stop: int | None = None
-        self._thread: threading.Thread | None = None
+        self.fd: int | None = None
+        """Where it is listened to."""
 
     def ring(self) -> None:
         """Wake every process that listens; cheap when none does."""
@@ -57,67 +55,117 @@ class Wakeup:
         if now < self._silent_until:
             return
         try:
-            fifo = os.open(self._name, _TO_RING)
+            fd = os.open(self._name, _TO_RING)
         except OSError:  # there is no listener, no FIFO, or it is another program's
             self._silent_until = now + SILENCE_MS / 1000
             return
-        os.close(fifo)
+        os.close(fd)
 
-    def listen(self) -> None:
-        """Begin to listen. A process that only submits need not: it would notice its own rings."""
-        if self._thread is None:
-            self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-            self._thread = threading.Thread(
-                target=self._serve, args=(self._stop,), name="ulak-wakeup", daemon=True
-            )
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening; the FIFO stays, since another process may listen."""
-        self._stopping = True
-        if self._thread is not None and self._stop is not None:
-            os.eventfd_write(self._stop, 1)
-            self._thread.join()
-            os.close(self._stop)
-
-    def forget(self) -> None:
-        """Close its files in a forked child, which has no such thread."""
-        for fd in (self._fifo, self._stop):
-            if fd is not None:
-                os.close(fd)
-
-    # --- the thread -------------------------------------------------------------
-
-    def _serve(self, stop: int) -> None:
-        quiet_ms = QUIET_MS
-        while not self._stopping:
-            self._fifo = self._open()
-            # What was committed while nobody listened here was not heard.
-            has_changed = self._heard()
-            if not _wait(stop, self._fifo, SILENCE_MS + 1):
-                has_changed = self._heard() or has_changed
-                _wait(stop, self._fifo, RENEW_MS)
-            if self._fifo is not None:
-                fifo, self._fifo = self._fifo, None
-                os.close(fifo)
-            has_changed = self._heard() or has_changed
-            quiet_ms = QUIET_MS if has_changed else min(2 * quiet_ms, LONGEST_QUIET_MS)
-            _wait(stop, None, quiet_ms)
-
-    def _open(self) -> int | None:
+    def open(self) -> None:
+        """Begin to listen, as far as there can be a FIFO."""
         with suppress(OSError):
             if not os.path.lexists(self._name):
                 with suppress(FileExistsError):  # another process was faster
                     os.mkfifo(self._name)
             # No harm if it is something else: what is no FIFO never hangs up.
-            return os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        return None
+            self.fd = os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Stop listening; the FIFO stays, since another process may listen."""
+        if self.fd is not None:
+            fd, self.fd = self.fd, None
+            os.close(fd)
 
 
-def _wait(stop: int, fifo: int | None, timeout_ms: int) -> bool:
-    """Wait for a ring or the end; return whether one of them has come."""
-    poll = select.poll()
-    poll.register(stop, select.POLLIN)
-    if fifo is not None:
-        poll.register(fifo, 0)  # a hang-up is always reported
-    return bool(poll.poll(timeout_ms))
+class Wakeup:
+    """Rings for other processes, and listens to their rings on a thread of its own.
+
+    Args:
+        path: The database.
+        heard: Called when another process may have committed; tells whether one has.
+        watched: What in this process waits for jobs to move.
+    """
+
+    def __init__(
+        self, path: Path, heard: Callable[[], bool], watched: Watchers | None = None
+    ) -> None:
+        self._due = Fifo(path, "wakeup")
+        self._moved = Fifo(path, "moved")
+        self._heard = heard
+        self._watched = watched
+        self._beginning = threading.Lock()
+        self._stopping = False
+        self._stir: int | None = None
+        """An eventfd that ends a wait of the thread."""
+        self._thread: threading.Thread | None = None
+
+    def ring(self) -> None:
+        """Wake every process that listens: a job may have become due."""
+        self._due.ring()
+
+    def ring_watchers(self) -> None:
+        """Wake every process that waits for jobs to move: one has, and none became due."""
+        self._moved.ring()
+
+    def listen(self) -> None:
+        """Begin to listen. A process that only submits need not: it would notice its own rings."""
+        with self._beginning:
+            if self._stopping:
+                return
+            if self._thread is None:
+                self._stir = os.eventfd(0, os.EFD_CLOEXEC)
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._stir,), name="ulak-wakeup", daemon=True
+                )
+                self._thread.start()
+            elif self._stir is not None and self._watched and self._moved.fd is None:
+                os.eventfd_write(self._stir, 1)
+
+    def close(self) -> None:
+        """Stop listening."""
+        with self._beginning:
+            self._stopping = True
+            if self._thread is None or self._stir is None:
+                return
+            os.eventfd_write(self._stir, 1)
+            self._thread.join()
+            os.close(self._stir)
+            self._stir = None
+
+    def forget(self) -> None:
+        """Close its files in a forked child, which has no such thread."""
+        for fifo in (self._due, self._moved):
+            fifo.close()
+        if self._stir is not None:
+            os.close(self._stir)
+
+    # --- the thread -------------------------------------------------------------
+
+    def _serve(self, stir: int) -> None:
+        quiet_ms = QUIET_MS
+        while not self._stopping:
+            self._due.open()
+            if self._watched:
+                self._moved.open()
+            # What was committed while nobody listened here was not heard.
+            has_changed = self._heard()
+            if not self._wait(stir, SILENCE_MS + 1):
+                has_changed = self._heard() or has_changed
+                self._wait(stir, RENEW_MS)
+            self._due.close()
+            self._moved.close()
+            has_changed = self._heard() or has_changed
+            quiet_ms = QUIET_MS if has_changed else min(2 * quiet_ms, LONGEST_QUIET_MS)
+            self._wait(stir, quiet_ms)
+
+    def _wait(self, stir: int, timeout_ms: int) -> bool:
+        """Wait for a ring, a new watcher or the end; return whether one of them has come."""
+        poll = select.poll()
+        poll.register(stir, select.POLLIN)
+        for fifo in (self._due, self._moved):
+            if fifo.fd is not None:
+                poll.register(fifo.fd, 0)  # a hang-up is always reported
+        found = poll.poll(timeout_ms)
+        if (stir, select.POLLIN) in found and not self._stopping:
+            os.eventfd_read(stir)
+        return bool(found)

@@ -138,6 +138,7 @@ class Writer:
         self._clock = clock
         self._turns = Turns()
         self._rings: list[Callable[[], None]] = []
+        self._tell_moved: Callable[[bool], None] = lambda made_due: None
         self._closed = False
         self._writes = 0
         self._path = path
@@ -156,6 +157,10 @@ class Writer:
     def on_commit(self, ring: Callable[[], None]) -> None:
         """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
+
+    def on_move(self, tell: Callable[[bool], None]) -> None:
+        """Call `tell` after each commit that may have moved jobs, with whether one may be due."""
+        self._tell_moved = tell
 
     def run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
@@ -188,6 +193,8 @@ class Writer:
         if transaction.made_due:
             for ring in self._rings:
                 ring()
+        if transaction.made_due or transaction.counts:
+            self._tell_moved(transaction.made_due)
         return answer
 
     def check_files(self) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from ulak.clock import micros
 from ulak.core.change import Change, Committed, LeaseLost, Receipt, Stale
 from ulak.core.job import Message, Result
 from ulak.core.migration import Migration, migrated
@@ -355,6 +356,28 @@ class TestCommits(Suite):
         desk.write(desk.end(desk.lease(), Held("odd", "look")))
         (held,) = (job for job in desk.jobs() if job.role == "held")
         assert held.flow == LINE.name
+
+    @pytest.mark.shows("E-79")
+    def test_a_ring_follows_each_commit_that_moves_a_job_until_nobody_watches(
+        self, desk: Desk
+    ) -> None:
+        rung: list[str] = []
+        first, second, third = desk.leased(3)
+        stop = desk.store.on_move(lambda: rung.append("ring"))
+        other = desk.store.on_move(lambda: rung.append("other"))
+        desk.store.renew("w", lease_us=micros(LEASE))
+        desk.store.find_job(first.id)
+        assert not rung
+        for row, outcome in ((first, Held("odd", "look")), (second, PERMANENT)):
+            rung.clear()
+            desk.write(desk.end(row, outcome))
+            assert {"ring", "other"} <= set(rung)
+        stop()
+        stop()
+        rung.clear()
+        desk.write(desk.end(third, Held("odd", "look")))
+        assert set(rung) == {"other"}
+        other()
 
 
 def _of(change: Change, job_id: bytes) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from ulak.core.outcome import Held
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import Added, Store
 from ulak.testing.children import forked
@@ -64,6 +66,26 @@ class TestProcesses(Suite):
         assert sum(added.created for added in answers) == len(KEYS)
         assert {added.row.id for added in answers} == {row.id for row in desk.jobs()}
         assert len(desk.jobs()) == len(KEYS)
+
+    @pytest.mark.shows("E-79")
+    def test_a_move_by_another_process_rings_for_those_who_watch(
+        self, desk: Desk, reopen: Reopen
+    ) -> None:
+        rung = threading.Event()
+        store = reopen()  # what another process has: nothing in common but the database
+        store.open()
+        try:
+            other = Desk(store)
+            rows = other.leased(200)
+            stop = desk.store.on_move(rung.set)
+            for row in rows:  # the others may learn late that this one watches
+                other.write(other.end(row, Held("odd", "look")))
+                if rung.wait(0.05):
+                    break
+            assert rung.wait(PATIENCE)
+            stop()
+        finally:
+            store.close()
 
     def test_a_commit_of_another_process_is_noticed_once(self, desk: Desk, reopen: Reopen) -> None:
         desk.submit()

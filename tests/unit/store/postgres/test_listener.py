@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.scenario.doubles import quickest
+from ulak.core.outcome import Held
 from ulak.store.postgres import PostgresStore, listener
 from ulak.store.postgres.listener import CHANNEL, QUIET_S, Listener
 from ulak.testing.conformance.desk import Desk
@@ -48,6 +49,10 @@ def rings_in(db: psycopg.Connection, seconds: float) -> int:
     return sum(not n.payload.endswith(" test") for n in db.notifies(timeout=seconds))
 
 
+def words_in(db: psycopg.Connection, seconds: float) -> list[str]:
+    return [n.payload.partition(" ")[2] for n in db.notifies(timeout=seconds)]
+
+
 @pytest.mark.shows("E-55")
 def test_a_commit_of_another_process_wakes(store: PostgresStore, url: str) -> None:
     rung = threading.Event()
@@ -66,6 +71,44 @@ def test_a_commit_of_another_process_wakes(store: PostgresStore, url: str) -> No
         assert quickest(ring) < 1.0, "sooner than a wait of the listener"
         assert ours.heard >= 1
         assert store.changed_elsewhere()
+    finally:
+        other.close()
+
+
+@pytest.mark.shows("E-79")
+def test_a_move_that_makes_nothing_due_is_told_to_those_who_wait(
+    store: PostgresStore, url: str, db: psycopg.Connection
+) -> None:
+    """Broken by a ring that tells only of what may be due, or that is sent where nobody waits."""
+    rung = threading.Event()
+    other = PostgresStore(url)
+    other.open()
+    try:
+        desk = Desk(other)
+        leased = desk.leased(300)
+
+        def end_one() -> None:
+            desk.write(desk.end(leased.pop(), Held("odd", "look")))
+
+        db.execute(f"LISTEN {CHANNEL}")
+        listener_of(store)
+        theirs = listener_of(other)
+        end_one()
+        theirs.ring()
+        words = words_in(db, 1.0)
+        assert "" in words
+        assert "moved" not in words, "nobody waits"
+
+        stop = store.on_move(rung.set)
+        wait_until(lambda: theirs._believed_until > time.monotonic())
+
+        def is_told() -> bool:
+            end_one()
+            return "moved" in words_in(db, 0.1)
+
+        wait_until(is_told)
+        assert rung.wait(120)
+        stop()
     finally:
         other.close()
 

@@ -97,6 +97,50 @@ def test_a_ring_wakes_every_listener(path: Path, monkeypatch: pytest.MonkeyPatch
         must_hear(one, by_two)
 
 
+@pytest.mark.shows("E-79")
+def test_a_move_that_makes_nothing_due_wakes_those_who_wait_in_another_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken by a ring that only tells of jobs that may be due."""
+    monkeypatch.setattr(wakeup, "RENEW_MS", NEVER_MS)
+    rung = threading.Event()
+    with engine_of(path) as engine:
+        for _ in range(3):
+            engine.submit(engine.inspect.flows[0], {})
+        stop = engine.store.on_move(rung.set)
+        for _ in range(3):
+            rung.clear()
+            assert faults.run(cancel_one, path).code == 0
+            assert rung.wait(120)
+        stop()
+        assert not engine.store._watchers
+
+
+def cancel_one(path: str) -> None:
+    with engine_of(path) as engine:
+        job = next(job for job in engine.jobs() if not job.is_final)
+        engine.cancel(job.id, actor="ada")
+
+
+def test_where_nobody_waits_nobody_listens_to_moves(path: Path) -> None:
+    moved = path.with_name(".jobs.db.moved")
+    with engine_of(path) as engine, engine.working(settings()):
+        job = engine.submit(engine.inspect.flows[0], {})
+        eventually(lambda: engine.get(job.id).is_final)
+        assert not moved.exists()
+        stop = engine.store.on_move(lambda: None)
+        eventually(moved.is_fifo)
+        wakeup_of = engine.store._wakeup
+        eventually(lambda: wakeup_of._moved.fd is not None)
+        stop()
+
+        def ring_until_it_is_closed() -> bool:
+            wakeup_of.ring()
+            return wakeup_of._due.fd is not None and wakeup_of._moved.fd is None
+
+        eventually(ring_until_it_is_closed)
+
+
 @pytest.mark.parametrize("what", ["file", "folder", "nothing"])
 def test_a_worker_looks_by_itself_where_there_is_no_fifo(
     path: Path, fifo: Path, what: str, monkeypatch: pytest.MonkeyPatch
