@@ -72,7 +72,7 @@ EXTRAS = (
         "import logging, sys, ulak; from ulak import wiring; logging.basicConfig()\n"
         "engine = ulak.connect('memory://')\n"
         "wiring.trace(engine, {'OTEL_TRACES_EXPORTER': 'otlp'})\n"
-        "sys.exit(engine.tracing is None)",
+        "sys.exit(engine.kernel.tracing is None)",
     ),
     Extra(
         "contracts",
