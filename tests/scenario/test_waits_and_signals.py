@@ -49,7 +49,7 @@ def test_a_signal_ends_the_wait_and_carries_its_data(jobs_url: str) -> None:
         assert job.state == "unpaid"
         harness.engine.signal(job.id, "payment", Payment(42), actor="bank")
         harness.run_until_idle()
-        assert harness.result(job.id) == 42
+        assert harness.engine.inspect.result(job.id) == 42
         signalled = [e for e in harness.trail(job.id) if e.kind == "signalled"]
         assert [(e.actor, e.code, e.to_state) for e in signalled] == [("bank", "payment", "paid")]
         assert harness.verify() == []
@@ -63,7 +63,7 @@ def test_a_signal_that_comes_before_the_wait_is_kept_for_it(jobs_url: str) -> No
         assert early.state == "new"
         harness.run_until_idle()
         assert harness.job(job.id).state == "resting"
-        assert harness.result(job.id) == 7
+        assert harness.engine.inspect.result(job.id) == 7
         assert harness.verify() == []
 
 
@@ -115,7 +115,7 @@ def test_a_second_signal_of_the_same_name_is_one(jobs_url: str) -> None:
         harness.engine.signal(job.id, "payment", Payment(1))
         harness.engine.signal(job.id, "payment", Payment(2))
         harness.run_until_idle()
-        assert harness.result(job.id) == 1
+        assert harness.engine.inspect.result(job.id) == 1
         assert [e.kind for e in harness.trail(job.id)].count("signalled") == 1
 
 
