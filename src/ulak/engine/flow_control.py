@@ -132,7 +132,7 @@ class FlowControl:
             name: The limit, `flow/state`.
             n: How many; of a limit with a key, for each key. 0 lets nobody begin.
             actor: Who acts.
-            note: Why, for whoever reads the audit.
+            note: Why, for readers of the audit.
 
         Raises:
             UnknownName: there is no such limit.
@@ -159,7 +159,7 @@ class FlowControl:
             name: The rate, `flow/state`.
             rate: `Rate(n, per=..., burst=...)`; key and cost stay what the flow declares.
             actor: Who acts.
-            note: Why, for whoever reads the audit.
+            note: Why, for readers of the audit.
 
         Raises:
             UnknownName: there is no such rate.
@@ -195,16 +195,16 @@ class FlowControl:
     ) -> Pause:
         """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
 
-        Pausing again sets another end; the answer says which pause it replaces. A worker hears
-        of a pause with its next claim, within a second, and until then may go on to the next
-        stage of a job that it has leased.
+        Pausing again sets another end; `replaces` is then the pause before. A worker learns of a
+        pause with its next claim, within a second, and until then may go on to the next stage of
+        a job that it has leased.
 
         Args:
             queue: The queue, or
             flow: the flow, in every version and queue, or
             key: the key of a limit or a rate, in every flow that has it.
             actor: Who acts.
-            note: Why, for whoever reads the audit.
+            note: Why, for readers of the audit.
             until: When it ends by itself, or after how long; without it, `resume` ends it.
 
         Raises:
@@ -231,7 +231,7 @@ class FlowControl:
         actor: str,
         note: str = "",
     ) -> Pause:
-        """End a pause; answers what has ended.
+        """End a pause; return what has ended.
 
         Raises:
             UnknownName: it is not paused.

@@ -1,4 +1,4 @@
-"""What the parts of an engine share: its store, its flows, its intake, and who is told of moves."""
+"""What the parts of an engine share: its store, its flows, its intake and its ring."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class Kernel:
             job_ids=job_ids,
         )
 
-    # --- who is told ------------------------------------------------------------
+    # --- the ring ---------------------------------------------------------------
 
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
         """Have `ring` called whenever a job may have become due; return the undo.
