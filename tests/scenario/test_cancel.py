@@ -72,6 +72,7 @@ def test_a_job_at_rest_is_cancelled_at_once(jobs_url: str) -> None:
 @pytest.mark.parametrize("full", [False, True], ids=["free places", "every place taken"])
 def test_a_running_job_is_cancelled_by_the_ring(jobs_url: str, full: bool) -> None:
     stopped: list[str] = []
+    answered = threading.Event()
     flow: ulak.Flow[Any] = ulak.Flow("run", life("go", "done"), retry=0)
     threaded: ulak.Flow[Any] = ulak.Flow("threaded", life("go", "done"), retry=0)
 
@@ -81,12 +82,15 @@ def test_a_running_job_is_cancelled_by_the_ring(jobs_url: str, full: bool) -> No
             await asyncio.sleep(60)
         finally:
             stopped.append("task")
+            while not answered.is_set():
+                await asyncio.sleep(0.005)
 
     @threaded.stage("go")
     def go_on(run: ulak.Run[Any]) -> None:
         while not run.cancelled:
             time.sleep(0.005)
         stopped.append("thread")
+        answered.wait(120)
         raise InterruptedError
 
     places = {"loop": 1, "threads": 1} if full else {}
@@ -100,6 +104,7 @@ def test_a_running_job_is_cancelled_by_the_ring(jobs_url: str, full: bool) -> No
         for job in jobs:
             answer = engine.cancel(job.id, actor="operator", note="stop it")
             assert (answer.state, answer.cancel_requested) == ("go", True)
+        answered.set()
         for job in jobs:
             # By the ring: the next poll and the next renewal are an hour away.
             assert engine.wait(job.id, timeout=SOON).state == "cancelled"

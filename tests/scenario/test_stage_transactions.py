@@ -36,9 +36,10 @@ class Rows:
         assert not self.is_over
         self.is_over = True
         self._store.before_commit(change)
-        receipt = self._store.commit([change])[0]
-        if isinstance(receipt, Committed):
-            self._store.rows += self.connection
+        with self._store._lock:  # nobody claims between the move and its rows
+            receipt = self._store.commit([change])[0]
+            if isinstance(receipt, Committed):
+                self._store.rows += self.connection
         self._store.after_commit(change)
         return receipt
 

@@ -211,6 +211,7 @@ def test_a_run_that_saw_its_cancel_and_returned_has_finished_and_the_log_names_e
     life = ulak.Lifecycle("start", {"start": ["one", "two"], "one": ["done"], "two": ["done"]})
     flow: ulak.Flow[str] = ulak.Flow("mute", life)
     began: list[str] = []
+    asked = threading.Event()
 
     @flow.stage("start")
     async def start(run: ulak.Run[str]) -> ulak.Goto:
@@ -218,7 +219,7 @@ def test_a_run_that_saw_its_cancel_and_returned_has_finished_and_the_log_names_e
 
     async def look(run: ulak.Run[str]) -> str:
         began.append(run.job_id)
-        while not run.cancelled:
+        while not (run.cancelled and asked.is_set()):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.002)
         return "all of it"
@@ -230,6 +231,7 @@ def test_a_run_that_saw_its_cancel_and_returned_has_finished_and_the_log_names_e
         eventually(lambda: len(began) == 3)
         for job in jobs:
             engine.cancel(job.id, actor="ada")
+        asked.set()
         for job in jobs:
             assert engine.wait(job.id, timeout=PATIENCE).state == "done", "it is too late"
             assert codes(engine, job) == [None, None, "after-stop"]
