@@ -1,7 +1,8 @@
 """`python -m bench.compare COMMIT [MEASURE ...]`: this tree's speed against that of a commit.
 
 Both are measured by the benchmarks of this tree, each time in a process of its own, in turns; the
-figure is the median of the ratios of the pairs. Above 1, this tree is quicker.
+figure is the median of the ratios of the pairs. Above 1, this tree is quicker. With `--runs`, each
+side of a pair is the quickest of some runs in turns: who shares the machine only slows it down.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def sources_of(commit: str) -> Iterator[Path]:
         yield folder / "src"
 
 
-def ratios(name: str, before: Path, pairs: int) -> list[float]:
-    """Return the ratio of each pair, which are taken in turns."""
+def ratios(name: str, before: Path, pairs: int, runs: int) -> list[float]:
+    """Return the ratio of each pair; the runs of a pair are taken in turns."""
 
     def take(sources: Path, url: str) -> float:
         path = os.pathsep.join((str(sources), str(ROOT)))
@@ -98,7 +99,8 @@ def ratios(name: str, before: Path, pairs: int) -> list[float]:
     with _urls(name) as fresh:
         for n in range(pairs):
             trees = [before, ROOT / "src"] if n % 2 else [ROOT / "src", before]
-            rates = {tree: take(tree, fresh()) for tree in trees}
+            turns = [[take(tree, fresh()) for tree in trees] for _ in range(runs)]
+            rates = {t: max(r) for t, r in zip(trees, zip(*turns, strict=True), strict=True)}
             found.append(rates[ROOT / "src"] / rates[before])
     return found
 
@@ -120,17 +122,18 @@ def main() -> int:
     parser.add_argument("commit", nargs="?", default="HEAD")
     parser.add_argument("names", nargs="*", choices=[*MEASURES, []], metavar="measure")
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--runs", type=int, default=1, help="of each side of a pair")
     parser.add_argument("--take", nargs=2, metavar=("MEASURE", "URL"), help="measure once")
     given = parser.parse_args()
     if given.take:
         name, url = given.take
         print(MEASURES[name](url))
         return 0
-    print(f"{commit()} against {given.commit}, {machine()}, {given.pairs} pairs")
+    print(f"{commit()} against {given.commit}, {machine()}, {given.pairs} pairs of {given.runs}")
     with sources_of(given.commit) as before:
         for name in given.names or MEASURES:
             others = wait_for_quiet(MOST_BUSY, PATIENCE_S)
-            found = sorted(ratios(name, before, given.pairs))
+            found = sorted(ratios(name, before, given.pairs, given.runs))
             print(
                 f"{name:22} {statistics.median(found):.3f}  "
                 f"({found[0]:.2f} to {found[-1]:.2f}; machine {others:.0%} busy before)",
