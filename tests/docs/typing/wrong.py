@@ -51,7 +51,7 @@ engine.submit(greet, 42)  # wrong
 engine.submit(greet.bind(42))  # wrong
 engine.submit_many(orders, ["an order"])  # wrong
 engine.call(orders, "an order")  # wrong
-engine.call(orders, Order(1), timout=3)  # wrong
+engine.call(orders, Order(1), timeouts=3)  # wrong
 number: int = engine.result(engine.submit(spell, 1))  # wrong
 number = engine.call(spell.bind(1), timeout=3)  # wrong
 
