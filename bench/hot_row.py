@@ -102,34 +102,35 @@ def _due(shape: Shape, *, is_postgres: bool) -> str:
 
 
 def _claim(shape: Shape, *, is_postgres: bool) -> list[str]:
-    due = _due(shape, is_postgres=is_postgres)
+    """Return what finds and leases jobs, then what reads the rest of them by their ids."""
+    due, these = _due(shape, is_postgres=is_postgres), _these(is_postgres=is_postgres)
     if shape.has_leases:
         insert = f"INSERT INTO leases (id, {', '.join(LEASE)})"
         return [
             f"{insert} SELECT id, 'worker-1', {NOW}, 1, 1, 0 FROM ({due}) AS due RETURNING id",
-            "SELECT * FROM jobs WHERE id IN (SELECT id FROM leases WHERE leased_by = 'worker-1')",
+            f"SELECT * FROM jobs WHERE {these}",
         ]
     lease = f"leased_by = 'worker-1', leased_at = {NOW}, token = token + 1, stood = 1"
     claim = [f"UPDATE jobs SET {lease} WHERE id IN ({due}) RETURNING *"]
-    if shape.beside:
-        claim.append(
-            "SELECT * FROM facts WHERE id IN (SELECT id FROM jobs WHERE leased_by = 'worker-1')"
-        )
-    return claim
+    return [*claim, f"SELECT * FROM facts WHERE {these}"] if shape.beside else claim
 
 
-def _commit(shape: Shape) -> list[str]:
+def _commit(shape: Shape, *, is_postgres: bool) -> list[str]:
+    """Return what ends jobs by their ids, if they are still leased."""
+    these = _these(is_postgres=is_postgres)
     changed = {c: ENDED.get(c, VALUES.get(c)) for c in COLUMNS[FIRST_MUTABLE:] if c in shape.hot}
-    changed |= {"leased_by": None} if not shape.has_leases else {}
     sets = ", ".join(f"{c} = {_literal(v)}" for c, v in changed.items() if c != "token")
-    mine = "leased_by = 'worker-1'"
-    if shape.has_leases:
-        held = f"SELECT id FROM leases WHERE {mine} AND token = 1"
-        return [
-            f"UPDATE jobs SET {sets} WHERE id IN ({held})",
-            f"DELETE FROM leases WHERE {mine}",
-        ]
-    return [f"UPDATE jobs SET {sets} WHERE {mine} AND token = 1"]
+    if not shape.has_leases:
+        return [f"UPDATE jobs SET {sets} WHERE {these} AND token = 1"]
+    held = "EXISTS (SELECT 1 FROM leases AS l WHERE l.id = jobs.id AND l.token = 1)"
+    return [
+        f"UPDATE jobs SET {sets} WHERE {these} AND {held}",
+        f"DELETE FROM leases WHERE {these} AND token = 1",
+    ]
+
+
+def _these(*, is_postgres: bool) -> str:
+    return "id = ANY (%s)" if is_postgres else f"id IN ({', '.join('?' * AT_ONCE)})"
 
 
 def _literal(value: object) -> str:
@@ -147,6 +148,10 @@ def _fill(table: str, columns: Sequence[str], ids: str, source: str) -> str:
 # --- the two databases --------------------------------------------------------------
 
 
+Transact = Callable[[Sequence[str], list[Any]], list[Any]]
+"""Runs statements in a transaction, the later ones with the ids that the first has returned."""
+
+
 class Taken(NamedTuple):
     """One round: microseconds and bytes of WAL for each job."""
 
@@ -154,12 +159,14 @@ class Taken(NamedTuple):
     bytes: float
 
 
-def _run(shape: Shape, transact: Callable[[Sequence[str]], Any], *, is_postgres: bool) -> float:
-    claim, end = _claim(shape, is_postgres=is_postgres), _commit(shape)
+def _run(shape: Shape, transact: Transact, *, is_postgres: bool) -> float:
+    claim, end = (
+        _claim(shape, is_postgres=is_postgres),
+        _commit(shape, is_postgres=is_postgres),
+    )
     began = time.perf_counter()
     for _ in range(JOBS // AT_ONCE):
-        transact(claim)
-        transact(end)
+        transact(end, transact(claim, []))
     return (time.perf_counter() - began) / JOBS * 1e6
 
 
@@ -176,12 +183,13 @@ def on_postgres(url: str, shape: Shape) -> Taken:
         db.execute("VACUUM ANALYZE")
         db.execute("CHECKPOINT")
 
-        def transact(statements: Sequence[str]) -> None:
+        def transact(statements: Sequence[str], ids: list[Any]) -> list[Any]:
             with db.transaction():
                 for statement in statements:
-                    found = db.execute(statement, prepare=True)
-                    if found.description:
-                        found.fetchall()
+                    found = db.execute(statement, [ids] if ids else None, prepare=True)
+                    if found.description and not ids:
+                        ids = [row[0] for row in found.fetchall()]
+            return ids
 
         where = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
         before = db.execute(where).fetchone()
@@ -208,11 +216,13 @@ def on_sqlite(path: str, shape: Shape) -> Taken:
     db.execute("ANALYZE")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def transact(statements: Sequence[str]) -> None:
+    def transact(statements: Sequence[str], ids: list[Any]) -> list[Any]:
         db.execute("BEGIN IMMEDIATE")
         for statement in statements:
-            db.execute(statement).fetchall()
+            found = db.execute(statement, ids).fetchall()
+            ids = ids or [row[0] for row in found]
         db.execute("COMMIT")
+        return ids
 
     micros = _run(shape, transact, is_postgres=False)
     pages = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]

@@ -17,11 +17,15 @@ from ulak.store.sqlite.rows import JOB_COLUMNS, PACKED_IDS, as_job, as_request, 
 from ulak.store.sqlite.tokens import Buckets
 from ulak.store.sqlite.writer import Transaction
 
-_WAKING = f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking WHERE wake_at <= ?"
-DUE = f"""{_WAKING} AND leased_by IS NULL AND (wake_at, id) > (?, ?)
+DUE = f"""
+    SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_waking
+    WHERE wake_at <= ? AND leased_by IS NULL AND (wake_at, id) > (?, ?)
     ORDER BY wake_at, id LIMIT ?
 """
-OVERDUE_LEASED = f"""{_WAKING} AND leased_by IS NOT NULL
+# Few are leased, and any number may be due.
+OVERDUE_LEASED = f"""
+    SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_leased
+    WHERE leased_by IS NOT NULL AND wake_at <= ?
     AND NOT EXISTS (SELECT 1 FROM requests WHERE job_id = jobs.id AND kind = 'expire')
     ORDER BY wake_at, id LIMIT ?
 """

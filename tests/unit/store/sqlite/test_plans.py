@@ -120,7 +120,6 @@ def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
     ("statement", "index"),
     [
         (upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
-        (upkeep.OVERDUE_LEASED, "jobs_waking (wake_at<?)"),
         (upkeep.ENDED, "jobs_ended (changed_at<?)"),
         (outbox.TAKE, "outbox_heads (not_before<?)"),
         (outbox.DEAD, "outbox_dead"),
@@ -132,6 +131,13 @@ def test_upkeep_and_relays_read_an_index_of_their_own(
     found = plan(path, statement)
     assert index in found
     assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.shows("E-85")
+def test_leased_jobs_past_their_date_are_looked_for_among_the_leased(
+    store: SqliteStore, path: Path
+) -> None:
+    assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, upkeep.OVERDUE_LEASED)
 
 
 def test_a_list_of_what_went_wrong_does_not_walk_past_what_went_well(
