@@ -149,7 +149,6 @@ def guard_in_children(url: str) -> None:
             return replayed
 
         def answer_again() -> None:
-            engine.open()
             assert asyncio.run(answer(str(os.getpid()))) == [False, False]
             assert asyncio.run(answer("parent")) == [True, True]
 

@@ -129,7 +129,7 @@ def preloaded(folder: Path, engine: ulak.Engine, ledger: Ledger, lease_s: float)
     A worker that was killed is forked anew. All of them drain when this process gets SIGTERM, or
     is gone.
     """
-    opened(engine).counts()
+    opened(engine).inspect.counts()
     read, write = os.pipe()
     stopping = threading.Event()
 

@@ -71,7 +71,7 @@ class Answered:
 class Guard:
     """Stands before protected operations; any number of threads and processes share one store.
 
-    The store is the engine's, which opens it; in a forked child the next verb of the engine does.
+    The store is the engine's, which opens it; in a forked child its first use does.
     """
 
     def __init__(self, store: Store) -> None:

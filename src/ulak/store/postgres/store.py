@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -137,13 +138,19 @@ class PostgresStore:
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
         self._lent: LentConnections | None = None
+        self._opening = threading.Lock()
+        self._is_inherited = False
+        """It was open when this process was forked: its first use opens it here."""
         tell_of_forks(self)
 
     # --- life -------------------------------------------------------------------
 
     def open(self) -> None:
-        if self._open is not None:
-            return
+        with self._opening:
+            if self._open is None:
+                self._open_connections()
+
+    def _open_connections(self) -> None:
         connections = self._new_connections()
         try:
             connections.use(migrations.create_or_check)
@@ -161,10 +168,11 @@ class PostgresStore:
             connections.on_commit(ring)
             listener.on_ring(ring)
         listener.wait_until_it_hears()
-        self._open, self._listener = connections, listener
         self._lent = LentConnections(connections, prepare=not self._pooled)
+        self._open, self._listener = connections, listener
 
     def close(self) -> None:
+        self._is_inherited = False
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
         lent, self._lent = self._lent, None
@@ -182,6 +190,8 @@ class PostgresStore:
         """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
+        self._opening = threading.Lock()
+        self._is_inherited = self._is_inherited or self._open is not None
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
         self._lent = None
@@ -222,6 +232,8 @@ class PostgresStore:
 
     @property
     def _db(self) -> Connections:
+        if self._open is None and self._is_inherited:
+            self.open()
         if self._open is None:
             raise StoreError("this store is not open; call open() first")
         return self._open
@@ -429,6 +441,8 @@ class PostgresStore:
 
     @property
     def _to_lend(self) -> LentConnections:
+        if self._lent is None and self._is_inherited:
+            self.open()
         if self._lent is None:
             raise StoreError("this store is not open; call open() first")
         return self._lent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -130,18 +131,24 @@ class SqliteStore:
         self._paused: list[Callable[[], None]] | None = None
         """How each part goes on after a fork; None when one was in use for too long."""
         self._is_cut = False
+        self._opening = threading.Lock()
+        self._is_inherited = False
+        """It was open when this process was forked: its first use opens it here."""
         forks.tell_of_forks(self)
 
     # --- life -------------------------------------------------------------------
 
     def open(self) -> None:
+        with self._opening:
+            if self._open_writer is None:
+                self._open()
+
+    def _open(self) -> None:
         if self._is_cut:
             raise StoreError(
                 f"this process was forked in the middle of a transaction on {self.path}, and "
                 "cannot use SQLite there any more: fork before or after it, or spawn the process"
             )
-        if self._open_writer is not None:
-            return
         writer = self._new_writer()
         try:
             writer.with_file_locked(lambda db: migrations.create_or_check(db, str(self.path)))
@@ -162,6 +169,7 @@ class SqliteStore:
 
     def close(self) -> None:
         refuse_while_holding(self)
+        self._is_inherited = False
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             wakeup.close()
@@ -197,6 +205,8 @@ class SqliteStore:
             go_on()
 
     def after_fork_in_child(self) -> None:
+        self._opening = threading.Lock()
+        self._is_inherited = self._is_inherited or self._open_writer is not None
         writer, self._open_writer = self._open_writer, None
         readers, self._open_readers = self._open_readers, None
         callers, self._callers = self._callers, caller.Callers(self.path)
@@ -247,9 +257,19 @@ class SqliteStore:
 
     @property
     def _opened(self) -> Writer:
+        if self._open_writer is None and self._is_inherited:
+            self.open()
         if self._open_writer is None:
             raise StoreError(f"{self.path} is not open; call open() first")
         return self._open_writer
+
+    @property
+    def _readers(self) -> Readers:
+        if self._open_readers is None and self._is_inherited:
+            self.open()
+        if self._open_readers is None:
+            raise StoreError(f"{self.path} is not open; call open() first")
+        return self._open_readers
 
     @property
     def _writer(self) -> Writer:
@@ -257,9 +277,7 @@ class SqliteStore:
         return self._opened
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        if self._open_readers is None:
-            raise StoreError(f"{self.path} is not open; call open() first")
-        return self._open_readers.run(read)
+        return self._readers.run(read)
 
     def about(self) -> dict[str, object]:
         """Return what `doctor` shows of this store."""
@@ -518,9 +536,7 @@ class SqliteStore:
         return self._lent.begin(writer, self._ring, patience, purpose)
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        if self._open_readers is None:
-            raise StoreError(f"{self.path} is not open; call open() first")
-        return self._open_readers.lend()
+        return self._readers.lend()
 
     def _ring(self) -> None:
         for ring in self._rings:
