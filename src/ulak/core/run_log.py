@@ -19,9 +19,8 @@ _FACTS: Final = ("job_id", "flow", "state", "attempt")
 _NOW: ContextVar[JobRow | None] = ContextVar("ulak_run", default=None)
 
 
-def begin(row: JobRow) -> Token[JobRow | None]:
-    """Say which job's stage runs in this context; returns what `end` takes."""
-    return _NOW.set(row)
+begin: Final[Callable[[JobRow], Token[JobRow | None]]] = _NOW.set
+"""Say which job's stage runs in this context; returns what `end` takes."""
 
 
 def end(token: Token[JobRow | None]) -> None:

@@ -21,6 +21,7 @@ from ulak.store import codec
 log = logging.getLogger("ulak.jobs")
 
 _LOUD: Final = frozenset({kinds.RETRY, kinds.FAILED, kinds.HELD, kinds.OVERRAN})
+_QUIET: Final = frozenset({kinds.MOVED, kinds.ENTERED})
 _MEANT: Final = frozenset({kinds.CANCELLED_CODE, kinds.EXPIRED_CODE})
 _BAD: Final[frozenset[Role]] = frozenset({FAILED, HELD})
 
@@ -28,8 +29,11 @@ _BAD: Final[frozenset[Role]] = frozenset({FAILED, HELD})
 def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None:
     """Write a line for each change that was committed and tells of a failure."""
     for change, receipt in zip(changes, receipts, strict=True):
-        events = own_events(change)
+        events = change.events
         # Most changes move a job on, and are done with here.
+        if not events or (change.row.role not in _BAD and events[0].kind in _QUIET):
+            continue
+        events = own_events(change)
         if not events or (events[0].kind not in _LOUD and change.row.role not in _BAD):
             continue
         if isinstance(receipt, Committed) and (found := _failure(change, events)) is not None:

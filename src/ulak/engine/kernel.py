@@ -287,12 +287,14 @@ class Kernel:
             UnknownOutcome: a transaction was not acknowledged in time; names every job.
         """
         added: list[Added] = []
-        for start in range(0, len(jobs), LARGEST_BATCH):
-            part = jobs[start : start + LARGEST_BATCH]
-            try:
+        try:
+            if len(jobs) <= LARGEST_BATCH:
+                return self.intake.offer_and_wait(jobs, self.submit_timeout_s) if jobs else added
+            for start in range(0, len(jobs), LARGEST_BATCH):
+                part = jobs[start : start + LARGEST_BATCH]
                 added += self.intake.offer_and_wait(part, self.submit_timeout_s)
-            except TimeoutError:
-                raise self.unknown_outcome(jobs, stored=start) from None
+        except TimeoutError:
+            raise self.unknown_outcome(jobs, stored=len(added)) from None
         return added
 
     def refuse_on_a_loop(self, verb: str) -> None:

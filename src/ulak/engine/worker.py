@@ -106,6 +106,8 @@ class Worker:
             for state, during in flow.table.entries.items()
         }
         self._running: dict[bytes, ActiveRun] = {}
+        self._known: set[tuple[str, int, str, str]] = set()
+        """Flow, version, state and role of jobs that this program can run."""
         self._aside = Aside("claimer")
         self._keeper = Aside("upkeep")
         """A thread of its own: whatever upkeep waits for, claims go on."""
@@ -276,7 +278,7 @@ class Worker:
     async def _run(self, *, until_idle: bool, only: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self.store, micros(self.settings.glance) / 1e6)
-        self._stages = Stages(self.settings, self._ended_or_failed, tracing=self.kernel.tracing)
+        self._stages = Stages(self.settings, self._ended, tracing=self.kernel.tracing)
         self._heart = Heart(self, self._stages, self._keeper)
         self._settled_one = asyncio.Event()
         self._has_begun.set()
@@ -498,9 +500,12 @@ class Worker:
     def _begin(self, claim: Claim, asked: list[Request], *, may_run: bool) -> None:
         row = claim.row
         flow = self._flows[(row.flow, row.flow_version)]
-        if (missing := find_missing(flow.table, row)) is not None:
-            self._leave_to_others(flow, row, missing)
-            return
+        standing = (row.flow, row.flow_version, row.state, row.role)
+        if standing not in self._known or row.started or row.undo_to is not None:
+            if (missing := find_missing(flow.table, row)) is not None:
+                self._leave_to_others(flow, row, missing)
+                return
+            self._known.add(standing)
         run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
         run.pool = self._pools.take(row.lane)
         self._running[row.id] = run
@@ -510,7 +515,7 @@ class Worker:
                 self._ended(run, answer)
                 return
             log_lapse(row)
-        if not may_run or any(run.ask(request) for request in asked):
+        if not may_run or (asked and any(run.ask(request) for request in asked)):
             # A cancel or an expiry that waits for a job which was just claimed is answered so.
             self._ended(run, GivenBack())
             return
@@ -540,27 +545,26 @@ class Worker:
 
     # --- ending ----------------------------------------------------------------
 
-    def _ended_or_failed(self, run: ActiveRun, outcome: Outcome) -> None:
-        """Called by stages. A run would never end if its end could not be decided."""
+    def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
+        """Decide what the end of a run means, and have it committed.
+
+        If that fails, so does the worker: the run would never end.
+        """
         try:
-            self._ended(run, outcome)
+            if run.lost:
+                self._stages.roll_back(run)
+                self._finish(run)
+                return
+            if run.saw_stop and isinstance(outcome, Finished) and outcome.to is None:
+                outcome = self._finished_after_stop(run, outcome)
+            run.outcome = outcome
+            if run.transaction is not None:
+                self._commit_together(run, outcome)
+                return
+            self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
         except Exception as error:
             log.exception("a run could not be ended", extra={"job_id": to_text(run.row.id)})
             self.failed(error)
-
-    def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
-        """A run is over: decide what that means and have it committed."""
-        if run.lost:
-            self._stages.roll_back(run)
-            self._finish(run)
-            return
-        if run.saw_stop and isinstance(outcome, Finished) and outcome.to is None:
-            outcome = self._finished_after_stop(run, outcome)
-        run.outcome = outcome
-        if run.transaction is not None:
-            self._commit_together(run, outcome)
-            return
-        self._offer(run, self._decide(run, outcome, run_may_keep=not run.stopping))
 
     def _finished_after_stop(self, run: ActiveRun, outcome: Finished) -> Finished:
         """Mark the end of a run that saw its stop and returned plainly; say so once per stage."""

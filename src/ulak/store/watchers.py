@@ -26,8 +26,9 @@ class Watchers:
 
     def ring(self) -> None:
         """Call all of them."""
-        for ring in list(self._watching.values()):
-            ring()
+        if self._watching:
+            for ring in list(self._watching.values()):
+                ring()
 
     def clear(self) -> None:
         """Forget all of them: in a forked child nothing waits."""
