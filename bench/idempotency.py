@@ -26,7 +26,8 @@ from ulak.auth.principal import JOBS_SUBMIT
 from ulak.engine.engine import Engine
 from ulak.engine.process import settle_in
 from ulak.idempotency import Guard, Scope
-from ulak.service import Service
+from ulak.service import Service, attach
+from ulak.settings import Settings
 from ulak.web import Access, Routes
 from ulak.web.idempotency import IdempotentRoute, idempotent_route
 from ulak.web.jobs import tenant_and_actor
@@ -52,7 +53,7 @@ class Order(BaseModel):
     lines: list[dict[str, Any]]
 
 
-def routes_of(engine: Engine) -> Routes:
+def routes_of(engine: Engine, _: None) -> Routes:
     """A route that does nothing, twice: plain, and protected."""
     routes = APIRouter(route_class=IdempotentRoute)
     protect = idempotent_route(
@@ -76,6 +77,7 @@ def run(url: str) -> None:
     engine = ulak.connect(url)
     settle_in()
     service = Service("bench", attach=lambda *_: None, routes=routes_of)
+    attach(service, engine, Settings())
     serve(engine, lambda identity: ulak.web.app(engine, identity=identity, services=[service]))
 
 

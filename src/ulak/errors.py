@@ -28,6 +28,7 @@
     │   ├── ArtifactUnreadable  it is damaged, or the storage does not answer
     │   └── ArtifactWriteFailed the storage has not confirmed it; the same again may help
     ├── NotSupported            this store cannot do that; names the call and the cure
+    ├── ServiceError            an error of a service, with a code and an HTTP status of its own
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
         └── Refused             the store answered and will not write this; retrying will not help
@@ -38,8 +39,11 @@ Each class has a stable `code` that every surface shows, and fields besides its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final
 
 __all__ = [
     "AnswerNotStored",
@@ -67,6 +71,7 @@ __all__ = [
     "PayloadTooLarge",
     "Refused",
     "ResultNotReady",
+    "ServiceError",
     "StaleJob",
     "StoreError",
     "TransitionNotAllowed",
@@ -309,6 +314,58 @@ class NotSupported(UlakError):
     """This store cannot do what was asked; the message names the call and the cure."""
 
     code = "not-supported"
+
+
+class ServiceError(UlakError):
+    """An error of a service: each kind is a subclass with the code and the HTTP status that the
+    service's specification names.
+
+        class AlreadySent(ServiceError):
+            code, status = "already-sent", 409
+
+        raise AlreadySent("letter 7 was sent on Monday", letter=7, sent_at="2026-01-05")
+
+    Args:
+        message: What was asked, why not, and what would work.
+        retry_after: When the same request may succeed; the answer has it as `Retry-After`.
+        members: Facts besides, as members of the problem document.
+
+    Raises:
+        FlowError: the code or the status of a subclass is none, or a member has a name that every
+            problem document has already.
+    """
+
+    code = "service-error"
+    status: int = 400
+    """The HTTP status of the answer, from 400 to 599."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Further headers of the answer."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a code or a status that no surface could show."""
+        super().__init_subclass__()
+        if not re.fullmatch(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*", cls.code):
+            raise FlowError(
+                f"{cls.__name__}: {cls.code!r} is no code; write words as already-sent"
+            )  # fmt: skip
+        if not 400 <= cls.status <= 599:
+            raise FlowError(f"{cls.__name__}: {cls.status} is no status of an error, 400 to 599")
+
+    def __init__(
+        self, message: str, *, retry_after: timedelta | None = None, **members: Any
+    ) -> None:
+        if taken := STANDARD_MEMBERS.intersection(members):
+            names = ", ".join(sorted(taken))
+            raise FlowError(f"{type(self).__name__}: every problem has {names}; choose other names")
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.members = members
+
+
+STANDARD_MEMBERS: Final = frozenset(
+    {"type", "title", "status", "detail", "code", "retryable", "correlation_id"}
+)
+"""What every problem document has."""
 
 
 class StoreError(UlakError):

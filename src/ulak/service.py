@@ -4,15 +4,16 @@ before somebody asks for them.
 A package declares one under the entry-point group `ulak.services`:
 
     [project.entry-points."ulak.services"]
-    pdf = "acme_pdf:service"
+    letters = "acme_letters:service"
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ulak.auth.principal import AccessScope, Scopes, add_scopes
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput, NotFound, UlakError
 from ulak.settings import Settings
@@ -49,11 +50,14 @@ class Service:
     name: str
     """The same as that of its entry point."""
     _: KW_ONLY
-    attach: Callable[[Engine, Settings], object]
+    attach: Callable[[Engine, Settings], Any]
     """Gives an engine the service's flows, resources, schedules and queues apart; called once
-    for each engine, before it is opened."""
-    routes: Callable[[Engine], Routes] | None = None
-    """Makes its routes, each with a line that says who may call it."""
+    for each engine, before it is opened. What it returns is handed to `routes`."""
+    routes: Callable[[Engine, Any], Routes] | None = None
+    """Makes its routes, each with a line that says who may call it; called with the engine and
+    with what `attach` has returned for it."""
+    scopes: Sequence[AccessScope] = ()
+    """What callers of its routes may be allowed to do, besides what the platform knows."""
     commands: Callable[[], typer.Typer] | None = None
     """Makes its commands, which stand below `ulak NAME`."""
     condition: Callable[[Settings], Condition] | None = None
@@ -111,11 +115,20 @@ def attach(service: Service, engine: Engine, settings: Settings) -> None:
         BadInput: the service failed in a way of its own.
     """
     try:
-        service.attach(engine, settings)
+        engine.kernel.attached[service.name] = service, service.attach(engine, settings)
     except UlakError:
         raise
     except Exception as error:
         raise BadInput(f'the service "{service.name}" cannot be started: {_said(error)}') from error
+
+
+def scopes_in(engine: Engine) -> Scopes:
+    """Return the platform's scopes and those of the services that an engine has.
+
+    Raises:
+        BadInput: two of them bring the same.
+    """
+    return add_scopes(*(service.scopes for service, _ in engine.kernel.attached.values()))
 
 
 def package_of(point: EntryPoint) -> str:

@@ -20,8 +20,8 @@ EXCEPTIONS: Final = Path(__file__).with_name("exceptions.txt")
 
 PUBLIC: Final = (
     "ulak", "ulak.errors", "ulak.service", "ulak.kit", "ulak.kit.commands", "ulak.kit.clock",
-    "ulak.web", "ulak.control", "ulak.tables", "ulak.artifacts", "ulak.idempotency", "ulak.auth",
-    "ulak.render", "ulak.settings",
+    "ulak.kit.ids", "ulak.kit.bodies", "ulak.web", "ulak.control", "ulak.tables", "ulak.artifacts",
+    "ulak.idempotency", "ulak.auth", "ulak.render", "ulak.settings",
 )  # fmt: skip
 """What a service may import; docs/design.md, section 4. Some of these are still to come."""
 
@@ -30,6 +30,8 @@ SQL: Final = "engine sql"
 OWNERS: Final = {IMPORTS: ("contracts", "pdf"), SQL: ("pdf", "testing")}
 """Who may have exceptions of a kind. No name is ever added: a new service starts without."""
 SQL_ROOMS: Final = ("store", "engine")
+OTHER_ROOMS: Final = ("services", "testing", "artifacts")
+"""The rooms that may name a shipped service: its own, the tests of all, and a storage of files."""
 
 # What stands before a table in SQL, in capitals. Prose has "from jobs" too, so small letters count
 # in whole statements only.
@@ -137,7 +139,7 @@ def problems(
 
 def private_imports(source: Path = SOURCE) -> set[Breach]:
     """Find every import of a service that is not of a public name or of its own package."""
-    public = {name: frozenset(public_names(name, source) or ()) for name in PUBLIC}
+    public = _public_names(source)
     found: set[Breach] = set()
     for path in _files(source / "ulak" / "services", "*.py"):
         module = _module_name(source, path)
@@ -149,6 +151,30 @@ def private_imports(source: Path = SOURCE) -> set[Breach]:
             if private is not None:
                 found.add(Breach(IMPORTS, service, module, private, line))
     return found
+
+
+def private_names(folder: Path) -> set[str]:
+    """Return the names of ulak that a package outside of it imports and that are not public."""
+    public, found = _public_names(SOURCE), set[str | None]()
+    for path in _files(folder, "*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for name, _ in _imported_names(tree, folder.name, {}):
+            found.add(_private_part(SOURCE, name, folder.name, public))
+    return {name for name in found if name is not None}
+
+
+def service_words(source: Path = SOURCE) -> list[str]:
+    """Return each line of the kernel that has the word of a shipped service in it."""
+    folders = [path for path in (source / "ulak" / "services").iterdir() if path.is_dir()]
+    words = [path.name.rstrip("s") for path in folders if not path.name.startswith("_")]
+    word = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(words))}|x-hos)", re.I)
+    return [
+        f"{path.relative_to(source)}, line {number}: {line.strip()}"
+        for path in _files(source / "ulak", "*.py", "*.sql")
+        if path.relative_to(source).parts[1] not in OTHER_ROOMS
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if word.search(line)
+    ]
 
 
 def engine_sql(source: Path = SOURCE) -> set[Breach]:
@@ -220,6 +246,10 @@ def shrink(source: Path = SOURCE, exceptions: Path = EXCEPTIONS) -> None:
             title = f"[{section.kind}: {section.owner} {ceiling}]"
             text += "\n" + "\n".join([title, *lines]) + "\n"
     exceptions.write_text(text, encoding="utf-8")
+
+
+def _public_names(source: Path) -> dict[str, frozenset[str]]:
+    return {name: frozenset(public_names(name, source) or ()) for name in PUBLIC}
 
 
 def _files(folder: Path, *patterns: str) -> Iterator[Path]:

@@ -57,6 +57,14 @@ def test_services_keep_the_contract_but_for_the_exceptions_of_today() -> None:
     assert not found, "\n".join(["", *found])
 
 
+@pytest.mark.shows("E-69")
+def test_no_word_of_a_shipped_service_stands_in_the_kernel(tmp_path: Path) -> None:
+    assert contract.service_words() == []
+    write(tmp_path / "ulak" / "services" / "pdf" / "__init__.py")
+    write(tmp_path / "ulak" / "auth" / "principal.py", 'READ = "jobs:read"\nPDF = "PDF:read"\n')
+    assert contract.service_words(tmp_path) == ['ulak/auth/principal.py, line 2: PDF = "PDF:read"']
+
+
 def test_the_tables_of_the_engine_are_those_of_its_schema_page() -> None:
     page = (DOCS / "reference" / "schema.md").read_text(encoding="utf-8")
     described = set(re.findall(r"^\| `(\w+)` \| ", page, re.M))

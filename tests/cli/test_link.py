@@ -5,8 +5,8 @@ import re
 import pytest
 
 from ulak.auth.identity import Identity
-from ulak.cli.person import user_name
 from ulak.errors import Unauthenticated
+from ulak.kit.commands.person import user_name
 from ulak.store.sqlite import SqliteStore
 
 LINK = re.compile(r"(.+)/auth/link\?code=(\S+)\n")

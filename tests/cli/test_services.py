@@ -34,10 +34,10 @@ def attach(engine, settings):
     engine.flow_control.apart("printer")
 
 
-def routes(engine):
+def routes(engine, attached):
     from fastapi import APIRouter
 
-    from ulak.auth.principal import JOBS_READ, JOBS_SUBMIT
+    from ulak.auth import JOBS_READ, JOBS_SUBMIT
     from ulak.web import Access, Routes
 
     router = APIRouter(prefix="/letters")

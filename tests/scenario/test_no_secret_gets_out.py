@@ -228,7 +228,7 @@ def _read_everything(site: Site) -> None:
     until(lambda: site.client.get("/audit", headers={"X-Admin-Key": ADMIN_KEY}).status_code == 200)
     for path in ("/audit", "/keys", "/users", "/jobs", "/workers"):
         assert site.ask("GET", path).status_code == 200
-    metrics = site.client.get("/metrics", headers={"X-HOS-API-KEY": ADMIN_KEY})
+    metrics = site.client.get("/metrics", headers={"X-Admin-Key": ADMIN_KEY})
     assert metrics.status_code == 200
     site.answers += metrics.content
 

@@ -15,7 +15,7 @@ from tests.web.asgi import Answer, call
 from tests.web.seeds import Seeds, World
 from tests.web.wanted import body_of, path_of, plain
 from ulak.auth.identity import Identity
-from ulak.auth.principal import ADMIN, GRANTS, OF_A_TENANT, OPERATOR, SERVICE, VIEWER
+from ulak.auth.principal import ADMIN, OPERATOR, SERVICE, VIEWER
 from ulak.web.access import ACCESS, KNOWN, Access
 from ulak.web.callers import routes_of
 
@@ -91,11 +91,12 @@ def expected(line: Access, who: str, success: int) -> int:
         return 401
     if line.scope == KNOWN:
         return success
+    assert line.needed is not None
     if who == "foreign":
-        if line.scope not in OF_A_TENANT:
+        if not line.needed.of_a_tenant:
             return 403
         return 404 if line.about == "job" else success
-    return success if line.scope in GRANTS[ROLE[who]] else 403
+    return success if ROLE[who] in line.needed.roles else 403
 
 
 def success_of(app: Any, line: Access) -> int:

@@ -107,8 +107,7 @@ def test_a_caller_learns_who_it_is_and_what_it_may_do(site):
     me = site.ask("GET", "/auth/me", "service").json()
     assert (me["name"], me["tenant"], me["roles"]) == ("key:service", None, ["service"])
     assert me["scopes"] == [
-        "jobs:read", "jobs:submit", "jobs:signal", "contract:read", "contract:transition",
-        "pdf:read", "pdf:render", "metrics:read",
+        "jobs:read", "jobs:submit", "jobs:signal", "metrics:read"
     ]  # fmt: skip
     assert me["credential"].startswith("key/")
     narrow = site.key("admin", tenant="acme", scopes=["jobs:read"])

@@ -1,18 +1,28 @@
 """The routes of services, behind the same guard as ulak's own."""
 
+from dataclasses import replace
+
 import pytest
 from fastapi import APIRouter, WebSocket
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 import ulak.web
-from ulak.auth.principal import JOBS_READ, JOBS_SUBMIT, VIEWER, Principal
-from ulak.errors import StoreError, UlakError
-from ulak.service import Service
+from ulak.auth.principal import JOBS_READ, JOBS_SUBMIT, VIEWER, AccessScope, Principal
+from ulak.errors import FlowError, ServiceError, StoreError, UlakError
+from ulak.service import Service, attach
+from ulak.settings import Settings
 from ulak.web import Access, Caller, Routes
 
 
 def service(*routers, access=(), name="letters"):
-    return Service(name, attach=lambda *_: None, routes=lambda engine: Routes(routers, access))
+    return Service(name, attach=lambda *_: None, routes=lambda *_: Routes(routers, access))
+
+
+def served(engine, *services, identity=None):
+    """Return the application of an engine to which services are attached."""
+    for each in services:
+        attach(each, engine, Settings())
+    return ulak.web.app(engine, identity=identity, services=services)
 
 
 @pytest.fixture
@@ -43,7 +53,7 @@ class Known:
 
 def test_routes_of_a_service_are_served_and_guarded(engine, ask, router):
     made = service(router, access=[READ, WRITE])
-    app = ulak.web.app(engine, identity=Known(), services=[made])
+    app = served(engine, made, identity=Known())
     ada = {"Authorization": "Bearer ada"}
     assert ask(app, "/letters/papers", headers=ada).json() == {"for": "ada"}
     assert ask(app, "/letters/papers").status_code == 401
@@ -53,7 +63,7 @@ def test_routes_of_a_service_are_served_and_guarded(engine, ask, router):
 
 
 def test_the_documents_have_the_routes_of_services(engine, ask, router):
-    app = ulak.web.app(engine, identity=None, services=[service(router, access=[READ, WRITE])])
+    app = served(engine, service(router, access=[READ, WRITE]))
     document = ask(app, "/openapi.json").json()
     assert document["paths"]["/letters/papers"]["get"]["tags"] == ["letters"]
     assert {"name": "letters"} in document["tags"]
@@ -62,17 +72,17 @@ def test_the_documents_have_the_routes_of_services(engine, ask, router):
 
 def test_a_route_that_nobody_has_thought_about_is_refused(engine, router):
     with pytest.raises(UlakError, match="nobody has said who may call POST /letters"):
-        ulak.web.app(engine, identity=None, services=[service(router, access=[READ])])
+        served(engine, service(router, access=[READ]))
 
 
 def test_a_service_takes_no_route_from_others(engine, router):
     line = Access("GET", "/jobs", JOBS_READ, "jobs")
     with pytest.raises(UlakError, match='"letters" cannot serve GET /jobs'):
-        ulak.web.app(engine, identity=None, services=[service(APIRouter(), access=[line])])
+        served(engine, service(APIRouter(), access=[line]))
     first = service(router, access=[READ, WRITE])
     second = service(router, access=[READ, WRITE], name="other")
     with pytest.raises(UlakError, match='"other" cannot serve GET /letters/papers'):
-        ulak.web.app(engine, identity=None, services=[first, second])
+        served(engine, first, second)
 
 
 def test_what_the_guard_would_not_see_is_refused(engine, router):
@@ -80,7 +90,7 @@ def test_what_the_guard_would_not_see_is_refused(engine, router):
     async def live(socket: WebSocket) -> None: ...
 
     with pytest.raises(UlakError, match=r"nobody would guard /letters/live;"):
-        ulak.web.app(engine, identity=None, services=[service(router, access=[READ, WRITE])])
+        served(engine, service(router, access=[READ, WRITE]))
 
 
 def test_a_route_that_the_guard_would_take_for_another_is_refused(engine):
@@ -92,11 +102,11 @@ def test_a_route_that_the_guard_would_take_for_another_is_refused(engine):
     outer.include_router(inner)
     line = Access("GET", "/letters/health/live", JOBS_READ)
     with pytest.raises(UlakError, match="nobody would guard /letters/health/live"):
-        ulak.web.app(engine, identity=None, services=[service(outer, access=[line])])
+        served(engine, service(outer, access=[line]))
 
 
 def test_a_service_without_routes_brings_none(engine, ask):
-    app = ulak.web.app(engine, identity=None, services=[Service("quiet", attach=lambda *_: None)])
+    app = served(engine, Service("quiet", attach=lambda *_: None))
     assert ask(app, "/health/live").status_code == 200
 
 
@@ -109,10 +119,95 @@ def test_a_service_adds_metrics_and_one_that_fails_takes_nothing_else_away(engin
         raise StoreError("the table is not there")
 
     services = [
-        Service(name, attach=lambda *_: None, routes=lambda engine, read=read: Routes([], [], read))
+        Service(
+            name, attach=lambda *_, read=read: read, routes=lambda _, read: Routes([], [], read)
+        )
         for name, read in (("parcels", broken), ("letters", letters))
     ]
-    text = ask(ulak.web.app(engine, identity=None, services=services), "/metrics").text
+    text = ask(served(engine, *services), "/metrics").text
     assert "letters_waiting 3.0" in text
     assert "parcels_waiting" not in text
     assert "ulak_store_up 1.0" in text
+
+
+@pytest.mark.shows("E-69")
+def test_what_attach_returns_reaches_the_routes_of_the_same_engine(engine):
+    reached = []
+
+    def routes(engine, left):
+        reached.append((engine, left))
+        return Routes([], [])
+
+    left = object()
+    made = Service("letters", attach=lambda *_: left, routes=routes)
+    with pytest.raises(UlakError, match='"letters" is not attached to this engine; call ulak'):
+        ulak.web.app(engine, identity=None, services=[made])
+    served(engine, made)
+    assert reached == [(engine, left)]
+
+
+@pytest.mark.shows("E-69")
+def test_a_scope_that_nobody_declares_is_refused_at_start(engine, router):
+    line = Access("POST", "/letters", "letters:write", "jobs")
+    made = service(router, access=[READ, line])
+    with pytest.raises(UlakError, match="POST /letters needs the scope 'letters:write', which nob"):
+        served(engine, made)
+    scope = AccessScope("letters:write", "write letters", roles={VIEWER})
+    declared = replace(made, name="others", scopes=[scope])
+    app = served(engine, declared)
+    assert "to write letters" in app.openapi()["paths"]["/letters"]["post"]["description"]
+
+
+@pytest.mark.shows("E-69")
+def test_a_route_may_take_callers_of_the_platform_by_token_only(engine, ask, router):
+    strict = replace(READ, schemes=("Token",))
+    loose = replace(WRITE, headers=("X-Acme-Key",), scope=JOBS_READ)
+    app = served(engine, service(router, access=[strict, loose]), identity=Known())
+    by_token = ask(app, "/letters/papers", headers={"Authorization": "Token ada"})
+    assert by_token.json() == {"for": "ada"}
+    for headers in ({"Authorization": "Bearer ada"}, {"X-Admin-Key": "ada"}, {"X-Acme-Key": "ada"}):
+        refused = ask(app, "/letters/papers", headers=headers)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Token ")
+        assert "Authorization: Token" in refused.json()["detail"]
+    by_header = ask(app, "/letters", method="POST", headers={"X-Acme-Key": "ada"})
+    assert by_header.status_code == 200
+    assert ask(app, "/jobs", headers={"X-Acme-Key": "ada"}).status_code == 401
+    document = app.openapi()
+    assert document["paths"]["/letters/papers"]["get"]["security"] == [{"token": ["jobs:read"]}]
+    assert {"x-acme-key", "token"} <= document["components"]["securitySchemes"].keys()
+
+
+@pytest.mark.shows("E-69")
+def test_an_error_of_a_service_is_declared_or_refused(engine, ask, router):
+    with pytest.raises(FlowError, match="Lost: 200 is no status of an error"):
+        type("Lost", (ServiceError,), {"status": 200})
+    with pytest.raises(FlowError, match="Lost: 'It is lost' is no code; write words as"):
+        type("Lost", (ServiceError,), {"code": "It is lost"})
+    with pytest.raises(FlowError, match="ServiceError: every problem has code, status; choose oth"):
+        ServiceError("no", status=1, code=2)
+
+    class Lost(ServiceError):
+        code, status = "letter-lost", 410
+
+    @router.get("/lost")
+    def lost() -> None:
+        raise Lost("it is lost", headers="a member", request=[1, None])
+
+    class Odd(ServiceError):
+        code, status = "letter-odd", 499  # a number that no standard names
+
+    @router.get("/odd")
+    def odd() -> None:
+        raise Odd("it is odd")
+
+    lines = [replace(READ, path=f"/letters/{name}") for name in ("lost", "odd")]
+    app = served(engine, service(router, access=[READ, WRITE, *lines]))
+    assert (ask(app, "/letters/odd").status_code, ask(app, "/letters/odd").json()["code"]) == (
+        499, "letter-odd",
+    )  # fmt: skip
+    answer = ask(app, "/letters/lost")
+    told = answer.json()
+    assert (answer.status_code, told["title"], told["code"]) == (410, "Gone", "letter-lost")
+    assert (told["headers"], told["request"]) == ("a member", [1, None])
+    assert "retry-after" not in answer.headers

@@ -10,6 +10,7 @@ from ulak.auth.principal import (
     OPERATOR,
     SERVICE,
     VIEWER,
+    AccessScope,
     Principal,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "OPERATOR",
     "SERVICE",
     "VIEWER",
+    "AccessScope",
     "Principal",
 ]

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ulak.auth import secrets
 from ulak.auth.grants import Grant, must_cover
-from ulak.auth.principal import ANYBODY, Principal
+from ulak.auth.principal import ANYBODY, SCOPES, Principal, Scopes
 from ulak.clock import Duration, Instant, read_micros, to_datetime
 from ulak.core.acts import must_act
 from ulak.errors import BadInput, Contended, NotFound, StoreError, Unauthenticated
@@ -49,10 +49,17 @@ class Credential:
 
 
 class Credentials:
-    """Reads and changes the credentials of a store, which is open."""
+    """Reads and changes the credentials of a store, which is open.
 
-    def __init__(self, store: CredentialStore) -> None:
+    Args:
+        store: Where they are.
+        scopes: What keys and people may be narrowed to; by default the platform's own scopes. An
+            application adds those of its services.
+    """
+
+    def __init__(self, store: CredentialStore, *, scopes: Scopes = SCOPES) -> None:
         self._store = store
+        self.scopes = scopes
 
     def _now(self) -> Instant:
         return self._store.clock.now()
@@ -111,7 +118,7 @@ class Credentials:
                 kind, secrets.id_of(text), grant, hash=secrets.hash_of(text),
                 expires_at=expires_at, by=by,
             )  # fmt: skip
-            must_cover(giver, principal_of(row))
+            must_cover(giver, principal_of(row), self.scopes)
             if self._store.add_credential(row, act=CREATED, actor=actor, note=note):
                 return row, text
         raise StoreError(f"every new {kind} had an id that is taken; try again")

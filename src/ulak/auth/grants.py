@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from ulak.auth.principal import ANONYMOUS, GRANTS, OF_A_TENANT, ROLES, SCOPES, Principal
+from ulak.auth.principal import ANONYMOUS, ROLES, SCOPES, AccessScope, Principal, Scopes, holders
 from ulak.core.event import ENGINE
 from ulak.core.keys import storable_key
 from ulak.errors import BadInput, Forbidden
@@ -31,9 +31,15 @@ class Grant:
 
 
 def checked(
-    name: str, *, roles: Iterable[str], tenant: str | None, scopes: Iterable[str]
-) -> Grant:  # fmt: skip
-    """Return a grant that can be stored, with roles and scopes in the order of their tables.
+    name: str,
+    *,
+    roles: Iterable[str],
+    tenant: str | None,
+    scopes: Iterable[str],
+    known: Scopes = SCOPES,
+) -> Grant:
+    """Return a grant that can be stored, with roles and scopes in the order of their tables;
+    `known` has the scopes there are, those of services too.
 
     Raises:
         BadInput: naming what is wrong and what would work.
@@ -44,11 +50,11 @@ def checked(
     has_roles = known_roles(roles)
     if not has_roles:
         raise BadInput(f"{name} needs a role: {', '.join(ROLES)}")
-    narrowed = _known(scopes, tuple(SCOPES), "scope")
+    narrowed = tuple(map(str, _known(scopes, tuple(known), "scope")))
     whole = Principal(name, tenant=tenant, roles=frozenset(has_roles))
     for scope in narrowed:
-        if not whole.may(scope):
-            raise BadInput(_useless(scope, has_roles, tenant))
+        if not whole.may(known[scope]):
+            raise BadInput(_useless(known[scope], has_roles, tenant, known))
     return Grant(name, tenant=tenant, roles=has_roles, scopes=narrowed)
 
 
@@ -81,13 +87,13 @@ def is_name(text: str) -> bool:
     return re.fullmatch(NAME, text) is not None
 
 
-def must_cover(giver: Principal, given: Principal) -> None:
+def must_cover(giver: Principal, given: Principal, known: Scopes = SCOPES) -> None:
     """Refuse to hand out more than whoever hands it out has: that would be a way around scopes.
 
     Raises:
         Forbidden: naming what the giver lacks.
     """
-    lacking = [scope for scope in SCOPES if given.may(scope) and not giver.may(scope)]
+    lacking = [s for s in known.values() if given.may(s) and not giver.may(s)]
     if lacking or not (giver.tenant is None or giver.tenant == given.tenant):
         what = ", ".join(lacking) or "another tenant"
         raise Forbidden(f"{giver.name} may not give what it does not have: {what}")
@@ -101,11 +107,11 @@ def _known(words: Iterable[str], table: tuple[str, ...], what: str) -> tuple[str
     return tuple(word for word in table if word in given)
 
 
-def _useless(scope: str, roles: tuple[str, ...], tenant: str | None) -> str:
-    if tenant is not None and scope not in OF_A_TENANT:
+def _useless(scope: AccessScope, roles: tuple[str, ...], tenant: str | None, known: Scopes) -> str:
+    if tenant is not None and not scope.of_a_tenant:
         return (
             f"the scope {scope} concerns the whole installation, so nobody of one tenant has it; "
-            f"a tenant may have {', '.join(s for s in SCOPES if s in OF_A_TENANT)}"
+            f"a tenant may have {', '.join(s for s in known.values() if s.of_a_tenant)}"
         )
-    who = " or ".join(role for role in ROLES if scope in GRANTS[role])
+    who = holders(scope)
     return f"the scope {scope} narrows nothing: {' and '.join(roles)} lacks it; give the role {who}"

@@ -71,7 +71,7 @@ class Keys(Credentials):
             BadInput: a name, a role, a scope or a tenant that cannot be; it says what can.
             Forbidden: the giver would give more than it has.
         """
-        grant = checked(name, roles=roles, tenant=tenant, scopes=scopes)
+        grant = checked(name, roles=roles, tenant=tenant, scopes=scopes, known=self.scopes)
         return self._issue_key(grant, self._end_of(life), actor=actor, note=note, giver=giver)
 
     def rotate_key(

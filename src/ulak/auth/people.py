@@ -58,10 +58,10 @@ class People(Credentials):
             Forbidden: the giver would give more than it has.
             NotSupported: argon2-cffi is not installed.
         """
-        grant = checked(name, roles=roles, tenant=tenant, scopes=scopes)
+        grant = checked(name, roles=roles, tenant=tenant, scopes=scopes, known=self.scopes)
         must_act(actor, note)
         row = self._new(USER, name, grant, hash="", expires_at=None, by=actor)
-        must_cover(giver, principal_of(row))
+        must_cover(giver, principal_of(row), self.scopes)
         row = row._replace(hash=passwords.hash_of(password))
         if not self._store.add_credential(row, act=CREATED, actor=actor, note=note):
             # A name in old trails means one person, so one that was disabled is not free again.
@@ -80,7 +80,7 @@ class People(Credentials):
         """
         user = self._find_user(name)
         self._must_be_enabled(user)
-        must_cover(giver, principal_of(user))
+        must_cover(giver, principal_of(user), self.scopes)
         hash = passwords.hash_of(password)
 
         def renew(row: CredentialRow) -> CredentialRow:

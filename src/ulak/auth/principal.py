@@ -2,81 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
-from ulak.errors import Forbidden
+from ulak.errors import BadInput, Forbidden
 
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
 SERVICE: Final = "service"
 
-JOBS_READ: Final = "jobs:read"
-JOBS_SUBMIT: Final = "jobs:submit"
-JOBS_SIGNAL: Final = "jobs:signal"
-JOBS_ACT: Final = "jobs:act"
-QUEUES_READ: Final = "queues:read"
-QUEUES_PAUSE: Final = "queues:pause"
-QUEUES_LIMIT: Final = "queues:limit"
-CONTRACT_READ: Final = "contract:read"
-CONTRACT_TRANSITION: Final = "contract:transition"
-PDF_READ: Final = "pdf:read"
-PDF_RENDER: Final = "pdf:render"
-METRICS_READ: Final = "metrics:read"
-AUDIT_READ: Final = "audit:read"
-IDENTITY: Final = "identity:manage"
+ROLES: Final = (VIEWER, SERVICE, OPERATOR, ADMIN)
 
-SCOPES: Mapping[str, str] = MappingProxyType(
-    {
-        JOBS_READ: "read jobs, their trails and flows, and watch them",
-        JOBS_SUBMIT: "submit jobs",
-        JOBS_SIGNAL: "send signals to jobs",
-        JOBS_ACT: "decide, release, approve, retry and cancel jobs",
-        QUEUES_READ: "read queues, limits, schedules and workers",
-        QUEUES_PAUSE: "pause and resume queues, flows, keys and schedules; revive messages",
-        QUEUES_LIMIT: "set limits, rates and weights",
-        CONTRACT_READ: "read contract versions, subjects and proofs",
-        CONTRACT_TRANSITION: "move contract subjects and record proofs",
-        PDF_READ: "read PDF jobs of one's own and download what they made",
-        PDF_RENDER: "have PDFs rendered",
-        METRICS_READ: "read metrics",
-        AUDIT_READ: "read what operators did",
-        IDENTITY: "make, rotate and revoke keys; make and disable users",
-    }
+_SCOPE: Final = re.compile(r"[a-z][a-z0-9-]*:[a-z][a-z0-9-]*")
+
+
+class AccessScope(str):
+    """One thing that a caller may be allowed to do: its name, as keys and routes have it, and the
+    roles that have it. A service declares its own.
+
+    Args:
+        name: Two words, as `letters:write`.
+        allows: What it allows, as the end of the sentence "Ada may ...".
+        roles: Who has it; `admin` always does.
+        of_a_tenant: Whether callers of one tenant have it. False for what concerns the whole
+            installation.
+
+    Raises:
+        BadInput: the name is none, or nothing says what it allows.
+    """
+
+    __slots__ = ("allows", "of_a_tenant", "roles")
+
+    allows: str
+    roles: frozenset[str]
+    of_a_tenant: bool
+
+    def __new__(
+        cls, name: str, allows: str, *, roles: Iterable[str], of_a_tenant: bool = True
+    ) -> Self:
+        """Make a scope."""
+        if not _SCOPE.fullmatch(name):
+            raise BadInput(f"{name[:64]!r} is no scope; write two words, as letters:write")
+        if not allows:
+            raise BadInput(f"the scope {name} does not say what it allows; write it down")
+        made = super().__new__(cls, name)
+        made.allows = allows
+        made.roles = frozenset({ADMIN, *roles})
+        made.of_a_tenant = of_a_tenant
+        return made
+
+
+JOBS_READ: Final = AccessScope(
+    "jobs:read", "read jobs, their trails and flows, and watch them",
+    roles={VIEWER, SERVICE, OPERATOR},
+)  # fmt: skip
+JOBS_SUBMIT: Final = AccessScope("jobs:submit", "submit jobs", roles={SERVICE, OPERATOR})
+JOBS_SIGNAL: Final = AccessScope("jobs:signal", "send signals to jobs", roles={SERVICE, OPERATOR})
+JOBS_ACT: Final = AccessScope(
+    "jobs:act", "decide, release, approve, retry and cancel jobs", roles={OPERATOR}
 )
-"""Every scope and what it allows, a sentence each: the docs and the command line print it."""
-
-# Everything else concerns the whole installation, so nobody of one tenant has it.
-OF_A_TENANT: Final = frozenset(
-    {
-        JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_READ, CONTRACT_TRANSITION,
-        PDF_READ, PDF_RENDER,
-    }
+QUEUES_READ: Final = AccessScope(
+    "queues:read", "read queues, limits, schedules and workers", roles={VIEWER, OPERATOR},
+    of_a_tenant=False,
+)  # fmt: skip
+QUEUES_PAUSE: Final = AccessScope(
+    "queues:pause", "pause and resume queues, flows, keys and schedules; revive messages",
+    roles={OPERATOR}, of_a_tenant=False,
+)  # fmt: skip
+QUEUES_LIMIT: Final = AccessScope(
+    "queues:limit", "set limits, rates and weights", roles=(), of_a_tenant=False
+)
+METRICS_READ: Final = AccessScope(
+    "metrics:read", "read metrics", roles={VIEWER, SERVICE, OPERATOR}, of_a_tenant=False
+)
+AUDIT_READ: Final = AccessScope(
+    "audit:read", "read what operators did", roles={OPERATOR}, of_a_tenant=False
+)
+IDENTITY: Final = AccessScope(
+    "identity:manage", "make, rotate and revoke keys; make and disable users", roles=(),
+    of_a_tenant=False,
 )  # fmt: skip
 
-_READS = frozenset({JOBS_READ, QUEUES_READ, CONTRACT_READ, PDF_READ, METRICS_READ})
-GRANTS: Mapping[str, frozenset[str]] = MappingProxyType(
+Scopes = Mapping[str, AccessScope]
+"""Scopes by their names, in the order in which they are shown."""
+
+
+def add_scopes(*brought: Iterable[AccessScope]) -> Scopes:
+    """Return the platform's scopes and, after them, those that services bring.
+
+    Raises:
+        BadInput: two bring the same.
+    """
+    table = dict(SCOPES)
+    for scope in chain(*brought):
+        if table.setdefault(scope, scope) is not scope:
+            raise BadInput(f"there is a scope {scope} already; give this one another name")
+    return MappingProxyType(table)
+
+
+SCOPES: Final[Scopes] = MappingProxyType(
     {
-        VIEWER: _READS,
-        SERVICE: frozenset(
-            {
-                JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, CONTRACT_READ, CONTRACT_TRANSITION,
-                PDF_READ, PDF_RENDER, METRICS_READ,
-            }
-        ),
-        OPERATOR: _READS
-        | {
-            JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, CONTRACT_TRANSITION, PDF_RENDER, QUEUES_PAUSE,
-            AUDIT_READ,
-        },
-        ADMIN: frozenset(SCOPES),
+        scope: scope
+        for scope in (
+            JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, QUEUES_READ, QUEUES_PAUSE, QUEUES_LIMIT,
+            METRICS_READ, AUDIT_READ, IDENTITY,
+        )
     }
 )  # fmt: skip
-"""What each role may do."""
-ROLES: Final = tuple(GRANTS)
+"""The platform's own scopes; the docs and the command line print what each allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +133,34 @@ class Principal:
     """Which credential it came with, as the audit names it: `key/ab12cd34`, `user/ada`."""
 
     def may(self, scope: str) -> bool:
-        """Tell whether it may do what a scope allows."""
-        if self.scopes and scope not in self.scopes:
+        """Tell whether it may do what a scope allows: one of the platform's by its name, one of a
+        service by the `AccessScope` that declares it."""
+        known = scope if isinstance(scope, AccessScope) else SCOPES.get(scope)
+        if known is None or (self.scopes and scope not in self.scopes):
             return False
-        if self.tenant is not None and scope not in OF_A_TENANT:
-            return False
-        return any(scope in GRANTS[role] for role in self.roles)
+        return (self.tenant is None or known.of_a_tenant) and not known.roles.isdisjoint(self.roles)
 
-    def must(self, scope: str) -> None:
+    def must(self, scope: AccessScope) -> None:
         """Refuse unless it may.
 
         Raises:
             Forbidden: naming what is missing and who has it.
         """
         if not self.may(scope):
-            who = " or ".join(role for role in ROLES if scope in GRANTS[role])
-            whole = "" if scope in OF_A_TENANT else ", and no tenant of its own"
-            raise Forbidden(f"{self.name} may not {SCOPES[scope]}: that takes {who}{whole}")
+            whole = "" if scope.of_a_tenant else ", and no tenant of its own"
+            raise Forbidden(
+                f"{self.name} may not {scope.allows}: that takes {holders(scope)}{whole}"
+            )
 
     def sees(self, tenant: str) -> bool:
         """Tell whether it sees the jobs of a tenant."""
         return self.tenant is None or self.tenant == tenant
+
+
+def holders(scope: AccessScope) -> str:
+    """Name the roles that have a scope, for people."""
+    known = [role for role in ROLES if role in scope.roles]
+    return " or ".join([*known, *sorted(scope.roles.difference(ROLES))])
 
 
 ANONYMOUS: Final = "anonymous"

@@ -12,8 +12,8 @@ from ulak.errors import UlakError
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 when it did its work, 1 when it could not, 2 when misused."""
-    from ulak.cli.output import complain
     from ulak.cli.program import program
+    from ulak.kit.commands.output import complain
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

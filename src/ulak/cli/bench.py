@@ -12,8 +12,8 @@ import typer
 
 import ulak
 from ulak.cli import speed
-from ulak.cli.output import JsonOption, note, print_json, print_table, some
 from ulak.errors import BadInput
+from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some
 from ulak.store.protocol import Store
 from ulak.wiring import store_of
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ulak.cli.output import note
 from ulak.errors import BadInput
+from ulak.kit.commands.output import note
 from ulak.service import installed, package_of
 
 if TYPE_CHECKING:

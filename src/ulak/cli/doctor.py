@@ -11,8 +11,6 @@ import typer
 
 import ulak
 from ulak import settings, wiring
-from ulak.cli.output import JsonOption, print_facts, print_json, print_table, when
-from ulak.cli.target import AppOption, in_force, load
 from ulak.clock import rfc3339, to_datetime
 from ulak.core.flow import Flow
 from ulak.core.job import lane_before
@@ -22,6 +20,8 @@ from ulak.core.table import find_missing, knows
 from ulak.engine.engine import Engine
 from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
+from ulak.kit.commands.output import JsonOption, print_facts, print_json, print_table, when
+from ulak.kit.commands.target import AppOption, in_force, load
 from ulak.service import Condition, get_service
 from ulak.settings import Settings
 from ulak.store.protocol import CountRow, JobFilter, WorkerRow

@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from ulak.cli.output import complain, some
 from ulak.clock import Duration, seconds
 from ulak.engine.engine import Engine
 from ulak.engine.worker import Worker
+from ulak.kit.commands.output import complain, some
 from ulak.store.waiting import StoreAway
 
 log = logging.getLogger("ulak.cli")

@@ -13,10 +13,10 @@ from ulak.auth.identity import Identity
 from ulak.auth.links import LINK_LIFE_TEXT
 from ulak.cli.children import queues_beside
 from ulak.cli.link import make_login_link
-from ulak.cli.person import user_name
 from ulak.cli.worker import stored
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
+from ulak.kit.commands.person import user_name
 from ulak.service import get_service
 from ulak.settings import Settings
 from ulak.store.protocol import JobFilter

@@ -18,7 +18,7 @@ SHORTEST: Final = 6
 that it is a secret, and nowhere else."""
 DEEPEST: Final = 8
 
-_HEADERS = r"(?:proxy-)?authorization|x-admin-key|x-hos-api-key|(?:set-)?cookie"
+_HEADERS = r"(?:proxy-)?authorization|x-(?:\w+-)*key|(?:set-)?cookie"
 _NAMES = r"password|passwd|passphrase|secret|api[_-]?key|(?:access_|refresh_)?token"
 _VALUE = r"""(?:b?"[^"]*"|b?'[^']*'|[^\s&;,"'}\]]+)"""
 

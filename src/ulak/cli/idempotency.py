@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ulak.cli.output import JsonOption, print_facts, print_json, some, when
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
 from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.errors import NotFound
 from ulak.idempotency.guard import Guard
+from ulak.kit.commands.output import JsonOption, print_facts, print_json, some, when
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
 from ulak.store.records import RecordId, RecordRow
 from ulak.wiring import idempotency_settings
 

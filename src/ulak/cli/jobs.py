@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ulak.cli.output import (
+from ulak.clock import rfc3339, to_datetime
+from ulak.core.lifecycle import CLAIMABLE, ROLES
+from ulak.engine.documents import event_document, job_document
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job, TrailEvent
+from ulak.errors import TransitionNotAllowed
+from ulak.ids import from_text
+from ulak.kit.commands.output import (
     JsonOption,
     note,
     pretty,
@@ -23,15 +30,8 @@ from ulak.cli.output import (
     safe,
     when,
 )
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
-from ulak.clock import rfc3339, to_datetime
-from ulak.core.lifecycle import CLAIMABLE, ROLES
-from ulak.engine.documents import event_document, job_document
-from ulak.engine.engine import Engine
-from ulak.engine.view import Job, TrailEvent
-from ulak.errors import TransitionNotAllowed
-from ulak.ids import from_text
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
 from ulak.store.protocol import JobFilter
 
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")

@@ -12,10 +12,11 @@ from ulak.auth.credentials import Credential
 from ulak.auth.keys import IssuedKey, Keys
 from ulak.auth.principal import ROLES, SCOPES
 from ulak.auth.secrets import prefix_of
-from ulak.cli.output import JsonOption, note, print_facts, print_json, print_table, when
-from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.spans import read_span
-from ulak.cli.target import AppOption, reading
+from ulak.kit.commands.output import JsonOption, note, print_facts, print_json, print_table, when
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
+from ulak.service import scopes_in
 
 group = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
 
@@ -27,7 +28,10 @@ RolesOption = Annotated[
 ]
 ScopesOption = Annotated[
     list[str] | None,
-    typer.Option("--scope", help=f"Only this of it: {', '.join(SCOPES)}; repeatable."),
+    typer.Option(
+        "--scope",
+        help=f"Only this of it: {', '.join(SCOPES)}, or a scope of a service; repeatable.",
+    ),
 ]
 TenantOption = Annotated[
     str | None, typer.Option("--tenant", help="The only tenant that is seen; else all of them.")
@@ -51,7 +55,7 @@ def create(
     """Make a key and print it, this once."""
     life = None if expires is None else read_span(expires, "--expires")
     with reading(app) as engine:
-        made = Keys(engine.store).create_key(
+        made = Keys(engine.store, scopes=scopes_in(engine)).create_key(
             name, roles=roles, scopes=scopes or (), tenant=tenant, life=life, actor=actor, note=note
         )
     _print_issued(made, as_json, "")

@@ -10,10 +10,10 @@ import typer
 from ulak.auth.grants import must_be_a_name
 from ulak.auth.links import LINK_LIFE_TEXT, Links
 from ulak.auth.principal import ADMIN, ROLES, Principal
-from ulak.cli.output import JsonOption, note, print_json
-from ulak.cli.person import ActorOption, NoteOption, user_name
-from ulak.cli.target import AppOption, in_force, load
 from ulak.errors import BadInput, NotSupported
+from ulak.kit.commands.output import JsonOption, note, print_json
+from ulak.kit.commands.person import ActorOption, NoteOption, user_name
+from ulak.kit.commands.target import AppOption, in_force, load
 from ulak.settings import Settings, variable
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ulak.cli.output import JsonOption, note, print_json, print_table, some, when
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
 from ulak.engine.documents import dead_message_document
 from ulak.errors import BadInput, NotFound
+from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some, when
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
 
 group = typer.Typer(no_args_is_help=True, help="Messages that could not be published.")
 

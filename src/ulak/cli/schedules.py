@@ -7,7 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ulak.cli.output import (
+from ulak.clock import rfc3339
+from ulak.engine.documents import job_document
+from ulak.engine.engine import Engine
+from ulak.engine.schedules import Schedule, ScheduleTick
+from ulak.errors import JobNotFound
+from ulak.kit.commands.output import (
     JsonOption,
     note,
     pretty,
@@ -16,13 +21,8 @@ from ulak.cli.output import (
     print_table,
     when,
 )
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
-from ulak.clock import rfc3339
-from ulak.engine.documents import job_document
-from ulak.engine.engine import Engine
-from ulak.engine.schedules import Schedule, ScheduleTick
-from ulak.errors import JobNotFound
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
 
 group = typer.Typer(no_args_is_help=True, help="What the clock submits, and when.")
 

@@ -8,12 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from ulak.cli.output import JsonOption, note, pretty, print_facts, print_json, print_table, when
-from ulak.cli.person import ActorOption, NoteOption
 from ulak.cli.spans import read_span
-from ulak.cli.target import AppOption, reading
 from ulak.core.policy import Rate
 from ulak.engine.flow_control import Pause, StageLimit, StageRate
+from ulak.kit.commands.output import (
+    JsonOption,
+    note,
+    pretty,
+    print_facts,
+    print_json,
+    print_table,
+    when,
+)
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
 
 limits = typer.Typer(invoke_without_command=True, help="How many runs there may be at once.")
 rates = typer.Typer(invoke_without_command=True, help="How many runs there may be in a span.")

@@ -17,10 +17,8 @@ from ulak.cli import logs
 from ulak.cli.children import children_of, queues_beside
 from ulak.cli.draining import Part, leave_behind, open_when_reached, run_until_told, say
 from ulak.cli.greeting import greeting
-from ulak.cli.output import complain, note
 from ulak.cli.parent import GLANCE_S
 from ulak.cli.supervisor import Supervisor
-from ulak.cli.target import AppArgument, ServiceOption, in_force, load
 from ulak.cli.worker import DRAIN, LEASE, USUAL, DrainOption, LeaseOption, worker_settings
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -28,6 +26,8 @@ from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
+from ulak.kit.commands.output import complain, note
+from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
 from ulak.service import get_service
 from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
 

@@ -11,9 +11,10 @@ import typer
 from ulak.auth.credentials import Credential
 from ulak.auth.people import People
 from ulak.cli.keys import RolesOption, ScopesOption, TenantOption, allowed, seen
-from ulak.cli.output import JsonOption, note, print_facts, print_json, print_table, when
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
+from ulak.kit.commands.output import JsonOption, note, print_facts, print_json, print_table, when
+from ulak.kit.commands.person import ActorOption, NoteOption
+from ulak.kit.commands.target import AppOption, reading
+from ulak.service import scopes_in
 
 group = typer.Typer(no_args_is_help=True, help="Make, list and disable people.")
 
@@ -33,7 +34,7 @@ def create(
 ) -> None:
     """Make a user; the password is asked for, or read from stdin."""
     with reading(app) as engine:
-        made = People(engine.store).create_user(
+        made = People(engine.store, scopes=scopes_in(engine)).create_user(
             name, _password(), roles=roles, scopes=scopes or (), tenant=tenant, actor=actor,
             note=note,
         )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from ulak.cli.output import JsonOption, print_json, print_table, some
-from ulak.cli.target import AppOption, in_force, reading
+from ulak.kit.commands.output import JsonOption, print_json, print_table, some
+from ulak.kit.commands.target import AppOption, in_force, reading
 from ulak.service import get_service
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ulak.cli.output import JsonOption, print_facts, print_json, role_text, when
-from ulak.cli.target import AppOption, reading
+from ulak.kit.commands.output import JsonOption, print_facts, print_json, role_text, when
+from ulak.kit.commands.target import AppOption, reading
 
 
 def why(

@@ -14,7 +14,6 @@ from ulak import wiring
 from ulak.cli import logs, metrics, spans
 from ulak.cli.draining import leave_behind, open_when_reached, run_until_told, say
 from ulak.cli.parent import Parent
-from ulak.cli.target import AppArgument, ServiceOption, in_force, load
 from ulak.clock import seconds
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -22,6 +21,7 @@ from ulak.engine.process import settle_in
 from ulak.engine.worker import Worker
 from ulak.errors import BadInput, NotSupported
 from ulak.idempotency import cleanup
+from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
 from ulak.settings import HIGHEST_PORT
 
 USUAL = WorkerSettings()

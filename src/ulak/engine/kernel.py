@@ -50,6 +50,8 @@ class Kernel:
         """The queues that `ulak up` serves by children, and how."""
         self.schedules: dict[str, Declared] = {}
         """The schedules that this program declares."""
+        self.attached: dict[str, tuple[Any, Any]] = {}
+        """The services of this program, by name, each with what its `attach` has returned."""
         self.submit_timeout_s = submit_timeout_s
         self.intake = Intake(store, submit_timeout_s, telemetry=self.telemetry)
         self.working_here: list[Worker] = []

@@ -28,7 +28,7 @@ class Scope:
     """
 
     name: str
-    """Such as `contract.transition`; '' is one too."""
+    """Such as `letters.write`; '' is one too."""
     _: KW_ONLY
     mode: Mode = "transactional"
     """`transactional` where all effects are in the store's database: they and the record are one

@@ -35,7 +35,7 @@ class Schema:
     """The tables of one service, as it declares them; nothing is read before they are needed.
 
     Args:
-        what: What they hold, in the sentences that are raised: `contracts`.
+        what: What they hold, in the sentences that are raised: `letters`.
         folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
             without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
             stays as it is. One that earlier releases can live with says so in its head:

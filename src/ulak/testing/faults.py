@@ -25,11 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ulak.kit import FaultPoint
 from ulak.store import faults as points
 from ulak.testing.children import forked
 
 NAMES = tuple(name for kind in points.KINDS for name in points.POINTS[kind])
-"""Every point there is."""
+"""Every point of the stores; services declare points of their own (`ulak.kit.FaultPoint`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,12 @@ class Ended:
 def run(
     function: Callable[..., object],
     *arguments: object,
-    kill_at: str | None = None,
+    kill_at: str | FaultPoint | None = None,
     nth: int = 1,
     timeout_s: float = 60.0,
 ) -> Ended:
-    """Run a function in a new process that dies when it passes a point for the nth time.
+    """Run a function in a new process that dies when it passes a point for the nth time: a point
+    of a store by its name, one of a service by its `FaultPoint`.
 
     The function must be found in its module by name; the module is loaded anew from its file.
 
@@ -63,8 +65,7 @@ def run(
         ValueError: there is no such point.
         TimeoutError: the child did not end in time; it was killed.
     """
-    if kill_at is not None:
-        _must_be_a_point(kill_at)
+    point = None if kill_at is None else _find_name(kill_at)
     source = inspect.getsourcefile(function)
     with tempfile.TemporaryDirectory(prefix="ulak-faults-") as folder:
         printed, errors = Path(folder, "printed"), Path(folder, "errors")
@@ -74,7 +75,7 @@ def run(
             source=str(source),
             function=function.__qualname__,
             arguments=tuple(map(str, arguments)),
-            kill_at=kill_at,
+            kill_at=point,
             nth=nth,
             printed=str(printed),
             errors=str(errors),
@@ -96,13 +97,18 @@ def run(
 
 
 @contextmanager
-def kill_at(name: str, nth: int = 1) -> Iterator[None]:
+def kill_at(point: str | FaultPoint, nth: int = 1) -> Iterator[None]:
     """SIGKILL this very process when it passes the point for the nth time.
 
     Raises:
         ValueError: there is no such point.
     """
-    _must_be_a_point(name)
+    with _killed_at(_find_name(point), nth):
+        yield
+
+
+@contextmanager
+def _killed_at(name: str, nth: int) -> Iterator[None]:
     passed = 0
     lock = threading.Lock()
 
@@ -136,9 +142,14 @@ def _handled_by(handle: Callable[[str], None]) -> Iterator[None]:
         points.handler = before
 
 
-def _must_be_a_point(name: str) -> None:
-    if name not in NAMES:
-        raise ValueError(f"{name!r} is no point; there are {', '.join(NAMES)}")
+def _find_name(point: str | FaultPoint) -> str:
+    if isinstance(point, FaultPoint):
+        return point.name
+    if point not in NAMES:
+        raise ValueError(
+            f"{point!r} is no point; there are {', '.join(NAMES)}, and each FaultPoint of a service"
+        )
+    return point
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +181,7 @@ def _live(work: _Work) -> None:
     if work.kill_at is None:
         run_it(*work.arguments)
     else:
-        with kill_at(work.kill_at, work.nth):
+        with _killed_at(work.kill_at, work.nth):
             run_it(*work.arguments)
 
 

@@ -109,7 +109,7 @@ class Watch:
         ):
             self.accuse(row, f'"{event.from_state}" may not move to "{event.to_state}"')
         self.kinds[event.kind] += 1
-        if event.kind not in kinds.KINDS:
+        if not kinds.is_known(event.kind):
             self.accuse(row, f"event {event.seq} is of no kind: {event.kind!r}")
         if event.worker is not None and event.token < seen.token:
             self.accuse(row, f"event {event.seq} was written under a token that had moved")

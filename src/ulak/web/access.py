@@ -5,8 +5,8 @@ A route without a line here is not served: the application refuses to start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 from ulak.auth.principal import (
@@ -20,7 +20,10 @@ from ulak.auth.principal import (
     QUEUES_LIMIT,
     QUEUES_PAUSE,
     QUEUES_READ,
+    AccessScope,
+    Principal,
 )
+from ulak.errors import UlakError
 
 About = Literal["job", "jobs", "all"]
 """What a route is about: one job (a foreign tenant's is not found), the jobs of the caller's
@@ -30,6 +33,9 @@ KNOWN: Final = "known"
 """Instead of a scope: whoever has a good credential."""
 PUBLIC: Final = "public"
 """Instead of a scope: everybody, without a credential."""
+Authenticate = Callable[[str], Principal | None]
+"""Tells who a credential is: returns None, or raises `Unauthenticated`, when it is not good. It is
+called on a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,43 @@ class Access:
     method: str
     path: str
     scope: str
+    """An `AccessScope`, or the name of one that the platform or the service declares."""
     about: About = "all"
+    _: KW_ONLY
+    authenticate: Authenticate | None = None
+    """Knows the callers of this route, instead of the platform's identity: a service's own users.
+    It is asked even where the application asks nobody else."""
+    schemes: tuple[str, ...] = ()
+    """The schemes of `Authorization` that the route takes, such as `("Token",)`, and no other
+    header then. Without any, a route of the platform's identity takes `Bearer`, `Token`, the
+    headers that stand for them and the cookie of a login; one with `authenticate` takes `Bearer`
+    and `Token`."""
+    headers: tuple[str, ...] = ()
+    """Further headers that may hold a key of the platform's, by their names."""
 
     @property
     def is_public(self) -> bool:
         """Whether nobody is asked who they are."""
         return self.scope == PUBLIC
+
+    @property
+    def needed(self) -> AccessScope | None:
+        """What the caller must be allowed to do; None when any caller, or any known one, may.
+
+        Raises:
+            UlakError: the scope is a text that was not looked up: nobody may be let in by it.
+        """
+        if self.scope in (KNOWN, PUBLIC):
+            return None
+        if not isinstance(self.scope, AccessScope):
+            raise UlakError(f"{self.method} {self.path}: nothing is known of {self.scope!r}")
+        return self.scope
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The schemes of `Authorization` that it takes; none where the platform's usual ways are
+        open."""
+        return self.schemes or (("Bearer", "Token") if self.authenticate is not None else ())
 
 
 def table(lines: Iterable[Access]) -> Mapping[tuple[str, str], Access]:

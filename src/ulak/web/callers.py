@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from ulak.auth import asking
 from ulak.auth.principal import ANYBODY, Principal
 from ulak.errors import Forbidden, UlakError, Unauthenticated
-from ulak.web.access import KNOWN, Access
+from ulak.web.access import Access, Authenticate
+from ulak.web.problems import SCHEME
 
 PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
@@ -20,8 +21,8 @@ SESSION = "ulak_session"
 """The cookie of whoever has logged in with a browser."""
 
 # One system under several names: programs that were written for other servers go on working.
-ALIASES = ("X-Admin-Key", "X-HOS-API-KEY")
-_SCHEMES = ("token", "bearer")
+ALIASES = ("X-Admin-Key",)
+_SCHEMES = ("Bearer", "Token")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -69,20 +70,39 @@ class Guard:
         """
         method = "GET" if request.method == "HEAD" else request.method
         line = self._access[method, request.scope["route"].path]
-        if line.is_public or self._identity is None:
+        if line.is_public or (self._identity is None and line.authenticate is None):
             return ANYBODY
-        credential = _credential(request)
+        if line.takes:
+            request.scope[SCHEME] = line.takes[0]
+        credential = _credential(request, line)
+        if line.authenticate is not None:
+            principal = await asyncio.to_thread(self._ask, line.authenticate, credential)
+        else:
+            principal = await self._known(credential)
+        asking.known_as(principal.name)
+        if (needed := line.needed) is not None:
+            principal.must(needed)
+        return principal
+
+    async def _known(self, credential: str) -> Principal:
+        """Return who the platform's identity says it is."""
+        assert self._identity is not None  # noqa: S101 - without one the route is open
         principal = self._identity.recall(credential)
         if principal is None:
             principal = await asyncio.to_thread(self._authenticate, self._identity, credential)
-        asking.known_as(principal.name)
-        if line.scope != KNOWN:
-            principal.must(line.scope)
         return principal
 
     def _authenticate(self, identity: Authenticator, credential: str) -> Principal:
         self._open()  # the first request may be the first that anybody asks of the store
         return identity.authenticate(credential)
+
+    def _ask(self, authenticate: Authenticate, credential: str) -> Principal:
+        """Return a user of a service's own."""
+        self._open()
+        principal = authenticate(credential)
+        if principal is None:
+            raise Unauthenticated("nobody has this credential", reason="unknown")
+        return principal
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
@@ -133,15 +153,17 @@ def serve(app: FastAPI, router: APIRouter, *, tag: str | None = None) -> None:
         app.router.routes.append(route)
 
 
-def _credential(request: Request) -> str:
+def _credential(request: Request, line: Access) -> str:
     """Find the one credential of a request."""
     headers = request.headers
-    found = [headers[name] for name in ALIASES if name in headers]
+    names = () if line.takes else (*ALIASES, *line.headers)
+    found = [headers[name] for name in names if name in headers]
+    schemes = line.takes or _SCHEMES
     if "Authorization" in headers:
         scheme, _, text = headers["Authorization"].strip().partition(" ")
-        if scheme.lower() not in _SCHEMES or not text.strip():
+        if scheme.lower() not in map(str.lower, schemes) or not text.strip():
             raise Unauthenticated(
-                "write Authorization: Bearer CREDENTIAL, with an API key or a token",
+                f"write Authorization: {schemes[0]} CREDENTIAL, with an API key or a token",
                 reason="malformed",
             )
         found.append(text)
@@ -149,10 +171,10 @@ def _credential(request: Request) -> str:
         raise Unauthenticated("the request has several credentials; send one", reason="malformed")
     if found:
         return found[0].strip()
-    cookie = request.cookies.get(SESSION)
+    cookie = None if line.takes else request.cookies.get(SESSION)
     if cookie is None:
         raise Unauthenticated(
-            "send an API key or a token: Authorization: Bearer CREDENTIAL", reason="missing"
+            f"send an API key or a token: Authorization: {schemes[0]} CREDENTIAL", reason="missing"
         )
     if request.method not in _SAFE and not _is_of_this_site(headers):
         # A browser sends the cookie along with whatever another site has it ask.

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 
 from ulak import settings, wiring
 from ulak.auth.identity import Identity
+from ulak.auth.principal import add_scopes
 from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
@@ -61,7 +62,8 @@ def app(
             those who may see every job can reach it. An `ulak.auth.identity.Identity` brings
             the routes of keys, users and logins.
         unready: Says what this process still lacks before it can work; None when nothing.
-        services: Whose routes are served beside the engine's own, behind the same guard.
+        services: Whose routes are served beside the engine's own, behind the same guard. Each
+            is attached to the engine already (`ulak.service.attach`).
         guard: Where the records of idempotency keys are; by default as the settings say.
         platform: The settings that name the program, for the page at `/`, which everybody may
             read: it has the program's name and the command that prints a link to log in.
@@ -69,12 +71,16 @@ def app(
     Raises:
         BadInput: a setting cannot be used, ULAK_SECRET is needed and not set, or in production
             nothing would be kept of idempotency keys.
-        UlakError: a route of a service has no line that says who may call it, or is taken.
+        UlakError: a service is not attached; or a route of one has no line that says who may
+            call it, or is taken.
     """
     if identity == "settings":
         identity = wiring.identity_of(engine, settings.load())
+    scopes = add_scopes(*(service.scopes for service in services))
+    if isinstance(identity, Identity):
+        identity.scopes = scopes
     brought = routes_of(services, engine)
-    access = merged(ACCESS, brought)
+    access = merged(ACCESS, brought, scopes)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
@@ -107,13 +113,16 @@ def app(
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
     made.state.metrics = shown = metrics.Metrics(engine, read_too, counted)
     serve(made, metrics.router(shown))
+    made.state.envelopes = {}
     for name, routes in brought.items():
         for router in routes.routers:
             serve(made, router, tag=name)
+        if routes.envelope is not None:
+            made.state.envelopes |= dict.fromkeys((a.path for a in routes.access), routes.envelope)
     callers.check(made)
     idempotency.check(made)
     # FastAPI's own way to have a document of one's own.
-    made.openapi = functools.cache(lambda: openapi.document_of(made, access))  # type: ignore[method-assign]
+    made.openapi = functools.cache(lambda: openapi.document_of(made, access, scopes))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(BodyLimit)
     made.add_middleware(CountRequests, requests=shown.requests)

@@ -15,7 +15,7 @@ from ulak.auth.credentials import Credential
 from ulak.auth.grants import NAME
 from ulak.auth.identity import Identity
 from ulak.auth.keys import OVERLAP, IssuedKey
-from ulak.auth.principal import ROLES, SCOPES
+from ulak.auth.principal import ROLES
 from ulak.engine.engine import Engine
 from ulak.errors import Unauthenticated
 from ulak.settings import Settings
@@ -32,7 +32,6 @@ NO_STORE: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 
 # Only said here and checked below, where the message says what would work.
 Role = Annotated[str, WithJsonSchema({"type": "string", "enum": list(ROLES)})]
-Scope = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SCOPES)})]
 Name = Annotated[
     str, WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "examples": ["ada"]})
 ]
@@ -61,7 +60,7 @@ class Grant(Body):
     tenant: str | None = Field(
         None, max_length=256, description="The only tenant that is seen; null sees all."
     )
-    scopes: list[Scope] = Field(
+    scopes: list[str] = Field(
         [],
         examples=[["jobs:read"]],
         description="Narrow what the roles allow; none narrow nothing.",
@@ -222,7 +221,7 @@ def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> No
             name=principal.name,
             tenant=principal.tenant,
             roles=sorted(principal.roles),
-            scopes=[scope for scope in SCOPES if principal.may(scope)],
+            scopes=[str(s) for s in identity.scopes.values() if principal.may(s)],
             credential=principal.credential,
         )
 

@@ -7,7 +7,7 @@ added here, in one place, so that a route says only what is its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 
 import ulak
-from ulak.auth.principal import SCOPES
+from ulak.auth.principal import SCOPES, Scopes
 from ulak.idempotency.key import HEADER as KEY
 from ulak.idempotency.key import REPLAYED
 from ulak.web import docs_page, pages, schemas
@@ -48,17 +48,20 @@ TAGS: Final = {
     "documents": "What is served here, and this document.",
 }
 
+
+def _key_header(name: str) -> Document:
+    """Describe a header that holds a key."""
+    return {
+        "type": "apiKey", "in": "header", "name": name,
+        "description": "An API key, as other servers take it.",
+    }  # fmt: skip
+
+
 SCHEMES: Final = {
     "bearer": {
         "type": "http", "scheme": "bearer", "description": "An API key, or a token of a login.",
     },
-    **{
-        alias.lower(): {
-            "type": "apiKey", "in": "header", "name": alias,
-            "description": "An API key, as other servers take it.",
-        }
-        for alias in ALIASES
-    },
+    **{alias.lower(): _key_header(alias) for alias in ALIASES},
     "session": {
         "type": "apiKey", "in": "cookie", "name": SESSION,
         "description": "The login of a browser; it acts from this site's own pages only.",
@@ -89,8 +92,11 @@ _WITHOUT_STORE: Final = {"/", "/health", "/health/live", "/openapi.json", "/docs
 _SENTENCE: Final = re.compile(r"(.+?[.;:!?])(?:\s+|$)(.*)", re.S)
 
 
-def document_of(app: FastAPI, access: Mapping[tuple[str, str], Access]) -> Document:
-    """Make the document of an application whose every route has a line of access."""
+def document_of(
+    app: FastAPI, access: Mapping[tuple[str, str], Access], scopes: Scopes = SCOPES
+) -> Document:
+    """Make the document of an application whose every route has a line of access; `scopes` are
+    those that keys and people may be narrowed to."""
     made: Document = get_openapi(
         title="ulak", version=ulak.__version__, openapi_version=VERSION,
         description=ABOUT.replace("\n", " "), routes=app.routes,
@@ -102,7 +108,10 @@ def document_of(app: FastAPI, access: Mapping[tuple[str, str], Access]) -> Docum
     for validation in ("HTTPValidationError", "ValidationError"):
         described.pop(validation, None)
     described["Problem"] = schemas.Problem.model_json_schema(ref_template=f"{REF}{{model}}")
-    components["securitySchemes"] = SCHEMES
+    components["securitySchemes"] = _schemes(access.values())
+    for grant in ("NewKey", "NewUser"):
+        if grant in described:
+            described[grant]["properties"]["scopes"]["items"]["enum"] = [str(s) for s in scopes]
     components["headers"] = HEADERS
     for path, method, operation in operations_of(made):
         _complete(operation, lines[method, path], path, described)
@@ -185,15 +194,29 @@ def _say(operation: Operation, line: Access) -> None:
     operation["summary"] = first.rstrip(".;:")
     needs = {PUBLIC: "Needs no credential.", KNOWN: "Needs a good credential."}.get(line.scope)
     if needs is None:
-        needs = f"Needs `{line.scope}`: to {SCOPES.get(line.scope, line.scope)}."
+        assert line.needed is not None  # noqa: S101 - it is neither of those above
+        needs = f"Needs `{line.scope}`: to {line.needed.allows}."
     operation["description"] = "\n\n".join(part for part in (rest.strip(), needs) if part)
 
 
 def _security(line: Access) -> list[dict[str, list[str]]]:
     if line.is_public:
         return []
-    scopes = [] if line.scope == KNOWN else [line.scope]
-    return [{scheme: scopes} for scheme in SCHEMES]
+    scopes = [] if line.scope == KNOWN else [str(line.scope)]
+    usual = (*SCHEMES, *map(str.lower, line.headers))
+    return [{scheme: scopes} for scheme in map(str.lower, line.takes)] or [
+        {scheme: scopes} for scheme in usual
+    ]
+
+
+def _schemes(lines: Iterable[Access]) -> Document:
+    """Describe every way in which a credential may come, those of services too."""
+    made: Document = dict(SCHEMES)
+    for line in lines:
+        made |= {name.lower(): _key_header(name) for name in line.headers}
+        for scheme in map(str.lower, line.takes):
+            made.setdefault(scheme, {"type": "http", "scheme": scheme})
+    return made
 
 
 def _plain_parameter(parameter: Document) -> None:

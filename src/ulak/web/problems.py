@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -68,12 +69,12 @@ SOON_S = 1
 
 EXTRA = "ulak.problem-headers"
 """Where the scope of a connection may have headers that every problem of it carries."""
-WORDS = "ulak.problem-words"
-"""Where the scope of a connection may have `Words`: a service whose specification names members
-of its own puts it there, and every problem of the connection has them."""
+SCHEME = "ulak.scheme"
+"""Where the scope of a connection may have the scheme by which its route wants a credential."""
 
-Words = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Answers, of a problem document, the members that are added to it."""
+Envelope = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Returns the members that are added to a problem document, as a service's specification names
+them. A member that the document has already stays as it is."""
 
 
 def problem(
@@ -86,11 +87,22 @@ def problem(
     **members: Any,
 ) -> JSONResponse:
     """Write one problem document; `members` are added to the usual ones."""
+    return _written(request, status, code, detail, headers or {}, members)
+
+
+def _written(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str],
+    members: Mapping[str, Any],
+) -> JSONResponse:
     identity = correlation_id(request)
-    said = {**request.scope.get(EXTRA, {}), **(headers or {})}
+    said = {**request.scope.get(EXTRA, {}), **headers}
     document = {
         "type": f"urn:ulak:problem:{code}",
-        "title": HTTPStatus(status).phrase,
+        "title": responses.get(status, "Error"),
         "status": status,
         "detail": detail,
         "code": code,
@@ -99,10 +111,18 @@ def problem(
     }
     if identity:  # an application that is not ours may know none
         document["correlation_id"] = said[HEADER] = identity
-    words: Words | None = request.scope.get(WORDS)
-    if words is not None:
-        document |= words(document)
+    if (envelope := _find_envelope(request)) is not None:
+        added = envelope(document)
+        document |= {name: value for name, value in added.items() if name not in document}
     return ProblemResponse(document, status, headers=said)
+
+
+def _find_envelope(request: Request) -> Envelope | None:
+    """Return the envelope of the service that has the route of a request, if it has one."""
+    app, route = request.scope.get("app"), request.scope.get("route")
+    envelopes = getattr(getattr(app, "state", None), "envelopes", {})
+    found: Envelope | None = envelopes.get(getattr(route, "path", None))
+    return found
 
 
 class ProblemResponse(JSONResponse):
@@ -129,25 +149,28 @@ def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
     # What a flow calls its failures is no name of a problem: it is said beside it.
     is_failure = isinstance(error, errors.JobFailed)
     code = errors.JobFailed.code if is_failure else error.code
-    status = STATUS_OF_CODE.get(code) or next(
+    status: int = STATUS_OF_CODE.get(code) or next(
         (STATUS[kind] for kind in kinds if kind in STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
     )
     names = next((MEMBERS[kind] for kind in kinds if kind in MEMBERS), ())
     members = {name: value for name in names if (value := getattr(error, name))}
     if is_failure:
         members["reason"] = error.code
-    headers = {}
+    headers: dict[str, str] = {}
+    if isinstance(error, errors.ServiceError):
+        status, members = error.status, dict(error.members)
+        headers |= error.headers
     if isinstance(error, errors.Unauthenticated):
-        headers["WWW-Authenticate"] = challenge(error.reason)
-    if isinstance(error, errors.Overloaded | errors.InProgress):
-        wait_s = math.ceil(error.retry_after.total_seconds())
-        headers["Retry-After"] = str(wait_s)
-        members["retry_after_seconds"] = wait_s
+        scheme = request.scope.get(SCHEME, "Bearer")
+        headers["WWW-Authenticate"] = challenge(error.reason, scheme)
+    if isinstance(error, errors.Overloaded | errors.InProgress | errors.ServiceError):
+        wait = error.retry_after
+        if wait is not None:
+            members["retry_after_seconds"] = wait_s = math.ceil(wait.total_seconds())
+            headers["Retry-After"] = str(wait_s)
     if isinstance(error, errors.GuardUnavailable):
         headers["Retry-After"] = str(SOON_S)
-    return problem(
-        request, status, code=code, detail=str(error), headers=headers, **members
-    )  # fmt: skip
+    return _written(request, status, code, str(error), headers, members)
 
 
 def _ulak_error(request: Request, error: Exception) -> JSONResponse:
@@ -155,9 +178,9 @@ def _ulak_error(request: Request, error: Exception) -> JSONResponse:
     return problem_of(request, error)
 
 
-def challenge(reason: str) -> str:
+def challenge(reason: str, scheme: str = "Bearer") -> str:
     """Say how to authenticate (RFC 6750); whoever has sent nothing has made no mistake yet."""
-    realm = 'Bearer realm="ulak"'
+    realm = f'{scheme} realm="ulak"'
     return realm if reason == "missing" else f'{realm}, error="invalid_token"'
 
 

@@ -18,11 +18,13 @@ from tests.web.discretion import must_be_discreet
 from tests.web.people import Known, as_
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
-from ulak.service import Service
+from ulak.service import Service, attach
 from ulak.services.contracts import configuration, routes
+from ulak.services.contracts import service as contracts_service
 from ulak.services.contracts.contracts import TRANSITION, Contracts
 from ulak.services.contracts.schema import SCHEMA
 from ulak.services.contracts.tables import Versions
+from ulak.settings import Settings
 from ulak.tables import Tables
 from ulak.wiring import store_of
 
@@ -51,12 +53,15 @@ class House:
             self.engine, versions or configuration.versions_in_force({}), on_change=on_change,
             scope=replace(TRANSITION, lock_wait=patience),
         )  # fmt: skip
-        self.app = ulak.web.app(self.engine, identity=Known(), services=[self._service()])
+        service = self._service()
+        attach(service, self.engine, Settings())
+        self.app = ulak.web.app(self.engine, identity=Known(), services=[service])
 
     def _service(self) -> Service:
         return Service(
             "contracts", attach=lambda *_: None,
-            routes=lambda engine: routes.routes_of(engine, self.contracts),
+            routes=lambda engine, _: routes.routes_of(engine, self.contracts),
+            scopes=contracts_service.scopes,
         )  # fmt: skip
 
     def ask(

@@ -64,6 +64,8 @@ def test_the_caller_is_known_before_anything_is_read(house: House) -> None:
     assert house.post("/v1/proof/record", content=b"no json", who="viewer").status_code == 403
     answer = house.ask("POST", PATH, json=BODY, who=None, headers={"X-HOS-API-KEY": "service"})
     assert answer.status_code == 200
+    # It is a header of this service; elsewhere it means nothing.
+    assert house.get("/jobs", who=None, headers={"X-HOS-API-KEY": "service"}).status_code == 401
     token = {"Authorization": "Token service"}
     assert house.ask("POST", PATH, json=BODY, who=None, headers=token).content == answer.content
 

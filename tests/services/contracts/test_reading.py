@@ -8,7 +8,9 @@ import ulak.web
 from tests.services.contracts.house import TENANT, House
 from tests.web.people import Known
 from ulak.errors import StoreError
+from ulak.service import attach
 from ulak.services.contracts import service
+from ulak.settings import Settings
 
 PATH = "/v1/contract/can-transition"
 
@@ -131,6 +133,7 @@ def test_without_its_store_nothing_is_done(
 
 
 def test_the_service_serves_what_it_documents(house: House) -> None:
+    attach(service, house.engine, Settings())
     app = ulak.web.app(house.engine, identity=Known(), services=[service])
     document = app.openapi()
     body = document["paths"]["/v1/contract/transition"]["post"]["requestBody"]

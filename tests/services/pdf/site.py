@@ -24,13 +24,13 @@ from tests.web.discretion import must_be_discreet
 from tests.web.people import Known, as_, person
 from ulak.artifacts.local import LocalStorage
 from ulak.artifacts.signing import DownloadLinks
-from ulak.auth.principal import ADMIN, PDF_READ, SERVICE, VIEWER, Principal
+from ulak.auth.principal import ADMIN, SERVICE, VIEWER, Principal
 from ulak.clock import Clock, ManualClock, micros
 from ulak.engine.engine import Engine
 from ulak.errors import StoreError
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
-from ulak.service import Service
+from ulak.service import Service, attach
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document
@@ -42,11 +42,13 @@ from ulak.services.pdf.model import PdfErrorCode, PdfJob, pdf_error
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page
 from ulak.services.pdf.routes import make_routes
+from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
 from ulak.services.pdf.tables import tables_of
 from ulak.services.pdf.totals import totals_of
 from ulak.services.pdf.waiting import MOST_WAITING, Waiting
+from ulak.settings import Settings
 from ulak.web.server import Server
 from ulak.wiring import store_of
 
@@ -190,8 +192,10 @@ class Site:
         self.links = DownloadLinks(b"k" * 32, self.clock)
         self._reader = reader
         self._sealing = sealing
+        service = self._service()
+        attach(service, self.engine, Settings())
         self.app = ulak.web.app(
-            self.engine, identity=everybody(), services=[self._service()],
+            self.engine, identity=everybody(), services=[service],
             guard=Guard(self.engine.store),
         )  # fmt: skip
 
@@ -202,8 +206,8 @@ class Site:
 
     def _service(self) -> Service:
         return Service(
-            "pdf", attach=lambda *_: None,
-            routes=lambda engine: make_routes(
+            "pdf", attach=lambda *_: None, scopes=(PDF_READ, PDF_RENDER),
+            routes=lambda engine, _: make_routes(
                 self.jobs, self.pages, guard=Guard(engine.store), kept=IdempotencySettings(),
                 links=self.links, health=self.health, reader=self._reader,
                 waiting=self.waiting, pacing=self.pacing, sealing=self._sealing,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ulak.cli.output import complain
 from ulak.errors import UlakError
+from ulak.kit.commands.output import complain
 from ulak.services.pdf import ground
 from ulak.services.pdf.commands import pdf
 

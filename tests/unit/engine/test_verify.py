@@ -301,6 +301,24 @@ def test_a_store_with_every_kind_of_job_is_clean(rooms: tuple[Museum, Surgeon]) 
     assert built.harness.verify() == []
 
 
+@pytest.mark.shows("E-69")
+@pytest.mark.parametrize(
+    ("kind", "is_known"),
+    [("letters.stamped", True), ("letters.sent-out.twice", True), ("letters", False),
+     ("Letters.stamped", False), ("letters.", False), (".stamped", False)],
+)  # fmt: skip
+def test_a_line_of_a_service_is_known_by_the_form_of_its_kind(kind: str, is_known: bool) -> None:
+    built = museum.build()
+    store: Any = built.harness.engine.store
+    state = last_event(built, "done").to_state
+    append(
+        MemorySurgeon(store), built, "done", kind=kind, from_state=state, to_state=state,
+        commit_id=b"n" * 16,
+    )  # fmt: skip
+    found = {f.kind for f in built.harness.verify()}
+    assert (verify.replay.EVENT_UNKNOWN not in found) is is_known
+
+
 @pytest.mark.shows("E-63")
 def test_the_same_event_twice_under_one_number_is_found_where_a_store_allows_it() -> None:
     built = museum.build()

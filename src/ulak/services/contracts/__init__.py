@@ -11,27 +11,30 @@ from typing import TYPE_CHECKING
 
 from ulak import Engine
 from ulak.service import Service
+from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.settings import Settings
 
 if TYPE_CHECKING:
     import typer
 
+    from ulak.services.contracts.outbox.settings import RemoteSettings
     from ulak.web import Routes
 
 
-def _attach(engine: Engine, settings: Settings) -> None:
+def _attach(engine: Engine, settings: Settings) -> RemoteSettings:
     """Refuse to start with settings or a store that would fail the first request."""
     from ulak.services.contracts.outbox import modes
     from ulak.services.contracts.outbox.settings import load
 
-    modes.attach(engine, load())
+    remote = load()
+    modes.attach(engine, remote)
+    return remote
 
 
-def _routes(engine: Engine) -> Routes:
+def _routes(engine: Engine, remote: RemoteSettings) -> Routes:
     from ulak.services.contracts.outbox import modes
-    from ulak.services.contracts.outbox.settings import load
 
-    return modes.routes_of(engine, load())
+    return modes.routes_of(engine, remote)
 
 
 def _commands() -> typer.Typer:
@@ -40,4 +43,7 @@ def _commands() -> typer.Typer:
     return contracts
 
 
-service = Service("contracts", attach=_attach, routes=_routes, commands=_commands)
+service = Service(
+    "contracts", attach=_attach, routes=_routes, scopes=(CONTRACT_READ, CONTRACT_TRANSITION),
+    commands=_commands,
+)  # fmt: skip

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from ulak.idempotency import read_key
 from ulak.idempotency.key import HEADER, REPLAYED
-from ulak.strict_json import read_json
+from ulak.kit import read_json
 from ulak.web import problems
 
 KEY: Final = "idempotency_key"
@@ -108,22 +108,3 @@ class _Found(NamedTuple):
 
 Sent = Annotated[RawBody, Depends(_raw)]
 """What a route declares to get its body."""
-
-
-def described(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a body for the OpenAPI document, which cannot see that a route reads one."""
-    schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})
-    content = {"application/json": {"schema": {**_inlined(schema, parts), "example": example}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """Put what references name in their place: names of the whole document are not known here."""
-    if isinstance(schema, list):
-        return [_inlined(part, parts) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(parts[schema["$ref"].rpartition("/")[2]], parts)
-    return {name: _inlined(part, parts) for name, part in schema.items()}

@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from ulak.cli.output import JsonOption, print_json, print_table, some
-from ulak.cli.target import AppOption, reading
+from ulak.kit.commands import AppOption, JsonOption, print_json, print_table, reading, some
 from ulak.services.contracts.configuration import contracts_of, versions_in_force
 from ulak.services.contracts.tables import written
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
-from ulak.clock import Instant
 from ulak.errors import StoreError
+from ulak.kit.clock import Instant
 from ulak.services.contracts.proofs import FIRST_HASH, Draft, Proof, proved
 from ulak.tables import Database
 

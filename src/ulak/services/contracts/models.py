@@ -16,11 +16,12 @@ from pydantic import (
 )
 
 from ulak.errors import BadInput
+from ulak.kit.bodies import Body
 from ulak.services.contracts.bodies import KEY, RawBody
 from ulak.services.contracts.proofs import STATUS_CHANGE
 from ulak.services.contracts.requests import Recording, Transition
 from ulak.services.contracts.tables import LONGEST_NAME
-from ulak.web.schemas import Body, Moment
+from ulak.web.schemas import Moment
 from ulak.web.texts import storable
 
 LONGEST_ID: Final = 200

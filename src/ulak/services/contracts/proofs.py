@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ulak.clock import Instant, rfc3339, to_datetime
+from ulak.kit.clock import Instant, rfc3339, to_datetime
 
 STATUS_CHANGE: Final = "status_change"
 """The kind of proof that a transition leaves; nobody else writes one."""

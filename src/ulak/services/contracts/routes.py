@@ -11,15 +11,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ulak import Engine
 from ulak.auth import Principal
-from ulak.auth.principal import CONTRACT_READ, CONTRACT_TRANSITION
-from ulak.clock import rfc3339, to_datetime
 from ulak.errors import Forbidden, NotFound, StoreError
 from ulak.idempotency.key import HEADER, REPLAYED
+from ulak.kit.bodies import describe_body
+from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import models
-from ulak.services.contracts.bodies import Sent, described
+from ulak.services.contracts.bodies import Sent
 from ulak.services.contracts.ledger import Subject, Wanted
 from ulak.services.contracts.outbox.deciding import Decider
 from ulak.services.contracts.proofs import document_of
+from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer
@@ -30,12 +31,14 @@ from ulak.web.texts import storable
 LARGEST_PAGE: Final = 200
 
 ACCESS: Final = (
-    Access("POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs"),
-    Access("POST", "/v1/contract/can-transition", CONTRACT_READ, "jobs"),
-    Access("GET", "/v1/contract", CONTRACT_READ, "jobs"),
-    Access("GET", "/v1/contract/subjects/{type}/{id:path}", CONTRACT_READ, "job"),
-    Access("POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs"),
-    Access("GET", "/v1/proof", CONTRACT_READ, "jobs"),
+    Access("POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs", headers=KEY_HEADERS),
+    Access("POST", "/v1/contract/can-transition", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
+    Access("GET", "/v1/contract", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
+    Access(
+        "GET", "/v1/contract/subjects/{type}/{id:path}", CONTRACT_READ, "job", headers=KEY_HEADERS
+    ),
+    Access("POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs", headers=KEY_HEADERS),
+    Access("GET", "/v1/proof", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
     Access("GET", "/v1/health", PUBLIC),
     Access("GET", "/v1/ready", PUBLIC),
 )
@@ -80,7 +83,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         "/v1/contract/transition",
         response_model=models.Transitioned,
         responses={422: {"model": models.RefusedTransition}, **problems(409)},
-        openapi_extra=described(models.TransitionBody, models.A_TRANSITION),
+        openapi_extra=describe_body(models.TransitionBody, models.A_TRANSITION),
     )
     def transition(sent: Sent, principal: Caller) -> Response:
         """Move a subject to a status, once per key; the change and its proof are one commit.
@@ -99,7 +102,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
     @router.post(
         "/v1/contract/can-transition",
         response_model=models.Allowed,
-        openapi_extra=described(models.TransitionBody, models.A_QUESTION),
+        openapi_extra=describe_body(models.TransitionBody, models.A_QUESTION),
     )
     def can_transition(sent: Sent, principal: Caller) -> Response:
         """Tell whether a transition would be made. Writes nothing and needs no key. Without a
@@ -143,7 +146,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
     @router.post(
         "/v1/proof/record",
         response_model=models.RecordedProof,
-        openapi_extra=described(models.RecordBody, models.A_PROOF),
+        openapi_extra=describe_body(models.RecordBody, models.A_PROOF),
     )
     def record_proof(sent: Sent, principal: Caller) -> Response:
         """Record a proof of something that happened elsewhere, once per key; without a key, once

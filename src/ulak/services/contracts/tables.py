@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ulak.errors import BadInput
-from ulak.strict_json import read_json
+from ulak.kit import read_json
 
 LONGEST_NAME = 100
 """Of a type or a status; with ids of their length, every index of PostgreSQL can hold them."""

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ulak import Engine
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
+from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.settings import Settings
 
 if TYPE_CHECKING:
     import typer
 
+    from ulak.services.pdf.settings import PdfRenderConfig
     from ulak.web import Routes
 
 _PUBLIC: Final = {
@@ -99,7 +101,7 @@ def _check_extra() -> None:
             )
 
 
-def _attach(engine: Engine, settings: Settings) -> None:
+def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     """Refuse to start with settings that would fail the first job; then bring the flow, its
     queue apart, its worker, the clean-up and the callbacks."""
     _check_extra()
@@ -119,12 +121,13 @@ def _attach(engine: Engine, settings: Settings) -> None:
     )
     cleanup.attach(engine, config)
     callbacks.attach(engine, config)
+    return config
 
 
-def _routes(engine: Engine) -> Routes:
+def _routes(engine: Engine, config: PdfRenderConfig) -> Routes:
     from ulak.services.pdf.routes import routes_of
 
-    return routes_of(engine)
+    return routes_of(engine, config)
 
 
 def _commands() -> typer.Typer:
@@ -155,5 +158,6 @@ def _verify(engine: Engine, settings: Settings) -> Iterable[tuple[str, str, str]
 
 
 service = Service(
-    "pdf", attach=_attach, routes=_routes, commands=_commands, condition=_condition, verify=_verify
-)
+    "pdf", attach=_attach, routes=_routes, scopes=(PDF_READ, PDF_RENDER), commands=_commands,
+    condition=_condition, verify=_verify,
+)  # fmt: skip

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final
 
 from ulak.artifacts import Stat, StorageBackend
-from ulak.clock import Clock, Instant, micros, to_datetime, to_instant
 from ulak.errors import ArtifactError, ArtifactWriteFailed, BadInput
+from ulak.kit.clock import Clock, Instant, micros, to_datetime, to_instant
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 CONTENT_TYPE: Final = "application/pdf"

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.auth import Principal
-from ulak.auth.principal import PDF_RENDER
-from ulak.clock import rfc3339
+from ulak.kit.clock import rfc3339
 from ulak.services.pdf.accepting import Accepting, Refused
 from ulak.services.pdf.bodies import PdfJobRequest, read_body, read_request
 from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
@@ -21,6 +20,7 @@ from ulak.services.pdf.following import UNFINISHED, root_of
 from ulak.services.pdf.jobs import Created
 from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.pace import Pacing
+from ulak.services.pdf.scopes import PDF_RENDER
 from ulak.web import Access, Caller
 from ulak.web.answers import answer
 from ulak.web.correlation import correlation_id
@@ -141,7 +141,10 @@ class Batches:
 
     def _result_of(self, answered: Created | Refused) -> dict[str, Any]:
         if isinstance(answered, Refusal):
-            return {"status": answered.status, "message": str(answered), **answered.members()}
+            told = {"status": answered.status, "message": str(answered), **answered.members}
+            if (wait := answered.retry_after) is not None:
+                told["retry_after_seconds"] = int(wait.total_seconds())
+            return told
         if isinstance(answered, Unavailable):
             self._count_unavailable()
             return {

@@ -10,8 +10,10 @@ from typing import Any, Final, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ulak.clock import rfc3339
 from ulak.errors import BadInput
+from ulak.kit import read_json
+from ulak.kit.bodies import Body
+from ulak.kit.clock import rfc3339
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
@@ -21,8 +23,7 @@ from ulak.services.pdf.output_reading import read_output
 from ulak.services.pdf.page import BadPage, PageOptions, read_page
 from ulak.services.pdf.security.escaping import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.strict_json import read_json
-from ulak.web.schemas import A_JOB, A_MOMENT, Body, JobId, Moment, Page
+from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page
 from ulak.web.texts import storable
 
 # What every store, and every reader of JSON that is not Python, can hold.

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ulak import Engine
 from ulak.errors import JobNotFound
-from ulak.ids import from_text
+from ulak.kit.ids import from_text
 from ulak.services.pdf.flow import flow_of
 from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ulak import Backoff, Engine, Flow, Lifecycle, Run
-from ulak.clock import Clock
 from ulak.errors import JobNotFound, UlakError
+from ulak.kit.clock import Clock
 from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.jobs import PdfJobStore

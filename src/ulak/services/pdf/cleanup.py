@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
-from ulak.clock import to_datetime
 from ulak.errors import ArtifactError, BadInput, JobNotFound
+from ulak.kit.clock import to_datetime
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.flow import FLOW, STATUSES
 from ulak.services.pdf.jobs import A_PAGE, CLEAN_UP, InvalidTransition, PdfJobStore

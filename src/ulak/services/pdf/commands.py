@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from ulak import settings as platform
-from ulak.cli.output import JsonOption, note, print_json, print_table, some
 from ulak.errors import BadInput
+from ulak.kit import read_json
+from ulak.kit.commands import JsonOption, note, print_json, print_table, some
 from ulak.services.pdf import settings
 from ulak.services.pdf.configuration import open_renderer, templates_of
 from ulak.services.pdf.document import MISSING_GLYPHS, Document, Rendered, RenderWarning
@@ -24,7 +25,6 @@ from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.steps import BREAKDOWN, STORE, TEMPLATE, Steps, in_milliseconds
 from ulak.services.pdf.templates import Templates
-from ulak.strict_json import read_json
 
 pdf = typer.Typer(no_args_is_help=True, help="Templates of PDF documents.")
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ulak.clock import Clock
+from ulak.kit.clock import Clock
 from ulak.services.pdf.document import Fetcher, NoNetwork, Renderer
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.settings import PdfRenderConfig

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import Request, Response
-from starlette.types import Receive, Scope, Send
 
-from ulak.errors import GuardUnavailable, StoreError, UlakError, UnknownOutcome
+from ulak.errors import GuardUnavailable, ServiceError, StoreError, UnknownOutcome
 from ulak.services.pdf.failsafe import Unavailable
 from ulak.services.pdf.model import PdfErrorCode
-from ulak.web import problems
 from ulak.web.idempotency import IdempotentRoute
 
 UNAUTHORIZED: Final = "UNAUTHORIZED"
@@ -44,7 +43,7 @@ _OF_STATUS: Final[Mapping[int, str]] = {
 _OF_KEYS: Final = "idempotency_"
 
 
-class Refusal(UlakError):
+class Refusal(ServiceError):
     """A request is not done; every word of the answer is here.
 
     Args:
@@ -68,38 +67,19 @@ class Refusal(UlakError):
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        facts = {"job_id": job_id, "details": None if details is None else dict(details)}
+        super().__init__(
+            message,
+            retry_after=None if retry_after_s is None else timedelta(seconds=retry_after_s),
+            error_code=error_code,
+            **{name: fact for name, fact in facts.items() if fact is not None},
+        )
         self.status = status
-        self.error_code = error_code
         self.code = error_code.lower().replace("_", "-")
-        self.job_id = job_id
-        self.retry_after_s = retry_after_s
-        self.details = details
-        self.headers = headers
-
-    def answer(self, request: Request) -> Response:
-        """Write it as a problem."""
-        headers = dict(self.headers or {})
-        if self.retry_after_s is not None:
-            headers["Retry-After"] = str(self.retry_after_s)
-        return problems.problem(
-            request, self.status, code=self.code, detail=str(self), headers=headers,
-            **self.members(),
-        )  # fmt: skip
-
-    def members(self) -> dict[str, Any]:
-        """Return what the envelope of the specification has of it, besides the message."""
-        members: dict[str, Any] = {"error_code": self.error_code}
-        if self.job_id is not None:
-            members["job_id"] = self.job_id
-        if self.retry_after_s is not None:
-            members["retry_after_seconds"] = self.retry_after_s
-        if self.details is not None:
-            members["details"] = dict(self.details)
-        return members
+        self.headers = headers or {}
 
 
-def words(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def envelope(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what the specification's envelope adds to a problem of anybody's."""
     code, status = document["code"], document["status"]
     if code.startswith(_OF_KEYS):
@@ -111,8 +91,7 @@ def words(document: Mapping[str, Any]) -> Mapping[str, Any]:
         added["details"] = {
             "fields": [{"field": e["parameter"], "message": e["message"]} for e in wrong]
         }
-    # What the document has already was said by somebody who knew more.
-    return {name: value for name, value in added.items() if name not in document}
+    return added
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -120,20 +99,11 @@ OnUnavailable = Callable[[Request, str], Awaitable[Response]]
 """Answers a request that could not be done now, and why."""
 
 
-class PdfRoute(IdempotentRoute):
-    """A route of the service: whatever goes wrong is answered in the specification's words."""
+def answering(unavailable: OnUnavailable) -> type[IdempotentRoute]:
+    """Make the class of routes that leave it to `unavailable` what is answered while the store
+    does not answer or nobody works."""
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        scope[problems.WORDS] = words
-        await super().handle(scope, receive, send)
-
-
-def answering(unavailable: OnUnavailable) -> type[PdfRoute]:
-    """Make the class of routes whose refusals are answers, and that leave it to `unavailable`
-    what is answered while the store cannot be asked or nobody works."""
-
-    class Answering(PdfRoute):
+    class Answering(IdempotentRoute):
         def get_route_handler(self) -> Handler:
             """Return what FastAPI calls: its own handler, and what becomes of its errors."""
             handler = super().get_route_handler()
@@ -141,8 +111,6 @@ def answering(unavailable: OnUnavailable) -> type[PdfRoute]:
             async def serve(request: Request) -> Response:
                 try:
                     return await handler(request)
-                except Refusal as refusal:
-                    return refusal.answer(request)
                 except Unavailable as error:
                     return await unavailable(request, str(error))
                 except (StoreError, GuardUnavailable, UnknownOutcome):

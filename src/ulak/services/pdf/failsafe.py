@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Final
 
 from ulak import Engine
-from ulak.clock import micros
 from ulak.core.job import queue_of
 from ulak.errors import UlakError
+from ulak.kit.clock import micros
 from ulak.services.pdf.flow import QUEUE
 from ulak.services.pdf.model import PdfError, PdfErrorCode
 

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from ulak.auth import ADMIN, Principal
-from ulak.auth.principal import PDF_READ, PDF_RENDER
 from ulak.errors import BadInput
 from ulak.services.pdf.bodies import PdfJobPage, PdfJobStatusResponse, status_document
 from ulak.services.pdf.envelope import JOB_ENDED, VALIDATION_ERROR, Refusal
@@ -19,6 +18,7 @@ from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
 from ulak.services.pdf.listing import Listing, Place, Whose
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.pace import LATEST_S, SOONEST_S, Pacing
+from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.services.pdf.waiting import LONGEST_WAIT_S, Waiting
 from ulak.web import Access, Caller
 from ulak.web.answers import answer

@@ -14,12 +14,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ulak import Engine, JobFilter
-from ulak.clock import to_datetime
 from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
 from ulak.errors import BadInput, JobNotFound, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
-from ulak.ids import from_text
+from ulak.kit.clock import to_datetime
+from ulak.kit.ids import from_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ulak import Engine, JobFilter
-from ulak.clock import Instant, to_instant
 from ulak.errors import BadInput, JobNotFound
-from ulak.ids import from_text
+from ulak.kit.clock import Instant, to_instant
+from ulak.kit.ids import from_text
 from ulak.services.pdf.flow import FLOW, STATUSES
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from ulak.web.schemas import Body
+from ulak.kit.bodies import Body
 
 
 class PdfMetadata(Body):
@@ -68,14 +67,3 @@ class PdfOutputOptions(Body):
     )
     attachments: list[PdfAttachment] | None = None
     password: PdfPassword | None = Field(None, description="Encrypts the PDF with AES-256.")
-
-
-def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Return a schema with what it refers to in its place, for a document without definitions."""
-    if isinstance(schema, list):
-        return [inlined(one, definitions) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {name: inlined(value, definitions) for name, value in schema.items()}

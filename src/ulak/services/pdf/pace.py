@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import Final, Protocol
 
 from ulak import Engine, JobFilter
-from ulak.clock import micros, to_datetime
 from ulak.errors import StoreError
+from ulak.kit.clock import micros, to_datetime
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
 from ulak.services.pdf.model import PdfJobStatus

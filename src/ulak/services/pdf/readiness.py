@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 import ulak
 from ulak.errors import UlakError
 from ulak.services.pdf.downloads import Reader
-from ulak.services.pdf.envelope import PdfRoute, Refusal
+from ulak.services.pdf.envelope import Refusal
 from ulak.services.pdf.failsafe import HealthCheck
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode
@@ -64,7 +64,7 @@ class Versions(BaseModel):
 
 def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> APIRouter:
     """Make the routes of readiness and version."""
-    routes = guarded_router(route_class=PdfRoute)
+    routes = guarded_router()
     reader = Reader(at_once=1, patience_s=PATIENCE_S)
 
     async def storage() -> str:

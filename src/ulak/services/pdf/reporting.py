@@ -8,12 +8,12 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.auth.principal import PDF_READ
 from ulak.services.pdf.bodies import PdfJobNotReady
 from ulak.services.pdf.document import REASONS
 from ulak.services.pdf.following import PRIVATE, RETRY_AFTER, See
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.scopes import PDF_READ
 from ulak.services.pdf.steps import in_milliseconds
 from ulak.web import Access, Caller
 from ulak.web.answers import answer

@@ -17,11 +17,11 @@ from ulak import Engine, settings, wiring
 from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import LINK_LIFE, PURPOSE
 from ulak.auth import ADMIN, Principal
-from ulak.auth.principal import PDF_READ, PDF_RENDER
-from ulak.clock import rfc3339
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
+from ulak.kit.bodies import inline_schema
+from ulak.kit.clock import rfc3339
 from ulak.services.pdf import downloads, following, reporting
 from ulak.services.pdf.accepting import Accepting
 from ulak.services.pdf.batches import BATCH_ACCESS, Batches, add_batches
@@ -43,18 +43,19 @@ from ulak.services.pdf.envelope import (
     NOT_ACCEPTABLE,
     Refusal,
     answering,
+    envelope,
 )
 from ulak.services.pdf.failsafe import HealthCheck, Unavailable
-from ulak.services.pdf.flow import flow_of
 from ulak.services.pdf.following import PRIVATE, RETRY_AFTER, Following, hint_of, root_of
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.listing import Listing
 from ulak.services.pdf.metrics import PdfMetrics
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.output_bodies import inlined
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.readiness import readiness_router
+from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.services.pdf.sealing import Sealing, sealing_of
+from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.waiting import Waiting
 from ulak.services.pdf.worker import TemplateSource
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
@@ -98,14 +99,13 @@ ASKED: Final = "ulak.pdf.asked"
 """Where the scope of a connection has the request that was read, once it was."""
 
 
-def routes_of(engine: Engine) -> Routes:
+def routes_of(engine: Engine, config: PdfRenderConfig) -> Routes:
     """Make the routes as the settings of this process say.
 
     Raises:
         BadInput: a setting cannot be used.
     """
     platform = settings.load()
-    config = flow_of(engine).config
     kept = wiring.idempotency_settings()
     key = wiring.identity_of(engine, platform).derive(PURPOSE)
     return make_routes(
@@ -161,9 +161,9 @@ def make_routes(
             return await asyncio.to_thread(accepting.stand_in, asked, why)
         except Unavailable as error:
             metrics.count_unavailable()
-            return Refusal(
+            raise Refusal(
                 str(error), status=503, error_code=error.code, retry_after_s=error.retry_after_s
-            ).answer(request)
+            ) from None
 
     routes = guarded_router(route_class=answering(unavailable))
     _add_creating(routes, accepting, guard, kept, pacing)
@@ -183,7 +183,7 @@ def make_routes(
     _add_downloading(routes, reading)
     _add_links(routes, reading, links)
     readiness = readiness_router(jobs, metrics.totals, health)
-    return Routes([routes, readiness], ACCESS, metrics.read, metrics.tallies)
+    return Routes([routes, readiness], ACCESS, metrics.read, metrics.tallies, envelope)
 
 
 # --- creating --------------------------------------------------------------------------
@@ -468,6 +468,6 @@ def _read_schema(model: type[PdfJobRequest]) -> dict[str, Any]:
     inner = schema.pop("$defs", {})
     options = inner["PdfRenderOptions"]
     options["properties"]["page"] = inner["PdfPageOptions"]
-    options["properties"]["output"] = inlined(inner["PdfOutputOptions"], inner)
+    options["properties"]["output"] = inline_schema(inner["PdfOutputOptions"], inner)
     schema["properties"]["options"] = options
     return schema

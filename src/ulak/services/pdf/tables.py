@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from ulak import Engine
-from ulak.clock import Clock, Instant, to_datetime, to_instant
+from ulak.kit.clock import Clock, Instant, to_datetime, to_instant
 from ulak.services.pdf.flow import flow_of
 from ulak.services.pdf.schema import SCHEMA
 from ulak.tables import Tables

@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from ulak import Engine, Job, JobFilter
-from ulak.clock import Instant, micros, to_datetime, to_instant
 from ulak.core import event as kinds
 from ulak.core.job import Event
 from ulak.engine.view import TrailEvent, event_view
+from ulak.kit.clock import Instant, micros, to_datetime, to_instant
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
 from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus

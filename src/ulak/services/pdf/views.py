@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from ulak import Engine, Job
-from ulak.clock import to_datetime
 from ulak.core.job import JobRow
 from ulak.engine.view import TrailEvent
-from ulak.ids import to_text
+from ulak.kit.clock import to_datetime
+from ulak.kit.ids import to_text
 from ulak.services.pdf.flow import STATUSES, entries_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.submitting import NewPdfJob

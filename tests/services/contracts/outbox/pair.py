@@ -23,6 +23,7 @@ from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.remote import Remote, Session
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.web.server import Server
 from ulak.wiring import store_of
 
@@ -44,8 +45,9 @@ class Home(House):
     def _service(self) -> Service:
         return Service(
             "contracts",
-            attach=lambda engine, _: modes.attach(engine, self.settings),
-            routes=lambda engine: modes.routes_of(engine, self.settings),
+            attach=lambda *_: None,
+            routes=lambda engine, _: modes.routes_of(engine, self.settings),
+            scopes=(CONTRACT_READ, CONTRACT_TRANSITION),
         )
 
     @property

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import uuid4
 
-from ulak.clock import Instant, micros
+from ulak.kit.clock import Instant, micros
 from ulak.services.contracts.outbox.events import COLUMNS, Event, event_of
 from ulak.services.contracts.outbox.outcomes import Outcome, Reply
 from ulak.services.contracts.outbox.tables import Session, Tables

@@ -12,11 +12,21 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from ulak.cli.output import JsonOption, complain, note, print_json, print_table, some, when
-from ulak.cli.person import ActorOption, NoteOption
-from ulak.cli.target import AppOption, reading
-from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.errors import NotFound
+from ulak.kit.clock import Instant, rfc3339, to_datetime
+from ulak.kit.commands import (
+    ActorOption,
+    AppOption,
+    JsonOption,
+    NoteOption,
+    complain,
+    note,
+    print_json,
+    print_table,
+    reading,
+    some,
+    when,
+)
 from ulak.services.contracts.outbox import desk, settings
 from ulak.services.contracts.outbox.claims import Attempt
 from ulak.services.contracts.outbox.dispatcher import A_ROUND, Dispatcher

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from ulak.clock import Instant, micros, rfc3339, to_datetime
 from ulak.errors import NotFound, UlakError
+from ulak.kit.clock import Instant, micros, rfc3339, to_datetime
 from ulak.services.contracts.outbox.events import (
     COLUMNS,
     DEAD,

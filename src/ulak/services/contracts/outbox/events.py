@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
-from ulak.clock import Instant, micros
+from ulak.kit.clock import Instant, micros
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.services.contracts.outbox.tables import Session
 from ulak.services.contracts.proofs import STATUS_CHANGE

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from ulak.clock import Instant, micros
+from ulak.kit.clock import Instant, micros
 from ulak.services.contracts.outbox.tables import Session, Tables
 
 WINDOW: Final = timedelta(minutes=5)

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
-from ulak.clock import SECOND, Instant, to_instant
+from ulak.kit.clock import SECOND, Instant, to_instant
 
 Verdict = Literal["sent", "rejected", "dead", "retry"]
 Uniform = Callable[[float, float], float]

@@ -16,6 +16,7 @@ from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.figures import Figures, Limits
 from ulak.services.contracts.outbox.metrics import metrics_of
 from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.scopes import KEY_HEADERS
 from ulak.web import Access, Routes, guarded_router
 from ulak.web.problems import problem
 
@@ -58,7 +59,9 @@ def routes_of(tables: Tables, limits: Limits) -> Routes:
     def read() -> Iterator[Metric]:
         return metrics_of(figures.read(tables))
 
-    return Routes([router], [Access("GET", "/v1/outbox/ready", METRICS_READ)], read)
+    return Routes(
+        [router], [Access("GET", "/v1/outbox/ready", METRICS_READ, headers=KEY_HEADERS)], read
+    )
 
 
 def _told(found: Figures) -> dict[str, float | None]:

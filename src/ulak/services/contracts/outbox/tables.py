@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ulak import Engine, tables
-from ulak.clock import Instant
+from ulak.kit.clock import Instant
 from ulak.services.contracts.schema import SCHEMA
 from ulak.tables import Database, Row
 

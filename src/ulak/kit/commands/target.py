@@ -15,9 +15,9 @@ from urllib.parse import quote
 import typer
 
 from ulak import settings
-from ulak.cli.output import note
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
+from ulak.kit.commands.output import note
 from ulak.service import attach, get_service
 from ulak.settings import COMMAND_LINE, Settings, read_services
 from ulak.wiring import connect

@@ -1,0 +1,10 @@
+"""What services need besides the engine: commands, times, ids, strict JSON, fault points.
+
+Each part is a module of its own, since each needs other extras: `ulak.kit.commands` needs Typer,
+`ulak.kit.bodies` needs FastAPI, `ulak.kit.clock` and `ulak.kit.ids` need nothing.
+"""
+
+from ulak.kit.faults import FaultPoint
+from ulak.strict_json import read_json
+
+__all__ = ["FaultPoint", "read_json"]

@@ -1,0 +1,79 @@
+"""Strict bodies: JSON that says one thing, read once the caller is known, each fault named.
+
+    Sent = Annotated[NewLetter, strict_body(NewLetter)]
+
+    @router.post("/letters", openapi_extra=describe_body(NewLetter))
+    async def write(principal: Caller, letter: Sent) -> Written: ...
+
+FastAPI alone reads a body before it asks who sends it, and takes `NaN` and a member that is there
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from json import JSONDecodeError
+from typing import Any, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from ulak.strict_json import read_json
+from ulak.web.schemas import Body
+
+__all__ = ["Body", "describe_body", "inline_schema", "strict_body"]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def strict_body(model: type[Model]) -> Any:
+    """Return the annotation of a route's parameter that gets the body as this model.
+
+    A body that is no JSON, that has a member twice or one that the model does not know, or a value
+    of another type, is answered with 422 and a sentence for each fault.
+    """
+
+    async def read(request: Request) -> Model:
+        try:
+            return model.model_validate(read_json(await request.body()))
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_context=False, include_input=False)
+            raise RequestValidationError(
+                [{**each, "loc": ("body", *each["loc"])} for each in wrong]
+            ) from None
+        except JSONDecodeError as error:
+            raise _unreadable("json_invalid", error.pos) from None
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(f"this is no JSON that can be read: {error}") from None
+
+    return Depends(read)
+
+
+def describe_body(
+    model: type[BaseModel], example: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that reads its body by `strict_body`: FastAPI cannot
+    see that it reads one."""
+    schema = model.model_json_schema()
+    described = inline_schema(schema, schema.pop("$defs", {}))
+    if example is not None:
+        described["example"] = example
+    content = {"application/json": {"schema": described}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def inline_schema(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a JSON schema with each definition in the place of its reference: names of the whole
+    OpenAPI document are not known to a route."""
+    if isinstance(schema, list):
+        return [inline_schema(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return inline_schema(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: inline_schema(part, definitions) for name, part in schema.items()}
+
+
+def _unreadable(fault: str, *place: int) -> RequestValidationError:
+    return RequestValidationError([{"type": fault, "loc": ("body", *place), "msg": fault}])

@@ -1,0 +1,5 @@
+CREATE TABLE acme_letters (
+    letter TEXT NOT NULL PRIMARY KEY, job TEXT NOT NULL, tenant TEXT NOT NULL,
+    addressee TEXT NOT NULL, posted_at INTEGER
+) STRICT;
+CREATE TABLE acme_clerks (token TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL) STRICT;
