@@ -6,6 +6,7 @@ others.
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,16 +19,14 @@ import pytest
 import ulak
 import ulak.web
 from tests.architecture.contract import private_names
-from tests.cli.conftest import Answer
 from tests.conformance.stores import make_schema
 from ulak.auth.identity import Identity
 from ulak.auth.principal import OPERATOR, SERVICE, VIEWER
+from ulak.cli import main
 from ulak.engine.ports import WorkerSettings
 from ulak.service import attach, get_service
 from ulak.settings import Settings
 from ulak.testing import faults
-
-pytest_plugins = ["tests.cli.conftest"]
 
 HERE = Path(__file__).parent
 PACKAGE = HERE / "acme_letters"
@@ -56,6 +55,24 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     with request.getfixturevalue("databases").lend(make_schema) as url:
         yield url
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line; return its exit code, and what it wrote on stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ULAK_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return call
 
 
 class Site:
@@ -216,32 +233,32 @@ def test_a_metric_of_a_service_is_scraped_with_the_rest(site: Site) -> None:
 
 @pytest.mark.shows("E-69")
 def test_its_commands_settings_and_scopes_are_those_of_the_command_line(
-    run: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ULAK_SERVICE", "letters")
     monkeypatch.setenv("ULAK_STORE", f"sqlite:///{tmp_path / 'letters.db'}")
-    token = run("letters", "hire", "carla").out.strip()
+    token = run("letters", "hire", "carla")[1].strip()
     site = Site(f"sqlite:///{tmp_path / 'letters.db'}")
     assert site.office.find_clerk(token).name == "clerk:carla"
     letter = site.write(site.key(SERVICE))
     site.engine.close()
-    assert json.loads(run("letters", "list", "--json").out) == [
+    assert json.loads(run("letters", "list", "--json")[1]) == [
         {"letter": letter, "to": "ada", "posted": "-"}
     ]
-    assert letter in run("letters", "list").out
-    made = run("keys", "create", "post", "--role", "service", "--scope", "letters:write")
-    assert made.code == 0, made.err
-    unknown = run("keys", "create", "other", "--role", "service", "--scope", "parcels:write")
-    assert unknown.code == 1
-    assert "letters:write" in unknown.err
-    monkeypatch.setenv("LETTERS_MOST_WAITING", "7")
-    doctor = run("doctor").out
+    assert letter in run("letters", "list")[1]
+    code, _, told = run("keys", "create", "post", "--role", "service", "--scope", "letters:write")
+    assert code == 0, told
+    code, _, told = run("keys", "create", "other", "--role", "service", "--scope", "parcels:write")
+    assert code == 1
+    assert "letters:write" in told
+    monkeypatch.setenv("LETTERS_MOST_WAITING", "7654")
+    _, doctor, _ = run("doctor")
     assert "LETTERS_MOST_WAITING" in doctor
-    assert "7" in doctor
+    assert "7654" in doctor
     monkeypatch.setenv("LETTERS_MOST_WAITING", "many")
-    wrong = run("letters", "list")
-    assert (wrong.code, wrong.err.count("\n")) == (1, 1)
-    assert "LETTERS_MOST_WAITING" in wrong.err
+    code, _, told = run("letters", "list")
+    assert (code, told.count("\n")) == (1, 1)
+    assert "LETTERS_MOST_WAITING" in told
 
 
 def post_letters(folder: str, url: str) -> None:

@@ -18,6 +18,7 @@ from tests.services.contracts.outbox.pair import (
     towards,
 )
 from ulak.clock import ManualClock
+from ulak.services.contracts.outbox import modes
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.testing import faults
 
@@ -143,7 +144,7 @@ def test_workers_send_events_without_being_asked(
     try:
         with served(remote) as address:
             home = open_home(towards(address))
-            home._service().attach(home.engine, None)
+            modes.attach(home.engine, home.settings)
             with home.engine.working():
                 home.move("k1", from_="pending", to="paid")
                 assert told.wait(120)
