@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ulak.core import event as kinds
 from ulak.core.acts import answer, must_act
@@ -15,6 +15,7 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import AddNote, Asked, Cancel, Decide, Expire, Release, Retry, Signal
 from ulak.engine.asking import approving, decision, with_reason, write_note
+from ulak.engine.intake import acting_on
 from ulak.engine.reads import Reads
 from ulak.engine.runner import make_note
 from ulak.engine.telemetry import commit_one
@@ -23,6 +24,10 @@ from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed
 from ulak.errors import KeyTaken as KeyTakenError
 from ulak.ids import to_text
 from ulak.store import codec
+from ulak.store.protocol import Store
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 ATTEMPTS_AT_AN_ACT = 5
 LOOK_BACK = 100
@@ -40,6 +45,7 @@ class Acts(Reads):
         note: str = "",
         data: object = None,
         roles: Collection[str] | None = None,
+        connection: Any = None,
     ) -> Job:
         """Answer a gate. Of two people deciding at once one wins, the other is told who did.
 
@@ -51,44 +57,51 @@ class Acts(Reads):
             note: Why, for people.
             data: What the gate's `data` declares.
             roles: The roles of the actor; None when the caller vouches for them.
+            connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
+                counts when you commit. Every act takes one.
 
         Raises:
             TransitionNotAllowed: no such choice here, not by this actor, or without a choice:
                 nobody is asked, or none of the choices is the approval.
             StaleJob: somebody else was faster; `decided_by` names them.
         """
-        row = self.kernel.get_row(job_id)
-        now = self.kernel.store.clock.now()
-        flow = self.kernel.get_flow(row)
-        asked: Decide | Release
-        try:
-            if choice is None:
-                asked = approving(flow, row, actor=actor, note=note, now=now, data=data)
-            else:
-                asked = decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
-            return self._act_once(row, asked, roles=roles)
-        except TransitionNotAllowed as error:
-            raise self._with_decider(row, error) from None
 
-    def release(self, job_id: str, *, actor: str, note: str = "") -> Job:
+        def act(acts: JobActs) -> Job:
+            row = acts.get_row(job_id)
+            now, flow = acts.store.clock.now(), acts.kernel.get_flow(row)
+            asked: Decide | Release
+            try:
+                if choice is None:
+                    asked = approving(flow, row, actor=actor, note=note, now=now, data=data)
+                else:
+                    asked = decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
+                return acts.act_once(row, asked, roles=roles)
+            except TransitionNotAllowed as error:
+                raise acts.with_decider(row, error) from None
+
+        return self._act("decide", connection, act)
+
+    def release(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """Let a held job go on, to where its flow says.
 
         Raises:
             TransitionNotAllowed: it is not held.
             StaleJob: somebody else was faster.
         """
-        return self._act_once(self.kernel.get_row(job_id), Release(actor, note))
+        asked = Release(actor, note)
+        return self._act("release", connection, lambda acts: acts.act_on(job_id, asked))
 
-    def retry(self, job_id: str, *, actor: str, note: str = "") -> Job:
+    def retry(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """Run a failed job again, in a new round.
 
         Raises:
             TransitionNotAllowed: it has not failed, or failed for good.
             KeyTaken: another job holds its dedup key by now.
         """
-        return self._act_once(self.kernel.get_row(job_id), Retry(actor, note))
+        asked = Retry(actor, note)
+        return self._act("retry", connection, lambda acts: acts.act_on(job_id, asked))
 
-    def cancel(self, job_id: str, *, actor: str, note: str = "") -> Job:
+    def cancel(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """End a job: at once, or, when a worker runs it, as soon as its stage has stopped.
 
         A stage that finishes first keeps its move. Undos run before the job ends. The answer
@@ -98,9 +111,21 @@ class Acts(Reads):
             TransitionNotAllowed: it has already ended (`too-late`) or is being undone.
         """
         asked = Cancel(actor, note)
-        return self._act_or_request(self.kernel.get_row(job_id), asked, "cancel", "", None)
 
-    def expire(self, job_id: str, *, actor: str, note: str = "", state: str | None = None) -> Job:
+        def act(acts: JobActs) -> Job:
+            return acts.act_or_request(acts.get_row(job_id), asked, "cancel", "", None)
+
+        return self._act("cancel", connection, act)
+
+    def expire(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        note: str = "",
+        state: str | None = None,
+        connection: Any = None,
+    ) -> Job:
         """End a job whose time is over by the program's own count, in the flow's expired state.
 
         An unfinished job that nobody has leased expires as if its `expires` had come; a finished
@@ -111,7 +136,8 @@ class Acts(Reads):
             TransitionNotAllowed: a worker runs it, it has expired, or its table has no such move.
             StaleJob: somebody else was faster.
         """
-        return self._act_once(self.kernel.get_row(job_id), Expire(actor, note, state))
+        asked = Expire(actor, note, state)
+        return self._act("expire", connection, lambda acts: acts.act_on(job_id, asked))
 
     def signal(
         self,
@@ -122,6 +148,7 @@ class Acts(Reads):
         actor: str = "",
         note: str = "",
         tenant: str = "",
+        connection: Any = None,
     ) -> Job:
         """Tell a job that something happened outside; it is kept until the job waits for it.
 
@@ -132,30 +159,34 @@ class Acts(Reads):
             actor: Who says so.
             note: For people.
             tenant: Whose key it is, with (flow, key).
+            connection: Your own open transaction, to signal in.
 
         Raises:
             BadInput: the data is not what the wait declares, or too large.
             TransitionNotAllowed: the flow waits for no such signal, or the job has ended.
         """
-        if isinstance(job, tuple):
-            found = self.kernel.open().store.find_key(tenant, job[0], job[1])
+
+        def act(acts: JobActs) -> Job:
+            if isinstance(job, str):
+                return acts.signal(acts.get_row(job), name, data, actor=actor, note=note)
+            found = acts.store.find_key(tenant, job[0], job[1])
             if found is None:
                 raise JobNotFound(f"of flow {job[0]} with key {job[1]!r}")
-            job = to_text(found)
-        row = self.kernel.get_row(job)
-        flow = self.kernel.get_flow(row)
-        known = {w.signal for w in flow.declared.waits if w.signal is not None}
-        if name not in known:
-            waits = ", ".join(sorted(known)) or "nothing"
-            raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
-        if row.role in FINAL:
-            raise TransitionNotAllowed(f"job {job} has already ended", code="too-late")
-        said = must_fit(codec.encode(self._fit_signal(flow, name, data)), "the data of this signal")
-        asked = Signal(actor or "ulak", note, name, said)
-        return self._act_or_request(row, asked, "signal", name, said)
+            row = acts.get_row(to_text(found))
+            return acts.signal(row, name, data, actor=actor, note=note)
+
+        return self._act("signal", connection, act)
 
     def note(
-        self, job_id: str, kind: str, message: str = "", /, *, actor: str, **details: object
+        self,
+        job_id: str,
+        kind: str,
+        message: str = "",
+        /,
+        *,
+        actor: str,
+        connection: Any = None,
+        **details: object,
     ) -> Job:
         """Write a line of your own into the trail of a job, in whatever state it is.
 
@@ -167,6 +198,7 @@ class Acts(Reads):
             kind: Lower-case words with a dot, such as `orders.repeated`; stored for ever.
             message: For people.
             actor: Who says so.
+            connection: Your own open transaction, to write the line in.
             details: What else is to be kept, as JSON.
 
         Raises:
@@ -175,14 +207,64 @@ class Acts(Reads):
         """
         line = make_note(kinds.check_kind(kind), must_be_short(message), details)
         asked = AddNote(must_act(actor, message), message, kind, line.details)
+        return self._act("note", connection, lambda acts: acts.note(job_id, asked))
+
+    def _act(self, verb: str, connection: Any, act: Callable[[JobActs], Job]) -> Job:
+        is_own = connection is None
+        return acting_on(
+            self.kernel, verb, connection, lambda store: act(JobActs(self.kernel, store, is_own))
+        )
+
+
+class JobActs:
+    """Where acts are done: on the store itself, or on its verbs inside a caller's transaction.
+
+    Args:
+        kernel: Whose flows.
+        store: What is read and written.
+        is_own: Whether what it writes is committed, so that others may be told.
+    """
+
+    def __init__(self, kernel: Kernel, store: Store, is_own: bool) -> None:
+        self.kernel = kernel
+        self.store = store
+        self._is_own = is_own
+
+    def get_row(self, job_id: str) -> JobRow:
+        """Return the row of a job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return self.kernel.get_row(job_id, self.store)
+
+    def act_on(self, job_id: str, asked: Asked) -> Job:
+        """Commit an act on a job as it stands."""
+        return self.act_once(self.get_row(job_id), asked)
+
+    def signal(self, row: JobRow, name: str, data: object, *, actor: str, note: str) -> Job:
+        """Tell a job that something happened outside."""
+        flow = self.kernel.get_flow(row)
+        known = {w.signal for w in flow.declared.waits if w.signal is not None}
+        if name not in known:
+            waits = ", ".join(sorted(known)) or "nothing"
+            raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
+        if row.role in FINAL:
+            raise TransitionNotAllowed(f"job {to_text(row.id)} has already ended", code="too-late")
+        said = must_fit(codec.encode(self._fit_signal(flow, name, data)), "the data of this signal")
+        asked = Signal(actor or "ulak", note, name, said)
+        return self.act_or_request(row, asked, "signal", name, said)
+
+    def note(self, job_id: str, asked: AddNote) -> Job:
+        """Write a line into the trail, or leave it for the end of the run."""
         for _ in range(ATTEMPTS_AT_AN_ACT):
-            row = self.kernel.get_row(job_id)
+            row = self.get_row(job_id)
             if row.leased_by is not None:
-                name, now = self.kernel.new_commit_id().hex(), self.kernel.store.clock.now()
-                self.kernel.store.request(write_note(row, asked, name, now))
+                name, now = self.kernel.new_commit_id().hex(), self.store.clock.now()
+                self.store.request(write_note(row, asked, name, now))
                 return Job(row)
             with suppress(StaleJob):
-                return self._act_once(row, asked)
+                return self.act_once(row, asked)
         raise StaleJob(f"job {job_id} keeps moving; try again", job_id=job_id)
 
     def _fit_signal(self, flow: Flow[Any], name: str, data: object) -> object:
@@ -194,7 +276,7 @@ class Acts(Reads):
         # With several waits for one signal nobody can tell yet which of them will read it.
         return data if others else codec.convert(data, kind)
 
-    def _act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
+    def act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:
         """Commit an act on the job as it was read; the second of two operators is told."""
         must_be_short(asked.note)
         flow = self.kernel.get_flow(row)
@@ -207,16 +289,16 @@ class Acts(Reads):
         change = answer(
             flow,
             row,
-            with_reason(self.kernel.store, row, asked),
-            self.kernel.store.clock.now(),
+            with_reason(self.store, row, asked),
+            self.store.clock.now(),
             commit_id=self.kernel.new_commit_id(),
             roles=roles,
         )
         if change is None:
             return Job(row)
-        receipt = commit_one(self.kernel.store, change, self.kernel.telemetry)
+        receipt = commit_one(self.store, change, self.kernel.telemetry)
         if isinstance(receipt, Committed):
-            self.kernel.ring()
+            self._ring()
             return Job(change.row)
         if isinstance(receipt, KeyTaken):
             holder = to_text(receipt.holder)
@@ -225,20 +307,24 @@ class Acts(Reads):
             )
         raise self._stale(row)
 
+    def _ring(self) -> None:
+        if self._is_own:
+            self.kernel.ring()
+
     def _stale(self, row: JobRow) -> StaleJob:
         job_id = to_text(row.id)
-        later = self.kernel.store.trail(row.id, after=row.seq, limit=1)
+        later = self.store.trail(row.id, after=row.seq, limit=1)
         who = later[0].actor if later else ""
         did = f"{who} was faster ({later[0].kind})" if later else "somebody was faster"
         return StaleJob(f"job {job_id}: {did}; read it again", job_id=job_id, decided_by=who)
 
-    def _with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
+    def with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
         """Say who has answered the gate that a job has left: the second of two comes too late by
         an hour or by a moment, and wants to know the same."""
         place = self.kernel.get_flow(row).table.places.get(row.state)
         if place is not None and place.gate is not None:
             return error
-        recent = self.kernel.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
+        recent = self.store.trail(row.id, after=max(0, row.seq - LOOK_BACK), limit=LOOK_BACK)
         last = next(
             (e for e in reversed(recent) if e.kind == kinds.DECIDED and e.round == row.round), None
         )
@@ -249,13 +335,13 @@ class Acts(Reads):
             code=error.code, state=error.state, decided_by=last.actor,
         )  # fmt: skip
 
-    def _act_or_request(
+    def act_or_request(
         self, row: JobRow, asked: Cancel | Signal, kind: str, name: str, data: bytes | None
     ) -> Job:
         """Act at once when nobody has leased the job, else leave a request for its worker."""
         must_be_short(asked.note)
         for _ in range(ATTEMPTS_AT_AN_ACT):
-            now = self.kernel.store.clock.now()
+            now = self.store.clock.now()
             if row.leased_by is None and _can_act(row, asked):
                 change = answer(
                     self.kernel.get_flow(row),
@@ -267,10 +353,10 @@ class Acts(Reads):
                 receipt = (
                     None
                     if change is None
-                    else commit_one(self.kernel.store, change, self.kernel.telemetry)
+                    else commit_one(self.store, change, self.kernel.telemetry)
                 )
                 if change is not None and isinstance(receipt, Committed):
-                    self.kernel.ring()
+                    self._ring()
                     return Job(change.row)
             else:
                 if row.role in FINAL:
@@ -284,22 +370,22 @@ class Acts(Reads):
                         state=row.state,
                     )
                 request = Request(row.id, kind, name, asked.actor, asked.note, data, now)
-                leased = self.kernel.store.request(request)
-                self.kernel.ring()
-                fresh = self.kernel.get_row(to_text(row.id))
+                leased = self.store.request(request)
+                self._ring()
+                fresh = self.get_row(to_text(row.id))
                 if fresh.role in FINAL:
                     if self._was_answered(row, asked):
                         return Job(fresh)
                     # Its stage was faster: nobody will ever answer this request.
-                    self.kernel.store.dismiss(row.id, [(kind, name)])
+                    self.store.dismiss(row.id, [(kind, name)])
                 elif leased or not _can_act(fresh, asked):
                     return Job(fresh, cancel_requested=kind == "cancel")
-            row = self.kernel.get_row(to_text(row.id))
+            row = self.get_row(to_text(row.id))
         raise StaleJob(f"job {to_text(row.id)} keeps moving; try again", job_id=to_text(row.id))
 
     def _was_answered(self, row: JobRow, asked: Cancel | Signal) -> bool:
         """Whether what was asked has been done since this row was read."""
-        later = self.kernel.store.trail(row.id, after=row.seq)
+        later = self.store.trail(row.id, after=row.seq)
         if isinstance(asked, Signal):
             return any(e.kind == kinds.SIGNALLED and e.code == asked.name for e in later)
         return any(e.kind == kinds.CANCELLED for e in later)

@@ -41,6 +41,8 @@ def awaited(verb: Callable[A, R]) -> Callable[A, Awaitable[R]]:
 
     @wraps(verb)
     async def run(*arguments: A.args, **options: A.kwargs) -> R:
+        if options.get("connection") is not None:
+            return await caller.from_loop(partial(verb, *arguments, **options))
         return await asyncio.to_thread(verb, *arguments, **options)
 
     return run
@@ -177,7 +179,8 @@ class AsyncEngine:
             describe_submit(span, added.row)
         job = Job(added.row, created=added.created)
         if repeat_note is not None and not job.created:
-            await self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=actor or ENGINE)
+            who = actor or ENGINE
+            await self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=who, connection=connection)
         return job
 
     @overload

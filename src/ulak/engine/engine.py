@@ -271,7 +271,8 @@ class Engine(Acts, Transactions):
             describe_submit(span, added.row)
         job = Job(added.row, created=added.created)
         if repeat_note is not None and not job.created:
-            self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=actor or ENGINE)
+            who = actor or ENGINE
+            self.note(job.id, repeat_note, SUBMITTED_AGAIN, actor=who, connection=connection)
         return job
 
     @overload

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import (
     Duration,
@@ -21,6 +22,7 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
+from ulak.engine.intake import acting_on
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE
@@ -35,6 +37,8 @@ from ulak.store.protocol import (
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,9 @@ class FlowControl:
 
     # --- limits and rates -------------------------------------------------------
 
-    def set_limit(self, name: str, n: int | None, *, actor: str, note: str = "") -> StageLimit:
+    def set_limit(
+        self, name: str, n: int | None, *, actor: str, note: str = "", connection: Any = None
+    ) -> StageLimit:
         """Set how many runs of a stage there may be at once, None for what its flow declares.
 
         In force at once, in every process, and after a restart. A lowered limit drains: what
@@ -133,6 +139,9 @@ class FlowControl:
             n: How many; of a limit with a key, for each key. 0 lets nobody begin.
             actor: Who acts.
             note: Why, for readers of the audit.
+            connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
+                is in force when you commit. `set_rate`, `pause`, `resume` and `set_weight` take
+                one too.
 
         Raises:
             UnknownName: there is no such limit.
@@ -140,17 +149,23 @@ class FlowControl:
         """
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
-        store = self._steered()
-        row = store.change_limit(name, n, actor=must_act(actor, note), note=note)
-        if row is None:
-            raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
-        return _limit(row)
+        who = must_act(actor, note)
+
+        def act(store: Store) -> StageLimit:
+            row = store.change_limit(name, n, actor=who, note=note)
+            if row is None:
+                raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
+            return _limit(row)
+
+        return self._steer("set_limit", connection, act)
 
     def limits(self) -> list[StageLimit]:
         """Return every limit and who has set it."""
         return [_limit(row) for row in self._kernel.open().store.limits()]
 
-    def set_rate(self, name: str, rate: Rate | None, *, actor: str, note: str = "") -> StageRate:
+    def set_rate(
+        self, name: str, rate: Rate | None, *, actor: str, note: str = "", connection: Any = None
+    ) -> StageRate:
         """Set the rate of a stage, None for what its flow declares.
 
         In force at once, in every process, and after a restart. The bucket keeps its tokens.
@@ -171,11 +186,15 @@ class FlowControl:
             if wrong is not None:
                 raise BadInput(wrong)
             terms = rate.terms()
-        store = self._steered()
-        row = store.change_rate(name, terms, actor=must_act(actor, note), note=note)
-        if row is None:
-            raise UnknownName(f'there is no rate "{name}"; there are {_list(store.rates())}')
-        return _rate(row)
+        who = must_act(actor, note)
+
+        def act(store: Store) -> StageRate:
+            row = store.change_rate(name, terms, actor=who, note=note)
+            if row is None:
+                raise UnknownName(f'there is no rate "{name}"; there are {_list(store.rates())}')
+            return _rate(row)
+
+        return self._steer("set_rate", connection, act)
 
     def rates(self) -> list[StageRate]:
         """Return every rate and who has set it."""
@@ -192,6 +211,7 @@ class FlowControl:
         actor: str,
         note: str = "",
         until: datetime | Duration | None = None,
+        connection: Any = None,
     ) -> Pause:
         """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
 
@@ -206,21 +226,26 @@ class FlowControl:
             actor: Who acts.
             note: Why, for readers of the audit.
             until: When it ends by itself, or after how long; without it, `resume` ends it.
+            connection: Your own open transaction, to act in.
 
         Raises:
             UnknownName: nobody knows such a queue or flow.
             BadInput: the end has passed.
         """
         kind, name = self._pausable(queue, flow, key)
-        store, who = self._steered(), must_act(actor, note)
-        now = store.clock.now()
-        ends = None if until is None else _instant(until, now)
-        if ends is not None and ends <= now:
-            raise BadInput(f"a pause until {rfc3339(to_datetime(ends))} would be over already")
-        self._must_be_known(kind, name)
-        before = store.pause(kind, name, until=ends, actor=who, note=note)
-        replaced = None if before is None else _pause(before)
-        return _pause(PauseRow(kind, name, ends, who, note or None, now), replaced)
+        who = must_act(actor, note)
+
+        def act(store: Store) -> Pause:
+            now = store.clock.now()
+            ends = None if until is None else _instant(until, now)
+            if ends is not None and ends <= now:
+                raise BadInput(f"a pause until {rfc3339(to_datetime(ends))} would be over already")
+            self._must_be_known(store, kind, name)
+            before = store.pause(kind, name, until=ends, actor=who, note=note)
+            replaced = None if before is None else _pause(before)
+            return _pause(PauseRow(kind, name, ends, who, note or None, now), replaced)
+
+        return self._steer("pause", connection, act)
 
     def resume(
         self,
@@ -230,6 +255,7 @@ class FlowControl:
         key: str | None = None,
         actor: str,
         note: str = "",
+        connection: Any = None,
     ) -> Pause:
         """End a pause; return what has ended.
 
@@ -237,12 +263,16 @@ class FlowControl:
             UnknownName: it is not paused.
         """
         kind, name = self._pausable(queue, flow, key)
-        store = self._steered()
-        ended = store.resume(kind, name, actor=must_act(actor, note), note=note)
-        if ended is None:
-            known = names([f"{row.kind} {row.name}" for row in store.pauses()])
-            raise UnknownName(f'the {kind} "{name}" is not paused; what is paused: {known}')
-        return _pause(ended)
+        who = must_act(actor, note)
+
+        def act(store: Store) -> Pause:
+            ended = store.resume(kind, name, actor=who, note=note)
+            if ended is None:
+                known = names([f"{row.kind} {row.name}" for row in store.pauses()])
+                raise UnknownName(f'the {kind} "{name}" is not paused; what is paused: {known}')
+            return _pause(ended)
+
+        return self._steer("resume", connection, act)
 
     def pauses(self) -> list[Pause]:
         """Return every pause that is not over."""
@@ -256,9 +286,8 @@ class FlowControl:
         kind, name = said[0]
         return kind, storable_key(name, f"the {kind}")
 
-    def _must_be_known(self, kind: str, name: str) -> None:
+    def _must_be_known(self, store: Store, kind: str, name: str) -> None:
         """Refuse to pause what nobody has heard of: a slip of the pen would pause nothing."""
-        store = self._kernel.store
         if kind == FLOW:
             known = {f.name for f in self._kernel.flows} | {c.flow for c in store.counts()}
         elif kind == QUEUE:
@@ -275,7 +304,13 @@ class FlowControl:
     # --- weights ----------------------------------------------------------------
 
     def set_weight(
-        self, tenant: str, weight: int | None, *, actor: str, note: str = ""
+        self,
+        tenant: str,
+        weight: int | None,
+        *,
+        actor: str,
+        note: str = "",
+        connection: Any = None,
     ) -> Weight | None:
         """Give a tenant so many turns in fair flows for each turn of others; None for one.
 
@@ -284,22 +319,26 @@ class FlowControl:
         """
         if weight is not None and not 1 <= weight <= HEAVIEST:
             raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")
-        store, who = self._steered(), must_act(actor, note)
-        store.weigh(tenant, weight, actor=who, note=note)
-        if weight is None:
-            return None
-        return Weight(tenant, weight, who, to_datetime(store.clock.now()))
+        who = must_act(actor, note)
+
+        def act(store: Store) -> Weight | None:
+            store.weigh(tenant, weight, actor=who, note=note)
+            if weight is None:
+                return None
+            return Weight(tenant, weight, who, to_datetime(store.clock.now()))
+
+        return self._steer("set_weight", connection, act)
 
     def weights(self) -> list[Weight]:
         """Return every weight that was set."""
         rows = self._kernel.open().store.weights()
         return [Weight(r.tenant, r.weight, r.actor, to_datetime(r.at)) for r in rows]
 
-    def _steered(self) -> Store:
-        store = self._kernel.open().store
-        if not store.features.flow_control:
-            raise _cannot(store.features, "flow control")
-        return store
+    def _steer(self, verb: str, connection: Any, act: Callable[[Store], T]) -> T:
+        features = self._kernel.store.features
+        if not features.flow_control:
+            raise _cannot(features, "flow control")
+        return acting_on(self._kernel, f"flow_control.{verb}", connection, act)
 
 
 def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:

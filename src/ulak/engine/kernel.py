@@ -94,13 +94,13 @@ class Kernel:
         """Return a registered flow."""
         return self._flows.get((name, version))
 
-    def get_row(self, job_id: str) -> JobRow:
-        """Return the row of a job.
+    def get_row(self, job_id: str, store: Store | None = None) -> JobRow:
+        """Return the row of a job; with `store`, as that one sees it.
 
         Raises:
             JobNotFound: there is none.
         """
-        row = self.open().store.find_job(from_text(job_id))
+        row = (store or self.open().store).find_job(from_text(job_id))
         if row is None:
             raise JobNotFound(job_id)
         return row

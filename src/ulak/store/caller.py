@@ -2,7 +2,8 @@
 
 A store's part is a list of steps, a generator that yields statements and is sent their rows: it
 knows SQL and no driver. A driver's part is one function that runs a statement. They meet in `add`
-and `add_async`, so that what is written is said once.
+and `add_async`, so that what is written is said once. What is done seldom, an act on a job or on
+flow control, needs no steps: `use` lends the store's own verbs over such a function.
 
 Drivers and SQLAlchemy are recognised by what the program has imported already: nobody can hold a
 connection of a library that was never loaded.
@@ -10,18 +11,33 @@ connection of a library that was never loaded.
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from ulak.core.job import NewJob
 from ulak.errors import BadInput
-from ulak.store.protocol import Added
+from ulak.store.protocol import Added, Store
 
 T = TypeVar("T")
 
 Values = Any
-Rows = list[tuple[Any, ...]]
+
+
+class Rows(list[tuple[Any, ...]]):
+    """The rows that a statement has answered."""
+
+    touched = 0
+    """How many rows of a table it has written."""
+
+
+Execute = Callable[[str, Values], Rows]
+"""Runs a statement in a caller's transaction."""
 Steps = Generator[tuple[str, Values], Rows, T]
 """Yields (statement, values), is sent the rows, and returns its answer. What the driver raises is
 raised where the statement was yielded."""
@@ -55,6 +71,16 @@ class Guest(Protocol):
             NotSupported: no caller's transaction may hold such a job.
         """
 
+    def inside(self, connection: Any, execute: Execute) -> AbstractContextManager[Store]:
+        """Lend the verbs of the store inside the transaction of a driver's own connection.
+
+        They write with plain statements and nothing else, as `add_steps` does, and read what
+        the transaction sees. Only verbs of single jobs and of flow control are to be used.
+
+        Raises:
+            BadInput: the connection cannot be used; nothing was changed.
+        """
+
 
 def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
     """Store a job in the transaction of a synchronous connection.
@@ -82,10 +108,7 @@ def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
 async def add_async(guest: Guest, connection: Any, make: Callable[[], NewJob]) -> Added:
     """Store a job in the transaction of an asynchronous connection; else as `add`."""
     _refuse_wrong_verb(guest, connection, is_async=True)
-    if _is_alchemy(connection):
-        below, driver = await connection.run_sync(lambda sync: _reach(guest, sync, connection))
-    else:
-        below, driver = _reach(guest, connection, connection)
+    below, driver = await _reach_async(guest, connection)
     steps = guest.add_steps(make())
     try:
         step = next(steps)
@@ -99,6 +122,95 @@ async def add_async(guest: Guest, connection: Any, make: Callable[[], NewJob]) -
     except StopIteration as end:
         added: Added = end.value
         return added
+
+
+class Bridge:
+    """The way of a thread to the loop that waits for it, where the caller's connection lives."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._under_way: Future[Any] | None = None
+        self._is_over = False
+
+    def run(self, promise: Coroutine[Any, Any, T]) -> T:
+        """Have the loop do something, and wait for it; called on the thread."""
+        with self._lock:
+            if self._is_over:
+                promise.close()
+                raise asyncio.CancelledError
+            under_way = asyncio.run_coroutine_threadsafe(promise, self._loop)
+            self._under_way = under_way
+        return under_way.result()
+
+    def stop(self) -> None:
+        """Let nothing more be done: nobody waits for it."""
+        with self._lock:
+            self._is_over = True
+            if self._under_way is not None:
+                self._under_way.cancel()
+
+
+_BRIDGE: ContextVar[Bridge | None] = ContextVar("ulak_bridge", default=None)
+
+
+async def from_loop(call: Callable[[], T]) -> T:
+    """Run a verb with an asynchronous connection: on a thread, its statements on this loop.
+
+    If the caller is cancelled, the verb ends before this does: no statement of it may come into
+    what the caller does next with the connection.
+    """
+    bridge = Bridge(asyncio.get_running_loop())
+    token = _BRIDGE.set(bridge)
+    try:
+        thread = asyncio.ensure_future(asyncio.to_thread(call))
+    finally:
+        _BRIDGE.reset(token)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        bridge.stop()
+        await asyncio.wait([thread])
+        if not thread.cancelled():
+            thread.exception()  # seen: what the caller gets is the cancel
+        raise
+
+
+def use(
+    guest: Guest,
+    connection: Any,
+    verb: str,
+    work: Callable[[Store], T],
+    *,
+    ready: Callable[[], object],
+) -> T:
+    """Do something with the verbs of a store inside a caller's transaction.
+
+    Args:
+        guest: The store.
+        connection: The caller's connection, in a transaction.
+        verb: What the caller has called, for the sentence of a refusal.
+        work: What is done.
+        ready: Opens the store, once it is known that the connection can be used.
+
+    Raises:
+        BadInput: the connection cannot be used, with what can be; nothing was changed.
+    """
+    bridge = _BRIDGE.get()
+    _refuse_wrong_verb(guest, connection, is_async=bridge is not None, verb=verb)
+    ready()
+    if bridge is None:
+        below, driver = _reach(guest, connection, connection)
+    else:
+        below, driver = bridge.run(_reach_async(guest, connection))
+
+    def execute(statement: str, values: Values) -> Rows:
+        answer = driver.execute(below, statement, values)
+        rows: Rows = answer if bridge is None else bridge.run(answer)
+        return rows
+
+    with guest.inside(below, execute) as store:
+        return work(store)
 
 
 def is_of(connection: object, module: str, *names: str) -> bool:
@@ -125,6 +237,15 @@ def _reach(guest: Guest, connection: Any, given: object) -> tuple[Any, Driver]:
     return below, driver
 
 
+async def _reach_async(guest: Guest, connection: Any) -> tuple[Any, Driver]:
+    if not _is_alchemy(connection):
+        return _reach(guest, connection, connection)
+    reached: tuple[Any, Driver] = await connection.run_sync(
+        lambda sync: _reach(guest, sync, connection)
+    )
+    return reached
+
+
 def _driver(guest: Guest, below: object, given: object) -> Driver:
     driver = guest.find_driver(below)
     if driver is None:
@@ -135,19 +256,21 @@ def _driver(guest: Guest, below: object, given: object) -> Driver:
     return driver
 
 
-def _refuse_wrong_verb(guest: Guest, connection: object, *, is_async: bool) -> None:
+def _refuse_wrong_verb(
+    guest: Guest, connection: object, *, is_async: bool, verb: str = "submit"
+) -> None:
     """Raise before anything is touched when the connection and the verb do not go together."""
     driver = guest.find_driver(connection)
     if driver is None and not _is_alchemy(connection):
         _driver(guest, connection, connection)
     given_async = _is_async_alchemy(connection) if driver is None else driver.is_async
     if given_async and not is_async:
-        _refuse(connection, "is asynchronous; await engine.aio.submit(..., connection=...)")
+        _refuse(connection, f"is asynchronous; await engine.aio.{verb}(..., connection=...)")
     if is_async and not given_async:
         _refuse(
             connection,
             "would stop the event loop; give an asynchronous one, or call "
-            "engine.submit(..., connection=...) on the thread that has it",
+            f"engine.{verb}(..., connection=...) on the thread that has it",
         )
 
 

@@ -18,7 +18,7 @@ from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 from ulak.clock import Instant
 from ulak.core.job import NewJob
 from ulak.errors import BadInput, Contended, NotSupported
-from ulak.store.caller import Driver, Rows, Steps
+from ulak.store.caller import Driver, Execute, Rows, Steps
 from ulak.store.postgres import intake, keys, values
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
@@ -34,6 +34,10 @@ WHERE_WE_ARE = """
     SELECT (SELECT system_identifier::text FROM pg_control_system()), oid::bigint
     FROM pg_database WHERE datname = current_database()
 """
+ELSEWHERE = (
+    "this connection is to another database than the jobs are in: a transaction is of one "
+    "database; connect to that one and keep your tables in it"
+)
 TAKE_OVER = f"{keys.TAKE_OVER} RETURNING tenant"
 
 Cursor = TypeVar("Cursor", psycopg.Cursor[Row], psycopg.AsyncCursor[Row])
@@ -59,10 +63,7 @@ def add_steps(here: Row | None, job: NewJob, now: Instant) -> Steps[Added]:
         )
     found: Rows = yield WHERE_WE_ARE, ()
     if found != [here]:
-        raise BadInput(
-            "this connection is to another database than the jobs are in: a transaction is of "
-            "one database; connect to that one and keep your tables in it"
-        )
+        raise BadInput(ELSEWHERE)
     if row.dedup_key is not None:
         first = yield from _take_key(job, (row.tenant, row.flow, row.dedup_key), now)
         if first is not None:
@@ -141,7 +142,9 @@ def _check(connection: Any) -> None:
 def _execute(connection: psycopg.Connection[Any], statement: str, facts: Any) -> Rows:
     with own_cursor(psycopg.Cursor(connection, row_factory=tuple_row)) as cursor:
         cursor.execute(statement, facts)
-        return cursor.fetchall() if cursor.description else []
+        rows = Rows(cursor.fetchall() if cursor.description else ())
+        rows.touched = cursor.rowcount
+        return rows
 
 
 async def _execute_async(
@@ -149,4 +152,37 @@ async def _execute_async(
 ) -> Rows:
     async with own_cursor(psycopg.AsyncCursor(connection, row_factory=tuple_row)) as cursor:
         await cursor.execute(statement, facts)
-        return await cursor.fetchall() if cursor.description else []
+        rows = Rows(await cursor.fetchall() if cursor.description else ())
+        rows.touched = cursor.rowcount
+        return rows
+
+
+class Borrowed:
+    """As much of a session as the verbs of the store use, over a caller's connection."""
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+
+    def rows(self, statement: str, facts: Any = ()) -> Rows:
+        return self._execute(statement, facts)
+
+    def execute(self, statement: str, facts: Any = ()) -> None:
+        self.rows(statement, facts)
+
+    def row(self, statement: str, facts: Any = ()) -> Row | None:
+        rows = self.rows(statement, facts)
+        return rows[0] if rows else None
+
+    def touch(self, statement: str, facts: Any = ()) -> int:
+        return self.rows(statement, facts).touched
+
+
+def borrow(here: Row | None, execute: Execute) -> Borrowed:
+    """Lend a caller's connection to the verbs of the store.
+
+    Raises:
+        BadInput: it is to another database.
+    """
+    if execute(WHERE_WE_ARE, ()) != [here]:
+        raise BadInput(ELSEWHERE)
+    return Borrowed(execute)

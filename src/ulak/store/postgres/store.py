@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -16,9 +16,9 @@ from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
-from ulak.errors import StoreError
+from ulak.errors import NotSupported, StoreError
 from ulak.store.batches import is_full
-from ulak.store.caller import Driver, Steps
+from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
@@ -75,6 +75,7 @@ from ulak.store.protocol import (
     Renewal,
     ScheduleRow,
     SlotRow,
+    Store,
     Tick,
     TickRow,
     WeightRow,
@@ -425,6 +426,10 @@ class PostgresStore:
     def add_steps(self, job: NewJob) -> Steps[Added]:
         return caller.add_steps(self._here, job, self.clock.now())
 
+    @contextmanager
+    def inside(self, connection: Any, execute: Execute) -> Iterator[Store]:
+        yield _InsideStore(self, caller.borrow(self._here, execute))
+
     # --- stages' transactions (`ulak.store.stage.StageStore`) -------------------------
 
     def begin_stage(self) -> StageTransaction:
@@ -683,6 +688,36 @@ class PostgresStore:
         if self._listener is not None:
             self._listener.watch()
         return stop
+
+
+class _InsideStore(PostgresStore):
+    """The verbs of a store inside a transaction of a caller's, who commits it."""
+
+    def __init__(self, store: PostgresStore, db: caller.Borrowed) -> None:
+        self.clock, self.features = store.clock, store.features
+        self._session = cast(Session, db)
+
+    @property
+    def _db(self) -> Connections:
+        return cast(Connections, self)
+
+    def use(self, read: Callable[[Session], T]) -> T:
+        return read(self._session)
+
+    def run(self, kind: str, work: Callable[[Transaction], T], **_: object) -> T:
+        t = Transaction(self._session, self.clock)
+        answer = work(t)
+        t.finish()
+        return answer
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        if any(change.proofs for change in changes):
+            raise NotSupported(
+                f"{changes[0].row.flow} has proofs, and a transaction of yours cannot chain one on "
+                "PostgreSQL: every other job of the tenant would wait until it ends; leave "
+                "connection= out and act when you have committed"
+            )
+        return super().commit(changes)
 
 
 def _place(db: Session) -> str:

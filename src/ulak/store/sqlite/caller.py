@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from ulak.clock import Instant
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import BadInput
 from ulak.store import chain
-from ulak.store.caller import Driver, Rows, Steps, Values, is_of
+from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
 from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite.writer import connect
@@ -34,6 +36,11 @@ NOT_A_WRITE = (
 )
 
 FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
+HIDDEN = """
+    SELECT CAST(name AS BLOB) FROM temp.sqlite_master
+    WHERE name IN (SELECT name FROM main.sqlite_master) LIMIT 1
+"""
+PROBE = "SELECT id, seq, state FROM main.jobs LIMIT 1"
 HOLDER = "SELECT +job_id, +expires_at FROM main.dedup WHERE tenant = ? AND flow = ? AND key = ?"
 FIND_JOB = "SELECT {} FROM main.jobs WHERE id = ?".format(
     ", ".join(
@@ -196,7 +203,9 @@ def _execute(connection: sqlite3.Connection, statement: str, values: Values) -> 
     # Made by hand: the connection's own would have its row factory, or be a class of the caller's.
     cursor = sqlite3.Cursor(connection)
     try:
-        return cursor.execute(statement, values).fetchall()
+        rows = Rows(cursor.execute(statement, values).fetchall())
+        rows.touched = cursor.rowcount
+        return rows
     finally:
         cursor.close()
 
@@ -205,4 +214,64 @@ async def _execute_async(connection: Any, statement: str, values: Values) -> Row
     async with connection.cursor() as cursor:
         cursor.row_factory = None
         await cursor.execute(statement, values)
-        return list(await cursor.fetchall())
+        rows = Rows(await cursor.fetchall())
+        rows.touched = cursor.rowcount
+        return rows
+
+
+class Borrowed:
+    """As much of a connection as the verbs of the store use, over the caller's."""
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+
+    def execute(self, statement: str, values: Values = ()) -> Answer:
+        return Answer(self._execute(statement, values))
+
+    def executemany(self, statement: str, many: Iterable[Values]) -> None:
+        for values in many:
+            self._execute(statement, values)
+
+
+class Answer:
+    """What a cursor of the caller's has answered."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.rowcount = rows.touched
+
+    def fetchall(self) -> Rows:
+        return self._rows
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return self._rows[0] if self._rows else None
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._rows)
+
+
+@contextmanager
+def borrow(callers: Callers, connection: Any, execute: Execute) -> Iterator[Borrowed]:
+    """Lend a caller's connection to the verbs of the store; raise `BadInput` if that cannot be."""
+    callers.must_be_theirs(execute(FILE, ())[0][0])
+    if hidden := execute(HIDDEN, ()):
+        raise BadInput(
+            f"a temporary table of yours, {hidden[0][0].decode()}, stands before one of the jobs; "
+            "give it another name"
+        )
+    texts, connection.text_factory = connection.text_factory, str
+    try:
+        # What Python has registered to read a type of column by cannot be told to wait.
+        for row in execute(PROBE, ()):
+            if [type(value) for value in row] != [bytes, int, str]:
+                raise BadInput(
+                    "this connection reads INTEGER, TEXT or BLOB by a converter of yours, so that "
+                    "a job cannot be read with it; connect without detect_types"
+                )
+        yield Borrowed(execute)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise BadInput(NOT_A_WRITE) from error
+        raise
+    finally:
+        connection.text_factory = texts

@@ -112,8 +112,13 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
             # A repeated change that kept its lease, or data that no table takes: look at each.
             pass
         t.start_over()
+    return commit_each(t, changes)
+
+
+def commit_each(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
+    """Write the changes one by one; nothing is begun again."""
     rest = Rest(t)
-    receipts = {change.row.id: _commit_one(t, change, rest) for change in ordered}
+    receipts = {c.row.id: _commit_one(t, c, rest) for c in sorted(changes, key=_id)}
     intake.finish(t, rest)
     return [receipts[change.row.id] for change in changes]
 

@@ -7,10 +7,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core.change import Change, Receipt
@@ -18,7 +18,7 @@ from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Resu
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
 from ulak.store import forks
-from ulak.store.caller import Driver, Steps
+from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.protocol import (
     NO_RATES,
@@ -41,6 +41,7 @@ from ulak.store.protocol import (
     Renewal,
     ScheduleRow,
     SlotRow,
+    Store,
     Tick,
     TickRow,
     WeightRow,
@@ -64,7 +65,7 @@ from ulak.store.sqlite import (
 )
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
-from ulak.store.sqlite.writer import Files, Readers, Writer
+from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.watchers import Watchers
 
@@ -411,6 +412,11 @@ class SqliteStore:
     def add_steps(self, job: NewJob) -> Steps[Added]:
         return caller.add_steps(self._callers, job, self.clock.now())
 
+    @contextmanager
+    def inside(self, connection: Any, execute: Execute) -> Iterator[Store]:
+        with caller.borrow(self._callers, connection, execute) as db:
+            yield _InsideStore(self, db)
+
     # --- upkeep -----------------------------------------------------------------
 
     def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
@@ -664,6 +670,30 @@ class SqliteStore:
                 ring()
             self._watchers.ring()
         return has_changed
+
+
+class _InsideStore(SqliteStore):
+    """The verbs of a store inside a transaction of a caller's, who commits it."""
+
+    def __init__(self, store: SqliteStore, db: caller.Borrowed) -> None:
+        self.path, self.clock, self.features = store.path, store.clock, store.features
+        self._borrowed = cast(sqlite3.Connection, db)
+
+    @property
+    def _writer(self) -> Writer:
+        return cast(Writer, self)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return read(self._borrowed)
+
+    def run(self, kind: str, work: Callable[[Transaction], T]) -> T:
+        t = Transaction(self._borrowed, self.clock)
+        answer = work(t)
+        t.finish()
+        return answer
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        return self.run("commit", lambda t: commits.commit_each(t, changes))
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:

@@ -121,6 +121,14 @@ class Transaction:
         for event, body in zip(events, bodies, strict=False):
             self.links.append((tenant, event.job_id, event.seq, body))
 
+    def finish(self) -> None:
+        """Write what is written last."""
+        for key, jobs in self.counts.items():
+            if jobs:
+                self.db.execute(APPEND_DELTA, (*key, jobs))
+        if self.links:
+            proofs.chain(self.db, self.links)
+
     def start_over(self) -> None:
         """Take back everything and begin again: the whole batch did not go through as one."""
         if self.db.in_transaction:
@@ -278,11 +286,7 @@ class Writer:
         try:
             transaction = Transaction(db, self._clock)
             answer = work(transaction)
-            for key, jobs in transaction.counts.items():
-                if jobs:
-                    db.execute(APPEND_DELTA, (*key, jobs))
-            if transaction.links:
-                proofs.chain(db, transaction.links)
+            transaction.finish()
             faults.point(inside)
             db.execute("COMMIT")
         except BaseException:
