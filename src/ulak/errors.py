@@ -12,7 +12,7 @@
     ├── TransitionNotAllowed    the lifecycle or a guard says no
     ├── StaleJob                someone else moved first; reread and decide again
     ├── KeyTaken                another job holds this dedup key; its id is in the error
-    ├── Overloaded              intake is full; carries retry_after
+    ├── Overloaded              intake is full, or a flow takes no jobs now; carries retry_after
     ├── UnknownOutcome          the commit was not acknowledged in time; carries the job id
     ├── Unauthenticated         no credential, or none that is good; carries why
     ├── Forbidden               the caller is known and may not do this
@@ -186,13 +186,18 @@ class KeyTaken(UlakError):
 
 
 class Overloaded(UlakError):
-    """Intake is full. Nothing was accepted; try again after `retry_after`."""
+    """Nothing was accepted; try again after `retry_after`.
+
+    The code is `overloaded` when the intake is full, `backpressure-active` when the flow takes no
+    new jobs now.
+    """
 
     code = "overloaded"
 
-    def __init__(self, message: str, *, retry_after: timedelta) -> None:
+    def __init__(self, message: str, *, retry_after: timedelta, code: str = code) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.code = code
 
 
 class UnknownOutcome(UlakError):

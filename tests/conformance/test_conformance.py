@@ -28,5 +28,6 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestSlots,
     TestStageTransactions,
     TestSteeredProcesses,
+    TestStops,
     TestUpkeep,
 )

@@ -15,6 +15,7 @@ from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak import Dedup, Flow, Goto, Lifecycle, Limit, Until, WorkerSettings
 from ulak.clock import SECOND
+from ulak.core.admission import StopRow
 from ulak.core.job import Message, Request
 from ulak.core.policy import RateTerms
 from ulak.ids import from_text
@@ -40,7 +41,7 @@ WRITES = {
     "hold_messages": "take", "settle_messages": "settle", "revive_message": "revive",
     "declare": "declare",
     "change_limit": "limit", "change_rate": "rate", "pause": "pause", "resume": "resume",
-    "weigh": "weigh", "sweep": "sweep",
+    "weigh": "weigh", "stop_accepting": "stop", "accept": "stop", "sweep": "sweep",
     "keep_schedules": "schedules", "tick": "tick", "pause_schedule": "schedule-pause",
     "resume_schedule": "schedule-pause", "add_credential": "credential",
     "change_credential": "credential", "note_use": "credential",
@@ -56,7 +57,8 @@ READS = {
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "on_move",
-    "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "audit_trail",
+    "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "stops",
+    "count_waiting", "audit_trail",
     "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
 }  # fmt: skip
 
@@ -155,6 +157,8 @@ def steer(store: Store) -> None:
     store.pause("queue", "other", until=None, actor="ada", note="")
     store.resume("queue", "other", actor="ada", note="")
     store.weigh("acme", 2, actor="ada", note="")
+    store.stop_accepting(StopRow("nothing", "*", SECOND, "ada", None, store.clock.now()))
+    store.accept("nothing", "*", actor="ada", note="")
     store.sweep(10)
 
 

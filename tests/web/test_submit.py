@@ -277,3 +277,36 @@ def test_a_payload_that_is_too_large_is_refused_with_413(engine, ask):
     assert "has 101 bytes, and 100 are allowed" in answer.json()["detail"]
     answer = ask(app, "/jobs", method="POST", json={"flow": "small", "payload": "x" * 98})
     assert answer.status_code == 201
+
+
+@pytest.mark.shows("E-73")
+def test_a_flow_that_takes_no_new_jobs_is_429_with_retry_after(engine, submit):
+    first = submit({"flow": "shop", "payload": {"number": 1}})
+    engine.flow_control.stop_accepting("shop", retry_after=6.2, actor="ada")
+    refused = submit({"flow": "shop", "payload": {"number": 2}})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "7")
+    document = refused.json()
+    assert document.keys() == {*PROBLEM, "retry_after_seconds"}
+    assert (document["code"], document["retry_after_seconds"]) == ("backpressure-active", 7)
+    assert (document["retryable"], document["detail"]) == (
+        True, "shop takes no new jobs now; try again in 6.2 s",
+    )  # fmt: skip
+    again = submit({"flow": "shop", "payload": {"number": 1}})
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+    engine.flow_control.accept("shop", actor="ada")
+    assert submit({"flow": "shop", "payload": {"number": 2}}).status_code == 201
+
+
+@pytest.mark.shows("E-73")
+def test_a_flow_judges_jobs_that_come_over_http(engine, ask, app):
+    flow: Flow[Any] = Flow(
+        "small",
+        Lifecycle("new", {"new": ["done"]}),
+        admission=lambda intake: intake.payload or None,
+    )
+    flow.stage("new")(lambda run: None)
+    engine.add(flow)
+    refused = ask(app, "/jobs", method="POST", json={"flow": "small", "payload": 5})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    taken = ask(app, "/jobs", method="POST", json={"flow": "small", "payload": 0})
+    assert taken.status_code == 201

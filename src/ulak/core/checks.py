@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ulak.clock import Duration, duration_complaint, micros
+from ulak.core import admission
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
@@ -494,4 +495,5 @@ _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (
     _dedup_leaves_no_gap,
     _error_classes_are_apart,
     _numbers_make_sense,
+    admission.complaints,
 )

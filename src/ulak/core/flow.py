@@ -25,6 +25,7 @@ from ulak.core.policy import Backoff, Dedup, Limit, Rate, Submitter, as_backoff
 from ulak.errors import FlowError
 
 if TYPE_CHECKING:
+    from ulak.core.admission import Intake
     from ulak.core.outcome import Goto, Hold, RetryLater
     from ulak.core.run import Run
     from ulak.core.table import Table
@@ -207,6 +208,8 @@ class FlowOptions(TypedDict, total=False):
     upgrade: Callable[[int, Any], Any] | None
     unguessable_ids: bool
     fair: bool
+    admission: Callable[[Intake], Duration | None] | None
+    max_waiting: int | None
 
 
 class Flow(Generic[P]):
@@ -241,6 +244,10 @@ class Flow(Generic[P]):
         upgrade: Turns the plain data of an older schema into today's.
         unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.
         fair: Take jobs from its tenants in turn, so that a crowd of one's keeps no other waiting.
+        admission: Judges each new job: None takes it, a duration refuses it for so long. Called
+            by every submit, not for spawned and scheduled jobs, nor for a repeat of a known one.
+        max_waiting: How many jobs of a tenant may wait for the first stage before a submit is
+            refused; submits that are under way together may exceed it.
     """
 
     @overload
@@ -283,6 +290,8 @@ class Flow(Generic[P]):
         upgrade: Callable[[int, Any], Any] | None = None,
         unguessable_ids: bool = False,
         fair: bool = False,
+        admission: Callable[[Intake], Duration | None] | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         self.name = name
         self.lifecycle = lifecycle
@@ -308,6 +317,8 @@ class Flow(Generic[P]):
         self.upgrade = upgrade
         self.unguessable_ids = unguessable_ids
         self.fair = fair
+        self.admission = admission
+        self.max_waiting = max_waiting
         self.declared = Declared()
         self._table: Table | None = None
 

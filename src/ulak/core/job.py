@@ -174,6 +174,8 @@ class NewJob(NamedTuple):
     key_expires_at: Instant | None
     """When the dedup key may be taken over even though nobody freed it."""
     proof: bytes | None = None
+    is_admitted: bool = False
+    """No stop keeps it out: its call was accepted already, or it is no submit."""
 
 
 EVERY_TENANT = "/*"

@@ -82,6 +82,8 @@ class Table:
     lanes: frozenset[str]
     straight: Mapping[str, Place]
     """Where a stage that returns nothing leads, if that is all there is to such a move."""
+    asks: bool = False
+    """Whether a submit asks the flow if it takes the job now."""
 
 
 def find_missing(table: Table, job: JobRow) -> str | None:
@@ -154,6 +156,7 @@ def build(flow: Flow[Any]) -> Table:
         entries={s.state: s.during for s in flow.declared.stages if s.during is not None},
         straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
+        asks=flow.admission is not None or flow.max_waiting is not None,
     )
 
 

@@ -13,11 +13,13 @@ from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
+from ulak.engine.admission import add_steps, find_asking, must_admit
 from ulak.engine.crossing import call_on
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
 from ulak.engine.inspect import Inspect
 from ulak.engine.intake import guest_of
+from ulak.engine.kernel import next_part
 from ulak.engine.outbox import Outbox
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
@@ -25,7 +27,7 @@ from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job
 from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.store import caller
-from ulak.store.protocol import LARGEST_BATCH, Added
+from ulak.store.protocol import Added
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
@@ -71,6 +73,9 @@ class AsyncFlowControl:
         self.pause = awaited(control.pause)
         self.resume = awaited(control.resume)
         self.pauses = awaited(control.pauses)
+        self.stop_accepting = awaited(control.stop_accepting)
+        self.accept = awaited(control.accept)
+        self.stops = awaited(control.stops)
         self.set_weight = awaited(control.set_weight)
         self.weights = awaited(control.weights)
 
@@ -172,10 +177,13 @@ class AsyncEngine:
         await self._ready()
         with submitting(self._kernel.tracing) as span:
             if connection is not None:
-                added = await caller.add_async(guest_of(self._kernel.store), connection, make)
+                guest = guest_of(self._kernel.store)
+                added = await caller.write_async(
+                    guest, connection, lambda: add_steps(self._kernel, guest, make())
+                )
                 self._kernel.telemetry.accepted((added,), None)
             else:
-                added = (await self._offer([make()], slice(0, 1)))[0]
+                (added,) = await self._accept([make()])
             describe_submit(span, added.row)
         job = Job(added.row, created=added.created)
         if repeat_note is not None and not job.created:
@@ -203,8 +211,7 @@ class AsyncEngine:
             new = self._kernel.prepare_many(flow, payloads, options)
             for job in new[:1]:
                 span.note(FLOW, job.row.flow)
-            parts = [slice(at, at + LARGEST_BATCH) for at in range(0, len(new), LARGEST_BATCH)]
-            added = [a for part in parts for a in await self._offer(new, part)]
+            added = await self._accept(new)
         return [Job(a.row, created=a.created) for a in added]
 
     async def _ready(self) -> None:
@@ -212,15 +219,21 @@ class AsyncEngine:
         if not self._kernel.is_open:
             await asyncio.to_thread(self._kernel.open)
 
-    async def _offer(self, jobs: list[NewJob], part: slice) -> list[Added]:
-        """Offer a part of the jobs of one call; those before it are stored."""
+    async def _accept(self, jobs: list[NewJob]) -> list[Added]:
+        """Store the jobs of one call as `Kernel.accept` does."""
         kernel = self._kernel
-        answer = asyncio.wrap_future(kernel.intake.offer(jobs[part]))
-        try:
-            async with asyncio.timeout(kernel.submit_timeout_s):
-                return await answer
-        except TimeoutError:
-            raise kernel.unknown_outcome(jobs, stored=part.start) from None
+        flow = find_asking(kernel, jobs)
+        if flow is not None:
+            await asyncio.to_thread(must_admit, kernel, flow, jobs)
+        added: list[Added] = []
+        while len(added) < len(jobs):
+            answer = asyncio.wrap_future(kernel.intake.offer(next_part(jobs, added)))
+            try:
+                async with asyncio.timeout(kernel.submit_timeout_s):
+                    added += await answer
+            except TimeoutError:
+                raise kernel.unknown_outcome(jobs, stored=len(added)) from None
+        return added
 
     async def wait(
         self, job_id: str, *, until: str | None = None, timeout: Duration | None = None

@@ -30,6 +30,7 @@ from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
+from ulak.engine.admission import add_steps
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
@@ -247,7 +248,8 @@ class Engine(Acts, Transactions):
         Raises:
             BadInput: something cannot be used as given.
             NotSupported: the store cannot write in a transaction of yours.
-            Overloaded: too much is waiting; nothing was accepted.
+            Overloaded: too much is waiting, or the flow takes no such job now; nothing was
+                accepted, and with `connection` nothing was written.
             UnknownOutcome: no acknowledgement in time; carries the job's id.
             StoreError: the store could not answer.
         """
@@ -264,7 +266,8 @@ class Engine(Acts, Transactions):
 
         with submitting(kernel.tracing) as span:
             if connection is not None:
-                added = caller.add(guest_of(kernel.store), connection, make)
+                guest = guest_of(kernel.store)
+                added = caller.write(guest, connection, lambda: add_steps(kernel, guest, make()))
                 kernel.telemetry.accepted((added,), None)
             else:
                 (added,) = kernel.accept([make()])
@@ -294,6 +297,7 @@ class Engine(Acts, Transactions):
         Each payload of a job function is its one argument, or several as `function.bind(...)`.
 
         Raises:
+            Overloaded: the flow does not take one of them now, so that none is accepted.
             UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
         """
         kernel = self.kernel

@@ -1,4 +1,5 @@
-"""What operators change while everything runs: limits, rates, pauses and weights, all audited."""
+"""What operators change while everything runs: limits, rates, pauses, stops and weights, all
+audited."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from ulak.clock import (
     to_instant,
 )
 from ulak.core.acts import must_act
+from ulak.core.admission import EVERY_TENANT, StopRow
 from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
 T = TypeVar("T")
+
+
+RETRY_AFTER = timedelta(seconds=30)
+"""How long a refused caller should wait, unless the operator says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,19 @@ class Pause:
     at: datetime
     replaces: Pause | None = None
     """The pause that was in force when this one began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A flow takes no new jobs, of one tenant or of all (`*`); submits are refused."""
+
+    flow: str
+    tenant: str
+    retry_after: timedelta
+    """How long a refused caller should wait."""
+    actor: str
+    note: str | None
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +320,79 @@ class FlowControl:
         if name not in known:
             raise UnknownName(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
 
+    # --- stops ------------------------------------------------------------------
+
+    def stop_accepting(
+        self,
+        flow: str,
+        *,
+        tenant: str = EVERY_TENANT,
+        retry_after: Duration = RETRY_AFTER,
+        actor: str,
+        note: str = "",
+        connection: Any = None,
+    ) -> Stop:
+        """Refuse new jobs of a flow until `accept`: a submit raises `Overloaded`.
+
+        In force at once, in every process, and after a restart. A repeat of a known job still
+        gets that job; spawned and scheduled jobs are not refused. Stopping again sets another
+        `retry_after`.
+
+        Args:
+            flow: The flow, in every version.
+            tenant: Of which tenant; `*` is all of them.
+            retry_after: How long a refused caller should wait.
+            actor: Who acts.
+            note: Why, for the audit.
+            connection: Your own open transaction, to write the stop in.
+
+        Raises:
+            UnknownName: nobody knows such a flow.
+            BadInput: something cannot be used as given.
+        """
+        who, wait_us = must_act(actor, note), read_micros(retry_after, "retry_after=")
+        if tenant:
+            storable_key(tenant, "the tenant")
+
+        def act(store: Store) -> Stop:
+            self._must_be_known(store, FLOW, flow)
+            stop = StopRow(flow, tenant, wait_us, who, note or None, store.clock.now())
+            store.stop_accepting(stop)
+            return _stop(stop)
+
+        return self._steer("stop_accepting", connection, act)
+
+    def accept(
+        self,
+        flow: str,
+        *,
+        tenant: str = EVERY_TENANT,
+        actor: str,
+        note: str = "",
+        connection: Any = None,
+    ) -> Stop:
+        """End a stop; return what has ended. `connection` as for `stop_accepting`.
+
+        Raises:
+            UnknownName: the flow is not stopped for this tenant, or for all.
+        """
+        who = must_act(actor, note)
+
+        def act(store: Store) -> Stop:
+            ended = store.accept(flow, tenant, actor=who, note=note)
+            if ended is None:
+                known = names([f"{row.flow} for {row.tenant}" for row in store.stops()])
+                raise UnknownName(
+                    f'"{flow}" is not stopped for "{tenant}"; what is stopped: {known}'
+                )
+            return _stop(ended)
+
+        return self._steer("accept", connection, act)
+
+    def stops(self) -> list[Stop]:
+        """Return every stop that is in force."""
+        return [_stop(row) for row in self._kernel.open().store.stops()]
+
     # --- weights ----------------------------------------------------------------
 
     def set_weight(
@@ -347,8 +439,9 @@ def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
     Raises:
         NotSupported: naming the flow and the cure.
     """
-    if not features.flow_control and (flow.fair or flow.table.keyed or flow.table.rates):
-        raise _cannot(features, f"{flow.name}: a key, a rate or fair=True")
+    table = flow.table
+    if not features.flow_control and (flow.fair or table.keyed or table.rates or table.asks):
+        raise _cannot(features, f"{flow.name}: a key, a rate, fair=True or admission")
 
 
 def _cannot(features: Features, what: str) -> NotSupported:
@@ -388,6 +481,11 @@ def _span(microseconds: int) -> timedelta:
 def _pause(row: PauseRow, replaces: Pause | None = None) -> Pause:
     until = None if row.until_at is None else to_datetime(row.until_at)
     return Pause(row.kind, row.name, until, row.actor, row.note, to_datetime(row.at), replaces)
+
+
+def _stop(row: StopRow) -> Stop:
+    wait = _span(row.retry_after_us)
+    return Stop(row.flow, row.tenant, wait, row.actor, row.note, to_datetime(row.at))
 
 
 def _list(rows: list[LimitRow] | list[RateRow]) -> str:

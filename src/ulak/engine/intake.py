@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
+from ulak.core.admission import stopped
 from ulak.core.job import NewJob
 from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
@@ -157,7 +158,7 @@ class Intake:
             return reply.wait(timeout_s)
         try:
             with WaitUntil(give_up_at):
-                return self._add(jobs, give_up_at)
+                return _all_stored(self._add(jobs, give_up_at))
         except WouldWait:
             # The intake's thread may wait for as long as it takes; a submit may not.
             with self._lock:
@@ -199,7 +200,12 @@ class Intake:
             try:
                 began = time.monotonic()
                 added = self._store.add(jobs)
-                self._telemetry.accepted(added, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                stored = [one for one in added if one.stop is None]
+                self._telemetry.accepted(stored, seconds)
+                if len(stored) < len(added):
+                    pairs = zip(jobs, added, strict=True)
+                    self._telemetry.refused([job for job, one in pairs if one.stop is not None])
                 return added
             except (Refused, Contended):
                 raise
@@ -305,8 +311,12 @@ class Intake:
                 continue
             start = 0
             for offer in part:
-                offer.answer.set_result(added[start : start + len(offer.jobs)])
+                own = added[start : start + len(offer.jobs)]
                 start += len(offer.jobs)
+                try:
+                    offer.answer.set_result(_all_stored(own))
+                except Overloaded as refusal:
+                    offer.answer.set_exception(refusal)
         return blocked
 
     # --- what somebody else blocks --------------------------------------------------
@@ -348,6 +358,18 @@ class Intake:
             self._set_aside([offer for offer in blocked if offer not in late])
             has_moved = len(blocked) < len(offers)
             pause = FIRST_PAUSE_S if has_moved else min(pause * 2, LONGEST_PAUSE_ASIDE_S)
+
+
+def _all_stored(added: list[Added]) -> list[Added]:
+    """Return the answers to one offer.
+
+    Raises:
+        Overloaded: its flow is stopped; what is new of it was not stored.
+    """
+    for one in added:
+        if one.stop is not None:
+            raise stopped(one.stop)
+    return added
 
 
 def _offer(jobs: Sequence[NewJob], answer: Answer, give_up_at: float) -> Offer:

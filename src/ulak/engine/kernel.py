@@ -16,7 +16,7 @@ from ulak.core.keys import keys_of, short_key
 from ulak.core.lifecycle import FINAL
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
-from ulak.engine import flow_control, together
+from ulak.engine import admission, flow_control, together
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
 from ulak.engine.ports import Apart, Publisher, Resource
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from ulak.engine.worker import Worker
 
 log = logging.getLogger("ulak.engine")
+
+
+def next_part(jobs: Sequence[NewJob], added: Sequence[Added]) -> Sequence[NewJob]:
+    """Return the jobs of one call that are stored next, after those that have their answer.
+
+    Once one of them is stored no stop keeps the others out: a call is refused whole or not at all.
+    """
+    part = jobs[len(added) : len(added) + LARGEST_BATCH]
+    if any(one.created for one in added):
+        return [job._replace(is_admitted=True) for job in part]
+    return part
 
 
 class Kernel:
@@ -283,17 +294,21 @@ class Kernel:
         return codec.convert(payload, kind)
 
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
-        """Store new jobs, in few transactions, and wait for it.
+        """Store the new jobs of one call, in few transactions, and wait for it.
 
         Raises:
+            Overloaded: their flow takes none of them now, or the intake is full.
             UnknownOutcome: a transaction was not acknowledged in time; names every job.
         """
+        flow = admission.find_asking(self, jobs)
+        if flow is not None and not jobs[0].is_admitted:
+            admission.must_admit(self, flow, jobs)
         added: list[Added] = []
         try:
-            if len(jobs) <= LARGEST_BATCH:
-                return self.intake.offer_and_wait(jobs, self.submit_timeout_s) if jobs else added
-            for start in range(0, len(jobs), LARGEST_BATCH):
-                part = jobs[start : start + LARGEST_BATCH]
+            if len(jobs) == 1:
+                return self.intake.offer_and_wait(jobs, self.submit_timeout_s)
+            while len(added) < len(jobs):
+                part = next_part(jobs, added)
                 added += self.intake.offer_and_wait(part, self.submit_timeout_s)
         except TimeoutError:
             raise self.unknown_outcome(jobs, stored=len(added)) from None

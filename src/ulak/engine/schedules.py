@@ -282,7 +282,7 @@ class Schedules:
             made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
             priority=made.priority, expires=made.expires,
         )  # fmt: skip
-        (added,) = self._kernel.accept([new])
+        (added,) = self._kernel.accept([new._replace(is_admitted=True)])
         return Job(added.row, created=added.created)
 
     def _find(self, name: str) -> ScheduleRow:

@@ -1,8 +1,8 @@
 """A caller's own transaction: what a store writes in it, whatever the driver.
 
 A store's part is a list of steps, a generator that yields statements and is sent their rows: it
-knows SQL and no driver. A driver's part is one function that runs a statement. They meet in `add`
-and `add_async`, so that what is written is said once. What is done seldom, an act on a job or on
+knows SQL and no driver. A driver's part is one function that runs a statement. They meet in `write`
+and `write_async`, so that what is written is said once. What is done seldom, an act on a job or on
 flow control, needs no steps: `use` lends the store's own verbs over such a function.
 
 Drivers and SQLAlchemy are recognised by what the program has imported already: nobody can hold a
@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
+from ulak.core.admission import Ask
 from ulak.core.job import NewJob
 from ulak.errors import BadInput
 from ulak.store.protocol import Added, Store
@@ -62,13 +63,14 @@ class Guest(Protocol):
     def find_driver(self, connection: object) -> Driver | None:
         """Return how a driver's own connection is written with, or None: it is another's."""
 
-    def add_steps(self, job: NewJob) -> Steps[Added]:
+    def add_steps(self, job: NewJob, ask: Ask | None = None) -> Steps[Added]:
         """Store a job as `Store.add` does, with plain statements and nothing else: no commit, no
-        savepoint, no setting, no second try.
+        savepoint, no setting, no second try. A job that is new is judged by `ask` first.
 
         Raises:
             BadInput: the connection cannot be used; nothing was changed.
             NotSupported: no caller's transaction may hold such a job.
+            Overloaded: its flow takes no new jobs now; nothing was written.
         """
 
     def inside(self, connection: Any, execute: Execute) -> AbstractContextManager[Store]:
@@ -88,28 +90,41 @@ def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
     Raises:
         BadInput: the connection cannot be used, with what can be; nothing was changed.
     """
+    return write(guest, connection, lambda: guest.add_steps(make()))
+
+
+def write(guest: Guest, connection: object, make: Callable[[], Steps[T]]) -> T:
+    """Take steps in the transaction of a synchronous connection.
+
+    Raises:
+        BadInput: the connection cannot be used, with what can be; nothing was changed.
+    """
     _refuse_wrong_verb(guest, connection, is_async=False)
     below, driver = _reach(guest, connection, connection)
-    steps = guest.add_steps(make())
+    return take(make(), lambda *step: driver.execute(below, *step))
+
+
+def take(steps: Steps[T], execute: Callable[[str, Values], Rows]) -> T:
+    """Take steps with what runs a statement, and return their answer."""
     try:
         step = next(steps)
         while True:
             try:
-                rows = driver.execute(below, *step)
+                rows = execute(*step)
             except Exception as error:  # noqa: BLE001 - handed to the steps, which raise it on
                 step = steps.throw(error)
             else:
                 step = steps.send(rows)
     except StopIteration as end:
-        added: Added = end.value
-        return added
+        answer: T = end.value
+        return answer
 
 
-async def add_async(guest: Guest, connection: Any, make: Callable[[], NewJob]) -> Added:
-    """Store a job in the transaction of an asynchronous connection; else as `add`."""
+async def write_async(guest: Guest, connection: Any, make: Callable[[], Steps[T]]) -> T:
+    """Take steps in the transaction of an asynchronous connection; else as `write`."""
     _refuse_wrong_verb(guest, connection, is_async=True)
     below, driver = await _reach_async(guest, connection)
-    steps = guest.add_steps(make())
+    steps = make()
     try:
         step = next(steps)
         while True:
@@ -120,8 +135,8 @@ async def add_async(guest: Guest, connection: Any, make: Callable[[], NewJob]) -
             else:
                 step = steps.send(rows)
     except StopIteration as end:
-        added: Added = end.value
-        return added
+        answer: T = end.value
+        return answer
 
 
 class Bridge:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 KINDS: Final = (
     "commit", "add", "claim", "renew", "register", "unregister", "request", "dismiss", "report",
     "unpark", "fold", "prune", "take", "settle", "revive", "declare", "limit", "rate", "pause",
-    "resume", "weigh", "sweep",
+    "resume", "weigh", "stop", "sweep",
     "schedules", "tick", "schedule-pause", "credential", "record", "transaction",
 )  # fmt: skip
 """Every kind of write transaction that a store has."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ulak.clock import Instant
+from ulak.core.admission import StopRow
 from ulak.core.job import flow_of, queue_of
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store.protocol import BucketRow, LimitRow, PauseRow, RateRow
@@ -28,6 +29,8 @@ RATE_CHANGED: Final = "rate"
 PAUSED: Final = "pause"
 RESUMED: Final = "resume"
 WEIGHED: Final = "weight"
+STOPPED: Final = "stop"
+ACCEPTED: Final = "accept"
 
 TURN: Final = 1_000_000
 """What a turn costs a tenant of weight 1: large, so that it can be divided by any weight."""
@@ -222,6 +225,17 @@ def pause_details(until: Instant | None, before: PauseRow | None) -> str:
     """Write until when something is paused, and until when it was before."""
     was = None if before is None else {"until_at": before.until_at, "actor": before.actor}
     return _json({"until_at": until, "before": was})
+
+
+def stop_subject(flow: str, tenant: str) -> str:
+    """Name a stop in the audit."""
+    return f"intake/{flow}/{tenant}"
+
+
+def stop_details(stop: StopRow | None, before: StopRow | None) -> str:
+    """Write for how long callers are sent away, and for how long before; None for not at all."""
+    now, was = (None if s is None else s.retry_after_us for s in (stop, before))
+    return _json({"retry_after_us": now, "before": was})
 
 
 def weight_details(weight: int | None, before: int | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
+from ulak.core.admission import StopRow
 from ulak.core.change import (
     COMMITTED,
     EVERY_STAGE,
@@ -86,14 +87,16 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
         with self._transaction() as now:
-            return [self._add(job, now) for job in jobs]
+            return [self._add(job, now, self._stop_for(job)) for job in jobs]
 
-    def _add(self, job: NewJob, now: Instant) -> Added:
+    def _add(self, job: NewJob, now: Instant, stop: StopRow | None = None) -> Added:
         if job.row.id in self._jobs:
             return Added(self._jobs[job.row.id], True)
         holder = self._holder(key_of(job.row), now)
         if holder is not None:
             return Added(self._jobs[holder], False)
+        if stop is not None:
+            return Added(job.row, False, stop)
         self._put(job.row)
         self._payloads[job.row.id] = job.payload
         self._take_key(key_of(job.row), job.row.id, job.key_expires_at)

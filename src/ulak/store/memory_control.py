@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ulak.clock import Instant
-from ulak.core.job import JobRow
+from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
+from ulak.core.job import JobRow, NewJob
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
@@ -226,6 +227,50 @@ class MemoryControl(MemoryReads):
             if pause is not None and not control.is_over(pause, now):
                 return key
         return None
+
+    # --- stops ------------------------------------------------------------------
+
+    def stop_accepting(self, stop: StopRow) -> StopRow | None:
+        with self._transaction():
+            before = self._stops.get(stop[:2])
+            self._stops[stop[:2]] = stop
+            details = control.stop_details(stop, before)
+            subject = control.stop_subject(stop.flow, stop.tenant)
+            self._note(stop.at, stop.actor, control.STOPPED, subject, stop.note, details)
+            return before
+
+    def accept(self, flow: str, tenant: str, *, actor: str, note: str) -> StopRow | None:
+        with self._transaction() as now:
+            before = self._stops.pop((flow, tenant), None)
+            if before is not None:
+                details = control.stop_details(None, before)
+                subject = control.stop_subject(flow, tenant)
+                self._note(now, actor, control.ACCEPTED, subject, note, details)
+            return before
+
+    def stops(self) -> list[StopRow]:
+        with self._lock:
+            return [self._stops[pair] for pair in sorted(self._stops)]
+
+    def _stop_for(self, job: NewJob) -> StopRow | None:
+        """Return what keeps a new job out: its own tenant's stop before that of all."""
+        if job.is_admitted:
+            return None
+        row = job.row
+        every = self._stops.get((row.flow, EVERY_TENANT))
+        return self._stops.get((row.flow, row.tenant), every)
+
+    def count_waiting(self, waiting: Waiting) -> int:
+        with self._lock:
+            names = [
+                (kind, name)
+                for kind, name in self._shelves
+                if (kind == "lane" and name in waiting.lanes)
+                or (kind == "parked" and any(p <= name < p + "0" for p in waiting.parked_on))
+            ]
+            rows = [row for kind, name in names for row in self._on_shelf(kind, name)]
+            mine = [r for r in rows if r.lane in waiting.lanes and r.tenant == waiting.tenant]
+            return min(len(mine), waiting.limit)
 
     # --- weights and turns ------------------------------------------------------
 

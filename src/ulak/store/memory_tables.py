@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 
 from ulak.clock import Clock, Instant
+from ulak.core.admission import StopRow
 from ulak.core.change import Change
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
@@ -80,6 +81,7 @@ class MemoryTables:
         self._asked_pauses: list[tuple[str, Instant, str]] = []
         """Keys that this batch pauses: until when, and who says so."""
         self._weights: dict[str, WeightRow] = {}
+        self._stops: dict[tuple[str, str], StopRow] = {}
         self._turns: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Per family of lanes and tenant: how much it has had, and had had before its last turn."""
         self._audit: list[AuditRow] = []

@@ -109,7 +109,7 @@ class Instruments:
             self.submit_seconds.observe(ALONE, (seconds,))
         flow = self._labels.flow
         self.submits.add_all(
-            Counted((flow(row.flow), CREATED if created else REPEAT) for row, created in added)
+            Counted((flow(row.flow), CREATED if created else REPEAT) for row, created, _ in added)
         )
 
     def refused(self, jobs: Sequence[NewJob]) -> None:

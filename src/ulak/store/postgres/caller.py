@@ -16,13 +16,15 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from ulak.clock import Instant
-from ulak.core.job import NewJob
+from ulak.core.admission import Ask, stopped
+from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Execute, Rows, Steps
-from ulak.store.postgres import intake, keys, values
+from ulak.store.postgres import intake, keys, stops, values
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
 from ulak.store.protocol import Added
+from ulak.store.stops import find_steps
 
 KINDS = (
     "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
@@ -48,7 +50,7 @@ def where_we_are(db: Session) -> Row | None:
     return db.row(WHERE_WE_ARE)
 
 
-def add_steps(here: Row | None, job: NewJob, now: Instant) -> Steps[Added]:
+def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
     """Store a job, or answer the one that holds its key.
 
     In a READ COMMITTED transaction a duplicate is no error of the database's, whoever is writing
@@ -64,12 +66,38 @@ def add_steps(here: Row | None, job: NewJob, now: Instant) -> Steps[Added]:
     found: Rows = yield WHERE_WE_ARE, ()
     if found != [here]:
         raise BadInput(ELSEWHERE)
+    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    if stop is not None or ask is not None:
+        # Nothing may be written before it is refused, so that the key is only looked at.
+        held = yield from _find_holder(row, now)
+        if held is not None:
+            return Added(held, False)
+        if stop is not None:
+            raise stopped(stop)
+        if ask is not None:
+            ask.judge((yield from stops.waiting_steps(ask.waiting)))
     if row.dedup_key is not None:
         first = yield from _take_key(job, (row.tenant, row.flow, row.dedup_key), now)
         if first is not None:
             return Added(first, False)
     yield intake.INSERT, intake.bind([job])
     return Added(row, True)
+
+
+def _find_holder(row: JobRow, now: Instant) -> Steps[JobRow | None]:
+    """Return the job that holds the key of this one, if it has a key that is held."""
+    if row.dedup_key is None:
+        return None
+    names = tuple(Texts([part]) for part in (row.tenant, row.flow, row.dedup_key))
+    held: Rows = yield keys.HOLDERS, names
+    return _read_holder(held[0], now) if held else None
+
+
+def _read_holder(held: Row, now: Instant) -> JobRow | None:
+    """Return the job that holds a key, unless the key has expired or the job is gone."""
+    expires_at, first = held[4], held[5:]
+    is_held = first[0] is not None and (expires_at is None or expires_at > now)
+    return as_job(first) if is_held else None
 
 
 def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
@@ -85,10 +113,10 @@ def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
         held: Rows = yield keys.HOLDERS, names
         if not held:
             continue  # freed in between
-        holder, expires_at, first = held[0][3], held[0][4], held[0][5:]
-        if first[0] is not None and (expires_at is None or expires_at > now):
-            return as_job(first)
-        over: Rows = yield TAKE_OVER, (Id(job.row.id), job.key_expires_at, *key, Id(holder))
+        first = _read_holder(held[0], now)
+        if first is not None:
+            return first
+        over: Rows = yield TAKE_OVER, (Id(job.row.id), job.key_expires_at, *key, Id(held[0][3]))
         if over:
             return None
     raise Contended(f"the dedup key {key[2]!r} changes hands too fast; try again")

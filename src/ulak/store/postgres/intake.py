@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, get_type_hints
 
+from psycopg import errors
+
+from ulak.core.admission import EVERY_TENANT, StopRow
 from ulak.core.job import Event, JobRow, NewJob
-from ulak.store.postgres import keys, trail
+from ulak.store.postgres import keys, stops, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import (
@@ -25,6 +28,7 @@ from ulak.store.postgres.values import (
     as_job,
 )
 from ulak.store.protocol import Added
+from ulak.store.stops import NO_STOPS, Stops
 
 _TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}
 
@@ -50,24 +54,34 @@ NEW = Sheet(
     | _EVENT_SHARED
     | {"schema": "bigint", "month": "bigint"},
 )
-INSERT = f"""
-    WITH n AS (SELECT * FROM {NEW.source}),
-    new_jobs AS (
-        INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        SELECT {NEW.columns(JobRow._fields)}, {NEW["month"]} FROM n
-    ),
-    new_payloads AS (
-        INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
-        SELECT {NEW.columns(("month", "id", "data", "schema", "trace"))} FROM n
-    ),
-    new_counts AS (
-        INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
-        SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
-        GROUP BY 1, 2, 3, 4
-    )
-    INSERT INTO ulak.events (month, {EVENT_COLUMNS})
-    SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
-"""
+# The statement that writes finds a stop itself, and fails: its error takes everything back. So no
+# other answer is waited for, and where there is no stop the look costs next to nothing.
+_UNLESS = "/ (CASE WHEN EXISTS ({}) THEN 0 ELSE 1 END)"
+
+
+def _insert(unless: str = "") -> str:
+    return f"""
+        WITH n AS (SELECT * FROM {NEW.source}),
+        new_jobs AS (
+            INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
+            SELECT {NEW.columns(JobRow._fields)}, {NEW["month"]} {unless} FROM n
+        ),
+        new_payloads AS (
+            INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
+            SELECT {NEW.columns(("month", "id", "data", "schema", "trace"))} FROM n
+        ),
+        new_counts AS (
+            INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
+            SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
+            GROUP BY 1, 2, 3, 4
+        )
+        INSERT INTO ulak.events (month, {EVENT_COLUMNS})
+        SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
+    """
+
+
+INSERT = _insert()
+INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(stops.ANY_STOP_FOR))
 # A lone job, with plain values: arrays of one would cost more than the rows.
 _ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
@@ -79,10 +93,14 @@ def _places(*names: str) -> str:
     return ", ".join(_PLACES[name] for name in names)
 
 
+_STOP_FOR_ONE = f"""
+    SELECT FROM ulak.stops
+    WHERE flow = {_PLACES["flow"]} AND tenant IN ({_PLACES["tenant"]}, '{EVERY_TENANT}')
+"""
 INSERT_ONE = f"""
     WITH new_job AS (
         INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        VALUES ({_places(*JobRow._fields, "month")})
+        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_STOP_FOR_ONE)})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
@@ -106,29 +124,43 @@ def are_plain(jobs: Sequence[NewJob]) -> bool:
 
 def add_plain(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store jobs, as if none of them were there, with a statement that nobody waits for."""
-    if len(jobs) == 1:
-        row, event, payload, _, _ = jobs[0]
+    if len(jobs) == 1 and not jobs[0].is_admitted:
+        row, event, payload, *_ = jobs[0]
         facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
         t.db.execute(INSERT_ONE, facts)
     elif jobs:
-        t.db.execute(INSERT, bind(jobs))
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
     t.made_due = any(job.row.lane for job in jobs)
     return [Added(job.row, True) for job in jobs]
 
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store the jobs, as if none of them were there."""
-    return _add(t, jobs, {})
+    """Store the jobs, as if none of them were there and no flow were stopped."""
+    return _add(t, jobs, {}, None)
 
 
-def add_again(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store the jobs that are not stored already: the answer to their first `add` was lost."""
+def add_again(t: Transaction, jobs: Sequence[NewJob], found: Stops = NO_STOPS) -> list[Added]:
+    """Store the jobs that are not stored already: the answer to their first `add` was lost.
+
+    Those that a stop keeps out are answered with it.
+    """
     ids = Ids(sorted({job.row.id for job in jobs}))
     stored = {row[0]: as_job(row) for row in t.db.rows(FIND_JOBS, (ids,))}
-    return _add(t, jobs, stored)
+    return _add(t, jobs, stored, found)
 
 
-def _add(t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow]) -> list[Added]:
+def add_carefully(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store the jobs that are not stored already and that no stop keeps out."""
+    return add_again(t, jobs, stops.find_stops(t.db, jobs))
+
+
+def _add(
+    t: Transaction,
+    jobs: Sequence[NewJob],
+    stored: Mapping[bytes, JobRow],
+    found: Stops | None,
+) -> list[Added]:
+    """Store jobs; a stop that was not found makes the write fail if `found` is None."""
     first: dict[keys.Key, NewJob] = {}
     """Of several with one key, the first."""
     chosen: dict[bytes, NewJob] = {}
@@ -139,18 +171,37 @@ def _add(t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow])
         if key is not None:
             first[key] = job
         chosen[job.row.id] = job
-    held = keys.take(t, {key: (job.row.id, job.key_expires_at) for key, job in first.items()})
+    out: dict[bytes, StopRow] = {}
+    if found:
+        out = {
+            job.row.id: found[job.row.flow, job.row.tenant]
+            for job in chosen.values()
+            if not job.is_admitted and (job.row.flow, job.row.tenant) in found
+        }
+    held = keys.take(
+        t,
+        {
+            key: (job.row.id, job.key_expires_at)
+            for key, job in first.items()
+            if job.row.id not in out
+        },
+    )
+    held |= keys.find_holders(t, [key for key, job in first.items() if job.row.id in out])
     for key in held:
         del chosen[first[key].row.id]
-    insert(t, [chosen[job_id] for job_id in sorted(chosen)])
+    new = [chosen[job_id] for job_id in sorted(chosen) if job_id not in out]
+    insert(t, new, unless_stopped=found is None)
 
     def answer(job: NewJob) -> Added:
         if job.row.id in stored:
             return Added(stored[job.row.id], True)
         if job.row.id in chosen:
-            return Added(chosen[job.row.id].row, True)
+            stop = out.get(job.row.id)
+            return Added(chosen[job.row.id].row, stop is None, stop)
         key = keys.key_of(job.row)
         assert key is not None  # noqa: S101 - nothing but a key makes a job a duplicate
+        if key not in held and first[key].row.id in out:
+            return Added(job.row, False, out[first[key].row.id])
         holder = held[key] if key in held else first[key].row
         # A job that holds its own key was stored by an `add` that lost its answer.
         return Added(holder, holder.id == job.row.id)
@@ -158,22 +209,30 @@ def _add(t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow])
     return [answer(job) for job in jobs]
 
 
-def insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
+def is_stop(error: BaseException | None) -> bool:
+    """Tell whether a write has failed because a flow is stopped."""
+    return isinstance(error, errors.DivisionByZero)
+
+
+def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = False) -> None:
     """Store new jobs, by id, with payload and first event."""
     if not jobs:
         return
-    for row, event, _, _, proof in jobs:
+    for row, event, _, _, proof, _ in jobs:
         if row.lane:
             t.made_due = True
         if proof is not None:
             t.prove(row.tenant, [event], [proof])
-    t.db.execute(INSERT, bind(jobs))
+    if unless_stopped:
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
+    else:
+        t.db.execute(INSERT, bind(jobs))
 
 
 def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
     """Return the parameters of `INSERT`."""
     groups = Groups()
-    for row, event, payload, _, _ in jobs:
+    for row, event, payload, *_ in jobs:
         own = (*_own_of(row), *trail.own_of(event), payload.data, payload.trace)
         shared = (
             *_shared_of(row), *trail.shared_of(event), payload.schema, month_of(row.created_at),

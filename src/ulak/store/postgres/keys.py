@@ -67,6 +67,15 @@ def take(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:
     raise Contended(f"{len(left)} dedup keys change hands too fast; try again")
 
 
+def find_holders(t: Transaction, keys: Sequence[Key]) -> dict[Key, JobRow]:
+    """Return the jobs that hold these keys, without taking those that are free."""
+    return {
+        (tenant, flow, name): row
+        for tenant, flow, name, _, expires_at, row in _holders(t.db, sorted(keys))
+        if row is not None and (expires_at is None or expires_at > t.now)
+    }
+
+
 def _take_free(db: Session, wishes: Mapping[Key, Wish]) -> list[Row]:
     if not wishes:
         return []

@@ -13,12 +13,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ulak.clock import Clock, Instant
+from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
-from ulak.errors import NotSupported, StoreError
+from ulak.errors import NotSupported, Refused, StoreError
 from ulak.store.batches import is_full
-from ulak.store.caller import Driver, Execute, Steps
+from ulak.store.caller import Driver, Execute, Rows, Steps, take
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
@@ -37,6 +38,7 @@ from ulak.store.postgres import (
     reads,
     records,
     schedules,
+    stops,
     straight,
     upkeep,
 )
@@ -83,6 +85,7 @@ from ulak.store.protocol import (
 )
 from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.stage import StageTransaction
+from ulak.store.stops import StopVerbs
 from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
@@ -99,7 +102,7 @@ SERVER = """
 """
 
 
-class PostgresStore:
+class PostgresStore(StopVerbs):
     """A `Store` in the schema `ulak` of a PostgreSQL database, 14 or newer.
 
     Args:
@@ -138,6 +141,9 @@ class PostgresStore:
         self._here: Row | None = None
         self._is_ordinary = True
         """Whether the last claim has found nothing that bars the straight way."""
+        self._stopped: set[str] = set()
+        """Flows that were stopped when their jobs were last looked at, so that no write fails in
+        vain while a stop lasts."""
         self._lent: LentConnections | None = None
         self._opening = threading.Lock()
         self._is_inherited = False
@@ -283,12 +289,22 @@ class PostgresStore:
     # --- writing ----------------------------------------------------------------
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        if self._stopped and any(job.row.flow in self._stopped for job in jobs):
+            return self._add_carefully(jobs)
         try:
             if intake.are_plain(jobs):
                 return self._db.run("add", lambda t: intake.add_plain(t, jobs))
             return self._add(jobs, intake.add)
-        except AlreadyThere:
-            return self._add(jobs, intake.add_again)
+        except Refused as error:
+            if not isinstance(error, AlreadyThere) and not intake.is_stop(error.__cause__):
+                raise
+            return self._add_carefully(jobs)
+
+    def _add_carefully(self, jobs: Sequence[NewJob]) -> list[Added]:
+        added = self._add(jobs, intake.add_carefully)
+        others = self._stopped - {job.row.flow for job in jobs}
+        self._stopped = others | {one.stop.flow for one in added if one.stop is not None}
+        return added
 
     def _add(
         self,
@@ -392,6 +408,14 @@ class PostgresStore:
             "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
         )
 
+    stop_sql = stops.SQL
+
+    def _write_steps(self, make: Callable[[], Steps[T]]) -> T:
+        return self._db.run("stop", lambda t: _take(t.db, make()))
+
+    def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
+        return self._read(lambda db: _take(db, make()))
+
     def sweep(self, limit: int) -> int:
         return self._db.run("sweep", lambda t: control.sweep(t, limit))
 
@@ -423,8 +447,8 @@ class PostgresStore:
     def find_driver(self, connection: object) -> Driver | None:
         return caller.find_driver(connection)
 
-    def add_steps(self, job: NewJob) -> Steps[Added]:
-        return caller.add_steps(self._here, job, self.clock.now())
+    def add_steps(self, job: NewJob, ask: Ask | None = None) -> Steps[Added]:
+        return caller.add_steps(self._here, job, self.clock.now(), ask)
 
     @contextmanager
     def inside(self, connection: Any, execute: Execute) -> Iterator[Store]:
@@ -718,6 +742,11 @@ class _InsideStore(PostgresStore):
                 "connection= out and act when you have committed"
             )
         return super().commit(changes)
+
+
+def _take(db: Session, steps: Steps[T]) -> T:
+    """Take steps on a connection of ours."""
+    return take(steps, lambda sql, values: Rows(db.rows(sql, values)))
 
 
 def _place(db: Session) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ulak.clock import Instant
+from ulak.core.admission import StopRow
 from ulak.core.policy import LimitTerms, RateTerms
 
 NO_RATES: Final[Mapping[str, RateTerms]] = MappingProxyType({})
@@ -97,10 +98,11 @@ class AuditRow(NamedTuple):
     at: Instant
     actor: str
     act: str
-    """`limit`, `rate`, `pause`, `resume` or `weight`; of credentials `created`, `revoked` ..."""
+    """`limit`, `rate`, `pause`, `resume`, `stop`, `accept` or `weight`; of credentials `created`,
+    `revoked` ..."""
     subject: str
-    """The limit, the rate or the tenant; a pause as `queue/...`, `flow/...` or `key/...`; a
-    credential as `credential/KIND/ID`."""
+    """The limit, the rate or the tenant; a pause as `queue/...`, `flow/...` or `key/...`; a stop
+    as `intake/FLOW/TENANT`; a credential as `credential/KIND/ID`."""
     note: str | None
     details: str
     """What it is now and what it was before, as JSON."""
@@ -154,6 +156,18 @@ class ControlStore(Protocol):
 
         Returns the weight that it had, None for one.
         """
+
+    def stop_accepting(self, stop: StopRow) -> StopRow | None:
+        """Take no new jobs of a flow, and of a tenant or of all, until `accept`; audited.
+
+        Returns the stop that this one replaces, or None.
+        """
+
+    def accept(self, flow: str, tenant: str, *, actor: str, note: str) -> StopRow | None:
+        """End a stop; audited. Returns what has ended, or None when there was none."""
+
+    def stops(self) -> list[StopRow]:
+        """Return every stop, by flow and tenant."""
 
     def limits(self) -> list[LimitRow]:
         """Return every limit, by name."""

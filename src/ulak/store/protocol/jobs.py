@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol
 
 from ulak.clock import Instant
+from ulak.core.admission import StopRow, Waiting
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, NewJob, Payload, Request, Result
 
@@ -16,6 +17,8 @@ class Added(NamedTuple):
 
     row: JobRow
     created: bool
+    stop: StopRow | None = None
+    """Why the job was not stored: its flow takes no new ones; `row` is the job itself then."""
 
 
 class CountRow(NamedTuple):
@@ -59,6 +62,9 @@ class JobStore(Protocol):
         A job whose (tenant, flow, dedup key) is held by an unexpired key is not stored: the
         holder is answered with `created=False`. An id that is already stored is answered as
         created: repeating an `add` whose answer was lost is safe.
+
+        A new job of a flow that is stopped, for its tenant or for all, is not stored either,
+        unless it `is_admitted`; the answer has the stop. Stops are read in this transaction.
 
         Raises:
             Refused: the data cannot be stored; nothing was written.
@@ -131,6 +137,10 @@ class JobStore(Protocol):
 
     def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
         """Return how many jobs `list_jobs` would answer without a limit, by counting them."""
+
+    def count_waiting(self, waiting: Waiting) -> int:
+        """Return how many jobs of these lanes and this tenant nobody has leased, up to its limit;
+        those that are parked as it says count too."""
 
     def counts(self) -> list[CountRow]:
         """Return exact counts per flow, version and state, without counting jobs."""

@@ -9,7 +9,7 @@ from ulak.store.sqlite.writer import Transaction
 
 _COLUMNS = ", ".join(AuditRow._fields)
 
-NOTE = "INSERT INTO audit (at, actor, act, subject, note, details) VALUES (?, ?, ?, ?, ?, ?)"
+NOTE = "INSERT INTO main.audit (at, actor, act, subject, note, details) VALUES (?, ?, ?, ?, ?, ?)"
 AUDIT = f"SELECT {_COLUMNS} FROM audit WHERE position < ? ORDER BY position DESC LIMIT ?"
 AUDIT_OF = f"""
     SELECT {_COLUMNS} FROM audit WHERE subject = ? AND position < ?

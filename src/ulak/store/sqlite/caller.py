@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ulak.clock import Instant
+from ulak.core.admission import Ask, stopped
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import BadInput
 from ulak.store import chain
 from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
+from ulak.store.sqlite import stops
 from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite.writer import connect
+from ulak.store.stops import find_steps
 
 KINDS = (
     "a sqlite3.Connection, an aiosqlite.Connection, or a Connection, Session, AsyncConnection or "
@@ -74,7 +77,7 @@ APPEND_DELTA = _insert("count_deltas", "flow, flow_version, state, role, jobs")
 INSERT_JOB = _insert("jobs", JOB_COLUMNS)
 
 
-def add_steps(callers: Callers, job: NewJob, now: Instant) -> Steps[Added]:
+def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
     """Store a job, or answer the one that holds its key.
 
     The row of the job is written last. A caller may go on and commit after an error half way
@@ -89,6 +92,11 @@ def add_steps(callers: Callers, job: NewJob, now: Instant) -> Steps[Added]:
             first: Rows = yield FIND_JOB, (held[0][0],)
             if first:
                 return Added(_read_job(first[0]), False)
+    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    if stop is not None:
+        raise stopped(stop)
+    if ask is not None:
+        ask.judge((yield from stops.waiting_steps(ask.waiting)))
     try:
         yield INSERT_PAYLOAD, (row.id, *job.payload)
     except sqlite3.OperationalError as error:

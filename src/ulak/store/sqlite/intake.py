@@ -26,7 +26,9 @@ from ulak.store.sqlite.rows import (
     inserting,
     or_absent,
 )
+from ulak.store.sqlite.stops import find_stops
 from ulak.store.sqlite.writer import Transaction
+from ulak.store.stops import NO_STOPS, Stops
 
 _OWN = {
     "id": "?",
@@ -60,15 +62,16 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store the jobs, all at once when every id is new and every key is free."""
+    """Store the jobs, all at once when every id is new, every key free and every flow open."""
+    stops = find_stops(t.db, jobs)
     # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
     lone = jobs[0].row if len(jobs) == 1 else None
-    if lone is None or lone.dedup_key is None or Rest(t).holder_of(lone) is None:
+    if not stops and (lone is None or lone.dedup_key is None or Rest(t).holder_of(lone) is None):
         if _insert_all(t, jobs):
             return [Added(job.row, True) for job in jobs]
         t.start_over()
     rest = Rest(t)
-    added = [admit(t, rest, job) for job in jobs]
+    added = [admit(t, rest, job, stops) for job in jobs]
     finish(t, rest)
     return added
 
@@ -89,7 +92,7 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
 def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     keyed = [
         (row.tenant, row.flow, row.dedup_key, bytearray(row.id), or_absent(expires_at))
-        for row, _, _, expires_at, _ in jobs
+        for row, _, _, expires_at, *_ in jobs
         if row.dedup_key is not None
     ]
     if not keyed:
@@ -121,7 +124,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
         t.db,
         [
             (bytearray(row.id), bytearray(data), schema, ABSENT_TEXT if trace is None else trace)
-            for row, _, (data, schema, trace), _, _ in jobs
+            for row, _, (data, schema, trace), *_ in jobs
         ],
     )
     trail.append(t.db, [job.event for job in jobs])
@@ -131,7 +134,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def _insert_one(t: Transaction, job: NewJob) -> None:
-    row, event, payload, _, proof = job
+    row, event, payload, _, proof, _ = job
     t.db.execute(INSERT_JOB, tuple(row))
     t.db.execute(INSERT_PAYLOAD, (row.id, *payload))
     trail.append_one(t.db, event)
@@ -142,8 +145,8 @@ def _insert_one(t: Transaction, job: NewJob) -> None:
         t.prove(row.tenant, [event], [proof])
 
 
-def admit(t: Transaction, rest: Rest, job: NewJob) -> Added:
-    """Decide to store a job, or answer the one that is there in its place."""
+def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> Added:
+    """Decide to store a job, or answer the one that is there in its place, or why not."""
     stored = rest.find_new(job.row.id) or find_job(t.db, job.row.id)
     if stored is not None:
         return Added(stored, True)
@@ -152,6 +155,9 @@ def admit(t: Transaction, rest: Rest, job: NewJob) -> Added:
         first = rest.find_new(holder) or find_job(t.db, holder)
         if first is not None:
             return Added(first, False)
+    stop = None if job.is_admitted else stops.get((job.row.flow, job.row.tenant))
+    if stop is not None:
+        return Added(job.row, False, stop)
     rest.add(job)
     return Added(job.row, True)
 

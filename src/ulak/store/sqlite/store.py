@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ulak.clock import Clock, Instant, SystemClock
+from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
 from ulak.store import forks
-from ulak.store.caller import Driver, Execute, Steps
+from ulak.store.caller import Driver, Execute, Rows, Steps, take
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.protocol import (
     NO_RATES,
@@ -61,11 +62,13 @@ from ulak.store.sqlite import (
     reads,
     records,
     schedules,
+    stops,
     upkeep,
 )
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
+from ulak.store.stops import StopVerbs
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.watchers import Watchers
 
@@ -83,7 +86,7 @@ LOSSES: Mapping[str, str] = {
 }
 
 
-class SqliteStore:
+class SqliteStore(StopVerbs):
     """A `Store` in one file, shared by any number of threads and processes of one machine.
 
     Args:
@@ -371,6 +374,14 @@ class SqliteStore:
             "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
         )
 
+    stop_sql = stops.SQL
+
+    def _write_steps(self, make: Callable[[], Steps[T]]) -> T:
+        return self._writer.run("stop", lambda t: _take(t.db, make()))
+
+    def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
+        return self._read(lambda db: _take(db, make()))
+
     def sweep(self, limit: int) -> int:
         return self._writer.run("sweep", lambda t: control.sweep(t, limit))
 
@@ -409,8 +420,8 @@ class SqliteStore:
         self._open_writer.check_files()
         return self._callers.find_driver(connection)
 
-    def add_steps(self, job: NewJob) -> Steps[Added]:
-        return caller.add_steps(self._callers, job, self.clock.now())
+    def add_steps(self, job: NewJob, ask: Ask | None = None) -> Steps[Added]:
+        return caller.add_steps(self._callers, job, self.clock.now(), ask)
 
     @contextmanager
     def inside(self, connection: Any, execute: Execute) -> Iterator[Store]:
@@ -699,3 +710,8 @@ class _InsideStore(SqliteStore):
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
     """Tell whether a checkpoint that overlaps a resetting write can lose pages in this SQLite."""
     return (3, 7, 0) <= version <= (3, 51, 2) and version not in ((3, 50, 7), (3, 44, 6))
+
+
+def _take(db: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Take steps on a connection of ours."""
+    return take(steps, lambda sql, values: Rows(db.execute(sql, values).fetchall()))

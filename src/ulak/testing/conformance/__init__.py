@@ -49,6 +49,7 @@ from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
 from ulak.testing.conformance.steered_processes import TestSteeredProcesses
+from ulak.testing.conformance.stops import TestStops
 from ulak.testing.conformance.transactions import TestStageTransactions
 from ulak.testing.conformance.upkeep import TestUpkeep
 
@@ -83,5 +84,6 @@ __all__ = [
     "TestSlots",
     "TestStageTransactions",
     "TestSteeredProcesses",
+    "TestStops",
     "TestUpkeep",
 ]
