@@ -10,6 +10,7 @@ from ulak.core.outcome import Goto, Hold, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
 from ulak.core.run import Run, Stopped
 from ulak.engine.engine import Engine
+from ulak.engine.on_end import OnEnd
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.view import Job, Message
 from ulak.errors import (
@@ -50,6 +51,7 @@ __all__ = [
     "Lifecycle",
     "Limit",
     "Message",
+    "OnEnd",
     "Overloaded",
     "Rate",
     "RetryLater",

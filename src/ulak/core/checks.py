@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ulak.clock import Duration, duration_complaint, micros
-from ulak.core import admission
+from ulak.core import admission, on_end
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
@@ -481,6 +481,10 @@ def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
             yield f"secret field {secret!r} is not a field of {flow.payload.__name__}; rename it"
 
 
+def _on_end_makes_sense(flow: Flow[Any]) -> Complaints:
+    return on_end.complaints(flow, moves_of(flow), roles_of(flow))
+
+
 _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (
     _names_are_storable,
     _durations_are_durations,
@@ -496,4 +500,5 @@ _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (
     _error_classes_are_apart,
     _numbers_make_sense,
     admission.complaints,
+    _on_end_makes_sense,
 )

@@ -11,6 +11,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Message, NewJob, Result
 from ulak.core.keys import needs_of
 from ulak.core.lifecycle import DONE, FAILED, FINAL, UNDOING, WAITING
+from ulak.core.on_end import EndJob, is_end
 from ulak.core.outcome import Left
 from ulak.core.policy import Until
 from ulak.core.table import Place
@@ -158,6 +159,8 @@ class Draft:
 
     def change(self, *, keep: bool = False) -> Change:
         """Close the draft. A worker's change is guarded by its token, any other by version."""
+        if self.flow.on_end is not None and is_end(self.origin, self.row):
+            self._follow_end(self.flow.on_end)
         origin, row = self.origin, self.row
         # Not whether the job is leased: an act on a job that a worker has leased meanwhile must
         # be refused by the version's guard, never written under that worker's token.
@@ -193,6 +196,19 @@ class Draft:
             origin.role if moved else None,
             self.pauses,
         )
+
+    def _follow_end(self, on_end: EndJob) -> None:
+        """Submit the job that follows this end. If that fails, the job still ends."""
+        row = self.row._replace(leased_by=None)
+        try:
+            job = on_end.make(row, self.now, commit_id=self.commit_id)
+        except Exception as error:  # noqa: BLE001 - code of the user, which must not stop an end
+            self.note(
+                kinds.ON_END_FAILED, from_state=row.state, code=row.code,
+                message=f"{type(error).__name__}: {error}",
+            )  # fmt: skip
+        else:
+            self.spawns += () if job is None else (job,)
 
     def _frees_key(self, row: JobRow) -> bool:
         """Tell whether this change gives the dedup key back: it is freed exactly once."""

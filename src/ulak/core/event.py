@@ -28,12 +28,13 @@ OVERRAN: Final = "overran"
 NOTED: Final = "noted"
 TAKEN: Final = "taken"
 MIGRATED: Final = "migrated"
+ON_END_FAILED: Final = "on-end-failed"
 
 KINDS: Final = frozenset(
     {
         SUBMITTED, ENTERED, MOVED, RETRY, HELD, RELEASED, DECIDED, SIGNALLED, WAITED, FAILED,
         UNDONE, ENDED, CANCELLED, EXPIRED, RETRIED, LAPSED, GIVEN_BACK, OVERRAN, NOTED, TAKEN,
-        MIGRATED,
+        MIGRATED, ON_END_FAILED,
     }
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from ulak.errors import FlowError
 
 if TYPE_CHECKING:
     from ulak.core.admission import Intake
+    from ulak.core.on_end import EndJob
     from ulak.core.outcome import Goto, Hold, RetryLater
     from ulak.core.run import Run
     from ulak.core.table import Table
@@ -210,6 +211,7 @@ class FlowOptions(TypedDict, total=False):
     fair: bool
     admission: Callable[[Intake], Duration | None] | None
     max_waiting: int | None
+    on_end: EndJob | None
 
 
 class Flow(Generic[P]):
@@ -248,6 +250,7 @@ class Flow(Generic[P]):
             by every submit, not for spawned and scheduled jobs, nor for a repeat of a known one.
         max_waiting: How many jobs of a tenant may wait for the first stage before a submit is
             refused; submits that are under way together may exceed it.
+        on_end: The job that is submitted in the commit that ends one of these: `OnEnd(...)`.
     """
 
     @overload
@@ -292,6 +295,7 @@ class Flow(Generic[P]):
         fair: bool = False,
         admission: Callable[[Intake], Duration | None] | None = None,
         max_waiting: int | None = None,
+        on_end: EndJob | None = None,
     ) -> None:
         self.name = name
         self.lifecycle = lifecycle
@@ -319,6 +323,7 @@ class Flow(Generic[P]):
         self.fair = fair
         self.admission = admission
         self.max_waiting = max_waiting
+        self.on_end = on_end
         self.declared = Declared()
         self._table: Table | None = None
 

@@ -174,7 +174,7 @@ def _straight(flow: Flow[Any], places: Mapping[str, Place]) -> dict[str, Place]:
     return {
         state: to
         for state, to in ways.items()
-        if to.role in (READY, DONE)
+        if (to.role == READY or (to.role == DONE and flow.on_end is None))
         and (to.slot, to.rate, to.during, to.wait, to.deadline_us) == (None,) * 5
     }
 

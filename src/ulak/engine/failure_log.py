@@ -31,12 +31,26 @@ def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None
     for change, receipt in zip(changes, receipts, strict=True):
         events = change.events
         # Most changes move a job on, and are done with here.
-        if not events or (change.row.role not in _BAD and events[0].kind in _QUIET):
+        if not events or (
+            events[0].kind in _QUIET
+            and events[-1].kind in _QUIET
+            and change.row.role not in _BAD
+        ):
             continue
         events = own_events(change)
-        if not events or (events[0].kind not in _LOUD and change.row.role not in _BAD):
+        if not events or (
+            events[0].kind not in _LOUD
+            and change.row.role not in _BAD
+            and events[-1].kind != kinds.ON_END_FAILED
+        ):
             continue
-        if isinstance(receipt, Committed) and (found := _failure(change, events)) is not None:
+        if not isinstance(receipt, Committed):
+            continue
+        if events[-1].kind == kinds.ON_END_FAILED:
+            sentence = "the job that should follow an end is not submitted"
+            _write(logging.ERROR, sentence, events[-1], change)
+            events = events[:-1]
+        if (found := _failure(change, events)) is not None:
             _write(*found, change)
 
 

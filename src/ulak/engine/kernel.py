@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ulak.clock import Duration, Instant
 from ulak.core.flow import Flow, names
-from ulak.core.intake import NORMAL, Submission, SubmitOptions, begin
-from ulak.core.job import JobRow, NewJob, Payload, queue_of
-from ulak.core.keys import keys_of, short_key
+from ulak.core.intake import NORMAL, Submission, SubmitOptions
+from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
 from ulak.engine import admission, flow_control, together
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
+from ulak.engine.new_jobs import fit, make_job
 from ulak.engine.ports import Apart, Publisher, Resource
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import Tracing
 from ulak.errors import BadInput, FlowError, JobNotFound, TransitionNotAllowed, UnknownOutcome
-from ulak.ids import CommitIds, from_text, time_ordered_id, to_text, unguessable_id
-from ulak.store import codec
+from ulak.ids import CommitIds, from_text, to_text
 from ulak.store.forks import tell_of_forks
 from ulak.store.protocol import LARGEST_BATCH, Added, Store
 
@@ -80,8 +79,7 @@ class Kernel:
     def add(self, flow: Flow[Any]) -> None:
         """Register a flow; `Engine.add` says what it refuses."""
         if self.is_open:
-            together.refuse_if_unable(self.store.features, flow)
-            flow_control.refuse_if_unable(self.store.features, flow)
+            self._refuse_if_unable(flow)
         known = self._flows.setdefault((flow.name, flow.version), flow)
         if known is not flow:
             raise FlowError(
@@ -144,8 +142,7 @@ class Kernel:
                 for flow in self._flows.values():
                     limits.update(flow.table.limits)
                     rates.update(flow.table.rates)
-                    together.refuse_if_unable(self.store.features, flow)
-                    flow_control.refuse_if_unable(self.store.features, flow)
+                    self._refuse_if_unable(flow)
                 self._refuse_unknown_queues()
                 self.store.open()
                 self._tell_unknown_states()
@@ -186,6 +183,17 @@ class Kernel:
         self._rings.clear()
         self.intake = Intake(self.store, self.submit_timeout_s, telemetry=self.telemetry)
         self.new_commit_id = CommitIds()
+
+    def _refuse_if_unable(self, flow: Flow[Any]) -> None:
+        """Refuse a flow that asks for what this store or this engine does not have."""
+        together.refuse_if_unable(self.store.features, flow)
+        flow_control.refuse_if_unable(self.store.features, flow)
+        target = None if flow.on_end is None else flow.on_end.target
+        if target is not None and self._flows.get((target.name, target.version)) is not target:
+            raise FlowError(
+                f"{flow.name}: its on_end submits {target.name}, which is not registered with "
+                "this engine; engine.add(flow) does, before this one is used"
+            )
 
     def _refuse_unknown_queues(self) -> None:
         """A slip of the pen would keep children for nothing, and a resource closed."""
@@ -239,28 +247,14 @@ class Kernel:
         """Make the records of a new job without storing them; what intake and spawns share."""
         self.open()
         flow, payload = self.target(flow, arguments)
-        try:
-            if dedup_key is None:
-                dedup_key = self.key_of(flow, payload)
-            keys = keys_of(flow, payload) if flow.table.keyed else None
-        except BadInput:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # Not what it says: that may quote the payload.
-            raise BadInput(
-                f"{flow.name}: no key can be made of this payload ({type(error).__name__})"
-            ) from error
-        now = self.store.clock.now()
         submission = Submission(
             tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=None if dedup_key is None else short_key(dedup_key),
-            scheduled_for=scheduled_for, keys=keys,
+            dedup_key=dedup_key, scheduled_for=scheduled_for,
         )  # fmt: skip
         trace = None if self.tracing is None else self.tracing.current()
-        return begin(
-            flow, Payload(codec.encode(payload), flow.schema, trace), submission, now,
-            job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
-            commit_id=self.new_commit_id(),
+        return make_job(
+            flow, payload, submission, self.store.clock.now(), commit_id=self.new_commit_id(),
+            trace=trace,
         )  # fmt: skip
 
     def target(self, flow: Any, arguments: tuple[Any, ...]) -> tuple[Flow[Any], Any]:
@@ -278,20 +272,7 @@ class Kernel:
             raise FlowError(
                 f"{flow.name} is not registered with this engine; engine.add(flow) does"
             )
-        return flow, self._fit(flow, payload)
-
-    def key_of(self, flow: Flow[Any], payload: Any) -> str | None:
-        """Return the dedup key of a payload, by the flow's rule."""
-        if flow.dedup is None:
-            return None
-        rule = flow.dedup.key
-        return short_key(codec.canonical(payload) if rule is None else rule(payload))
-
-    def _fit(self, flow: Flow[Any], payload: Any) -> Any:
-        kind = flow.payload
-        if kind is None or codec.is_instance(payload, kind):
-            return payload
-        return codec.convert(payload, kind)
+        return flow, fit(flow, payload)
 
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
         """Store the new jobs of one call, in few transactions, and wait for it.

@@ -23,6 +23,7 @@ from ulak.core.schedule import (
     next_after,
 )
 from ulak.engine.function import Call
+from ulak.engine.new_jobs import make_dedup_key
 from ulak.engine.view import Job, hide
 from ulak.errors import BadInput, FlowError, UnknownName
 from ulak.ids import to_text
@@ -199,7 +200,7 @@ class Schedules:
             raise type(error)(f"schedule {name}: {error}") from None
         made = Declared(
             name=name, flow=target, data=codec.encode(payload),
-            dedup_key=self._kernel.key_of(target, payload), tenant=tenant, priority=priority,
+            dedup_key=make_dedup_key(target, payload), tenant=tenant, priority=priority,
             expires=expires, rule=rule, catch_up=catch_up,
         )  # fmt: skip
         check_submission(

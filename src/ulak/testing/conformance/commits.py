@@ -328,6 +328,21 @@ class TestCommits(Suite):
         assert desk.store.find_key("", "line", "k") == holder.id
         assert {c.row.id for c in desk.claim("w", 9)} == {row.id, fresh.row.id}
 
+    @pytest.mark.shows("E-72")
+    def test_a_change_of_an_operator_or_of_the_clock_spawns_jobs_too(self, desk: Desk) -> None:
+        rows = [desk.submit(), desk.submit()]
+        children = [desk.new(SAGA, dedup_key="k"), desk.new(SAGA)]
+        changes = [
+            desk.act(row, Cancel("ada"))._replace(spawns=(child,))
+            for row, child in zip(rows, children, strict=True)
+        ]
+        stale = desk.act(rows[0], Cancel("bob"))._replace(spawns=(desk.new(SAGA),))
+        desk.write(*changes)
+        assert isinstance(desk.commit(stale), Stale)
+        assert [desk.job(child.row.id) for child in children] == [c.row for c in children]
+        assert len(desk.jobs()) == 4
+        assert desk.store.find_key("", SAGA.name, "k") == children[0].row.id
+
     def test_what_was_committed_survives_a_new_start(self, desk: Desk, reopen: Reopen) -> None:
         if not desk.store.features.durable:
             pytest.skip("this store forgets")
