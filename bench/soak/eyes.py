@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ SLOTS = """
     SELECT leased_by FROM {schema}slots AS slots
     JOIN {schema}jobs AS jobs ON jobs.id = slots.job_id WHERE leased_by IS NOT NULL
 """
+# The keys of an order are those of its line alone.
+PACKING = "SELECT count(*) FROM {schema}jobs WHERE state = 'packing' GROUP BY keys"
 
 
 # SQLite itself waits about ten seconds each time; the longest freeze is shorter than all of them.
@@ -38,11 +41,39 @@ class Eyes(Protocol):
     def slots(self) -> list[str]:
         """Return for every slot that is held the worker that holds it."""
 
+    def packing(self) -> int:
+        """Return how many orders of one line stand in "packing", of the fullest line."""
+
     def standstill(self) -> contextlib.AbstractContextManager[bool]:
         """Let nobody write meanwhile where one writer stops all others, or answer False."""
 
     def close(self) -> None:
         """Give back what was opened."""
+
+
+class Watchman:
+    """Counts the orders in "packing" every 10 ms, in a thread of its own, past every engine."""
+
+    def __init__(self, look: Callable[[], Eyes]) -> None:
+        self.most = 0
+        self.looks = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(look,), daemon=True)
+        self._thread.start()
+
+    def _watch(self, look: Callable[[], Eyes]) -> None:
+        eyes = look()
+        while not self._stop.wait(0.01):
+            # While the server is killed, or a frozen worker holds up readers, there is no look.
+            with contextlib.suppress(sqlite3.OperationalError, psycopg.OperationalError):
+                self.most = max(self.most, eyes.packing())
+                self.looks += 1
+        eyes.close()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stop.set()
+        self._thread.join()
 
 
 class SqliteEyes:
@@ -60,6 +91,9 @@ class SqliteEyes:
 
     def slots(self) -> list[str]:
         return [worker for (worker,) in self._rows(SLOTS)]
+
+    def packing(self) -> int:
+        return max((jobs for (jobs,) in self._rows(PACKING)), default=0)
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         for _ in range(TRIES - 1):
@@ -104,6 +138,9 @@ class PostgresEyes:
 
     def slots(self) -> list[str]:
         return [worker for (worker,) in self._rows(SLOTS)]
+
+    def packing(self) -> int:
+        return max((jobs for (jobs,) in self._rows(PACKING)), default=0)
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         said = query.format(schema="ulak.")

@@ -40,9 +40,11 @@ ENDS = {
 }
 GOOD_ENDS = {"done"}
 
-PACKERS = 3
+LINES = ("north", "south")
+PACKERS = 2
+"""So many orders of each line stand in "packing", whoever packs them and whoever has vanished."""
 SHIPPERS = 4
-LIMITS = {"packers": PACKERS, "shippers": SHIPPERS}
+LIMITS = {"packers": PACKERS * len(LINES), "shippers": SHIPPERS}
 
 # Every twentieth order spawns another job with its last move.
 RECEIPT_EVERY = 20
@@ -81,6 +83,11 @@ def order(seed: int, n: int) -> Order:
 def key_of(placed: Order) -> str:
     """Return the dedup key of an order."""
     return f"order-{placed.n}"
+
+
+def line_of(placed: Order) -> str:
+    """Return the line on which an order is packed."""
+    return LINES[placed.n % len(LINES)]
 
 
 def time_of(placed: Order) -> timedelta | None:
@@ -150,7 +157,9 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
             raise Weary("nobody has looked")
         work.do_in_thread(run, "refund")
 
-    @orders.stage("pack", during="packing", timeout=TIMEOUT, limit=ulak.Limit(PACKERS))
+    at_packing = ulak.Limit(PACKERS, key=line_of, of="state")
+
+    @orders.stage("pack", during="packing", timeout=TIMEOUT, limit=at_packing)
     async def pack(run: ulak.Run[Order]) -> ulak.Goto:
         ledger.append("in", "packers", run.job_id, run.token)
         try:

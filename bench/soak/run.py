@@ -12,8 +12,9 @@ import ulak
 from bench import postgres
 from bench.soak.checks import Evidence, occupancy, once_is_once, violations
 from bench.soak.children import DATABASE, LEDGER, engine_of
-from bench.soak.eyes import Eyes, PostgresEyes, SqliteEyes
+from bench.soak.eyes import Eyes, PostgresEyes, SqliteEyes, Watchman
 from bench.soak.ledger import read_all
+from bench.soak.orders import PACKERS
 from bench.soak.people import Operator
 from bench.soak.storm import Children, Storm
 from ulak.core.lifecycle import FINAL
@@ -78,7 +79,11 @@ def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
         url=url,
         broken=plan.broken,
     )
-    eyes = SqliteEyes(folder / DATABASE) if url is None else PostgresEyes(url)
+
+    def look() -> Eyes:
+        return SqliteEyes(folder / DATABASE) if url is None else PostgresEyes(url)
+
+    eyes, watchman = look(), Watchman(look)
     storm = Storm(folder, children, ledger, eyes, seed=plan.seed, lease_s=plan.lease_s)
     people = [Operator(name, engine, folder, plan.seed) for name in ("ada", "bora")]
     verdict = Verdict()
@@ -104,8 +109,11 @@ def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
             person.stop()
         storm.wait_until_all_are_ready()
         children.stop()
+        watchman.stop()
         _judge(plan, folder, engine, storm, verdict)
+        _judge_packing(watchman, verdict)
     finally:
+        watchman.stop()
         children.kill_all()
         storm.close()
         eyes.close()
@@ -176,6 +184,15 @@ def _judge(plan: Plan, folder: Path, engine: ulak.Engine, storm: Storm, verdict:
         wrong.append(f"the server was killed {storm.counts['server kills']} times only")
     counts["violations"] = len(wrong)
     verdict.wrong += wrong
+
+
+def _judge_packing(watchman: Watchman, verdict: Verdict) -> None:
+    verdict.counts["looks at packing"] = watchman.looks
+    verdict.counts[f"in packing at once, of {PACKERS} of a line"] = watchman.most
+    if watchman.most > PACKERS:
+        verdict.wrong.append(
+            f"{watchman.most} orders of a line stood in packing at once, {PACKERS} may"
+        )
 
 
 def findings_of_verify(engine: ulak.Engine) -> Iterator[str]:

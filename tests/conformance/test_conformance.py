@@ -27,6 +27,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestSchedules,
     TestSlots,
     TestStageTransactions,
+    TestStateSlots,
     TestSteeredProcesses,
     TestStops,
     TestUpkeep,

@@ -1,5 +1,6 @@
 """After the same history every store stands where the reference stands."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 
 from tests.conformance.places import place_of
 from tests.conformance.stores import STORES, memory
+from ulak.core.flow import Flow
 from ulak.store import flow_control as control
 from ulak.store.flow_control import is_keyed
 from ulak.store.protocol import SlotRow
 from ulak.testing.conformance import Desk
+from ulak.testing.conformance.flows import LIMITED
 from ulak.testing.conformance.history import History
 
 OTHERS = {name: factory for name, factory in STORES.items() if factory is not memory}
@@ -32,9 +35,19 @@ def test_the_same_history_leads_to_the_same_rows(
         _compare(_desk(memory, where), _desk(OTHERS[name], where), seed=seed)
 
 
-def _compare(*desks: Desk, seed: int) -> None:
+@pytest.mark.shows("E-65", "E-66")
+@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_the_same_history_of_limited_states_leads_to_the_same_rows(
+    name: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with place_of(name, request, tmp_path) as where:
+        _compare(_desk(memory, where), _desk(OTHERS[name], where), seed=seed, flows=LIMITED)
+
+
+def _compare(*desks: Desk, seed: int, flows: Sequence[Flow[Any]] | None = None) -> None:
     steers = all(desk.store.features.flow_control for desk in desks)
-    reference, other = (History(desk, seed, steers=steers) for desk in desks)
+    reference, other = (History(desk, seed, steers=steers, flows=flows) for desk in desks)
     for _ in range(20):
         reference.go_on(16)
         other.go_on(16)

@@ -73,6 +73,13 @@ thread_flow = _flow("thread", in_a_thread)
 deaf_flow = _flow("deaf", deaf)
 narrow_flow = _flow("narrow", on_the_loop, limit=ulak.Limit(2))
 
+oven_flow: ulak.Flow[Any] = ulak.Flow(
+    "oven", ulak.Lifecycle("raw", {"raw": ["baking"], "baking": ["done"]}), queue="all"
+)
+oven_flow.stage(
+    "raw", during="baking", limit=ulak.Limit(2, key=lambda loaf: loaf["key"], of="state")
+)(on_the_loop)
+
 isolated_flow: ulak.Flow[Any] = ulak.Flow(
     "isolated", ulak.Lifecycle("queued", {"queued": ["done"]}), retry=0
 )
@@ -88,7 +95,7 @@ def isolated(run: ulak.Run[str]) -> str:
     return "isolated"
 
 
-FLOWS = (loop_flow, thread_flow, deaf_flow, narrow_flow, isolated_flow)
+FLOWS = (loop_flow, thread_flow, deaf_flow, narrow_flow, oven_flow, isolated_flow)
 
 
 def engine_at(url: str) -> ulak.Engine:

@@ -13,6 +13,7 @@ FOUND_BY = {
     "no-lease-guard": "row-differs",
     "event-outside-the-transaction": "event-missing",
     "dedup-without-its-key-table": "has 2 jobs",
+    "slot-freed-by-a-lapse": "stood in packing at once",
 }
 
 
@@ -25,6 +26,7 @@ def test_nothing_is_lost_and_nothing_counts_twice_while_workers_are_killed(tmp_p
     assert verdict.counts["SIGKILLs while a run was uncommitted"] >= 12
     assert verdict.counts["freezes beyond the lease"] > 0
     assert verdict.counts["events: undone"] > 0
+    assert 1 <= verdict.counts["in packing at once, of 2 of a line"] <= 2
 
 
 @pytest.mark.shows("E-26", "E-58")
@@ -38,7 +40,7 @@ def test_nothing_is_lost_while_workers_and_postgresql_itself_are_killed(tmp_path
     assert verdict.counts["server kills"] == 2
 
 
-@pytest.mark.shows("E-63")
+@pytest.mark.shows("E-63", "E-65")
 @pytest.mark.parametrize("broken", FOUND_BY)
 def test_a_broken_build_fails_the_soak(broken: str, tmp_path: Path) -> None:
     def is_found(seed: int) -> bool:

@@ -48,7 +48,7 @@ def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOpti
         print_json({"limits": [asdict(limit) for limit in found]})
     elif found:
         rows = [
-            (row.name, _places(row), str(row.declared), row.actor or "-", when(row.at))
+            (_limit_name(row), _places(row), str(row.declared), row.actor or "-", when(row.at))
             for row in found
         ]
         print_table(("limit", "at once", "declared", "set by", "since"), rows, keep=("limit",))
@@ -62,6 +62,7 @@ def set_limit(
     actor: ActorOption,
     n: Annotated[int | None, typer.Argument(metavar="N", min=0, help="How many.")] = None,
     reset: ResetOption = False,
+    key: Annotated[str | None, typer.Option("--key", help="Of this key alone.")] = None,
     app: AppOption = None,
     note: NoteOption = "",
     as_json: JsonOption = False,
@@ -69,15 +70,19 @@ def set_limit(
     """Set a limit; it stays until it is reset."""
     _one_of(n is not None, reset, "say how many, or --reset")
     with reading(app) as engine:
-        changed = engine.flow_control.set_limit(name, n, actor=actor, note=note)
+        changed = engine.flow_control.set_limit(name, n, key=key, actor=actor, note=note)
     if as_json:
         print_json(asdict(changed))
     else:
-        print_facts([(changed.name, f"{_places(changed)}, {changed.declared} declared")])
+        print_facts([(_limit_name(changed), f"{_places(changed)}, {changed.declared} declared")])
+
+
+def _limit_name(limit: StageLimit) -> str:
+    return limit.name if limit.key is None else f"{limit.name}/{limit.key}"
 
 
 def _places(limit: StageLimit) -> str:
-    return f"{limit.n} for each key" if limit.keyed else str(limit.n)
+    return f"{limit.n} for each key" if limit.keyed and limit.key is None else str(limit.n)
 
 
 # --- rates ----------------------------------------------------------------------

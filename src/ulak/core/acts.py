@@ -6,6 +6,7 @@ The same acts on a leased job are recorded as requests and answered by the worke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ulak.core import event as kinds
 from ulak.core import undo
 from ulak.core.arrival import INDIRECT, enter
 from ulak.core.bounds import must_be_short
-from ulak.core.change import EVERY_STAGE, Change
+from ulak.core.change import EVERY_STAGE, RELEASED_ACT, RETRIED_ACT, Change
 from ulak.core.checks import refusals_of
 from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
@@ -32,7 +33,7 @@ from ulak.core.outcome import (
     Signal,
 )
 from ulak.core.policy import SUBMITTER, Until
-from ulak.core.table import Place, find_missing
+from ulak.core.table import Place, enterable, find_missing
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 
@@ -149,7 +150,7 @@ def _place(draft: Draft, state: str) -> Place:
     place = draft.table.places.get(state)
     if place is None:
         raise _no(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
-    return place
+    return enterable(draft.table, place)
 
 
 def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Change:
@@ -195,11 +196,22 @@ def _release(draft: Draft, asked: Release) -> Change:
         raise _no(job, f'only a job in "{life.held}" can be released')
     if job.undo_to is not None:
         undo.resume(draft, kinds.RELEASED, asked.note, asked.because)
+        _remember(draft, RELEASED_ACT, job.code)
         return draft.change()
     to = job.resume if isinstance(life.release_to, Same) else life.release_to
     draft.arrive(_place(draft, to or life.initial))
     draft.note(kinds.RELEASED, from_state=job.state, message=asked.note)
+    _remember(draft, RELEASED_ACT, job.code)
     return draft.change()
+
+
+def _remember(draft: Draft, kind: str, code: str | None) -> None:
+    """Leave for later stages when, and by whom, a hold or a failure with this code was ended."""
+    line = draft.events[-1]
+    said = json.dumps({"seq": line.seq, "at": line.at, "actor": line.actor}, ensure_ascii=False)
+    row = draft.row
+    draft.results += (Result(row.id, row.round, kind, code or "", said.encode()),)
+    draft.row = row._replace(has_results=1)
 
 
 def _retry(draft: Draft, asked: Retry) -> Change:
@@ -233,6 +245,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     draft.arrive(place, after_us=after_us if place.stage is not None else 0)
     draft.row = draft.row._replace(round=job.round + 1, started="")
     draft.note(kinds.RETRIED, from_state=job.state, message=asked.note)
+    _remember(draft, RETRIED_ACT, job.code)
     # What its end gave back must be had again, or another job of the same key would run beside it.
     # A program of another release, or with other numbers of retries, may have freed more.
     until = Until.FINISHED if flow.dedup is None else flow.dedup.until

@@ -26,7 +26,8 @@ class Change(NamedTuple):
     events: tuple[Event, ...] = ()
     results: tuple[Result, ...] = ()
     voids: tuple[str, ...] = ()
-    """Stages whose results are removed, because they were undone; `EVERY_STAGE` means all."""
+    """Stages whose results are removed, because they were undone; `EVERY_STAGE` means all of them,
+    but not what operators did (`RELEASED_ACT`, `RETRIED_ACT`)."""
     messages: tuple[Message, ...] = ()
     spawns: tuple[NewJob, ...] = ()
     frees_key: bool = False
@@ -83,3 +84,8 @@ Receipt = Committed | Stale | LeaseLost | SlotTaken | KeyTaken
 
 COMMITTED: Final = Committed()
 EVERY_STAGE: Final = "*"
+
+RELEASED_ACT: Final = "/released"
+RETRIED_ACT: Final = "/retried"
+"""Stand for a stage where the result is what an operator did, by the code that was dealt with; no
+void removes those."""

@@ -206,6 +206,33 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
             )
         if not moves.get(during):
             yield f'nothing leads out of "{during}"; add the move that its stage makes'
+    yield from _limited_states_are_entered_by_their_stage(flow)
+
+
+def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
+    moves, life = moves_of(flow), flow.lifecycle
+    for stage in flow.declared.stages:
+        is_limited = stage.limit is not None and stage.limit.of == "state"
+        if is_limited and stage.during is None:
+            yield (
+                f'the stage for "{stage.state}" has a Limit of="state" and no busy state to '
+                'count; name one with during=, or limit its runs with of="run"'
+            )
+        if stage.during is None or not (is_limited or stage.before_function is not None):
+            continue
+        why = 'has slots of its own (Limit of="state")' if is_limited else "is entered by a before"
+        for state, ways in moves.items():
+            if stage.during in ways and state != stage.state:
+                yield (
+                    f'"{state}" may move to "{stage.during}", which {why}: only its stage enters '
+                    f'it; move to "{stage.state}" instead'
+                )
+        for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
+            if target == stage.during:
+                yield (
+                    f'{option}="{target}" names a state that {why}: only its stage enters it; '
+                    f'name "{stage.state}"'
+                )
 
 
 def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
@@ -234,6 +261,8 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             )
         if stage.limit is not None and stage.limit.n < 1:
             yield f"{where} has Limit({stage.limit.n}); at least one run must be allowed"
+        if stage.limit is not None and stage.limit.of not in ("run", "state"):
+            yield f'{where} has a Limit of={stage.limit.of!r}; say "run" or "state"'
         if stage.rate is not None:
             wrong = stage.rate.complaint()
             if wrong is not None:
@@ -242,6 +271,8 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
         if stage.isolate == "process":
             yield from _can_run_in_a_process(stage, where)
+        if stage.before_function is not None:
+            yield from _can_be_called_before(stage, where)
         if stage.transaction:
             yield from _can_share_its_transaction(stage, where)
         if stage.queue is not None and not STORABLE_NAME.fullmatch(stage.queue):
@@ -293,6 +324,15 @@ def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
             f"{where} is isolated but its function is not at the top of a module, so a child "
             "process cannot import it; move it there"
         )
+
+
+def _can_be_called_before(stage: Stage[Any, Any], where: str) -> Complaints:
+    is_async = inspect.iscoroutinefunction(stage.before_function)
+    if stage.during is None:
+        yield f"{where} has a before and no busy state to enter after it; name one with during="
+    elif is_async != inspect.iscoroutinefunction(stage.function):
+        is_so, cure = ("async", "a plain def") if is_async else ("a plain def", "async")
+        yield f"{where} has a before that is {is_so}, and the stage is not; make it {cure} as well"
 
 
 def _can_share_its_transaction(stage: Stage[Any, Any], where: str) -> Complaints:

@@ -32,6 +32,8 @@ from ulak.core.outcome import (
     Noted,
     Outcome,
     Overran,
+    Parked,
+    Passed,
     Raised,
 )
 from ulak.core.policy import Backoff
@@ -90,6 +92,15 @@ def decide(
             undo.finished(draft, outcome.left, _after_stop(outcome))
         else:
             _finished(draft, outcome)
+    elif isinstance(outcome, Passed):
+        if facts.may_keep is not None and facts.asked is None:
+            draft.leave(outcome.left)
+            draft.keep_lease(enters=True)
+            return draft.change(keep=True)
+        _interrupted(draft, GivenBack())
+    elif isinstance(outcome, Parked):
+        # As a claim parks it: without a line in the trail, since nothing has happened to it.
+        draft.row = job._replace(parked_on=outcome.limit, not_before=now, lapsed=0)
     elif isinstance(outcome, Noted):
         return _noted(draft, outcome)
     elif isinstance(outcome, Overran):
@@ -105,7 +116,7 @@ def decide(
         and draft.row.not_before <= now
         and draft.row.role != UNDOING
         and draft.row.rate is None  # every run is paid for, and only a claim can pay
-        and not isinstance(outcome, GivenBack)
+        and not isinstance(outcome, GivenBack | Passed | Parked)
         and facts.may_keep(draft.table.places[draft.row.state])
     )
     if keep:

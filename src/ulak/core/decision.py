@@ -1,4 +1,4 @@
-"""What a person decided at a gate."""
+"""What a person decided at a gate, and when a person let a job go on."""
 
 from __future__ import annotations
 
@@ -18,3 +18,15 @@ class Decision(Generic[D]):
     note: str
     at: datetime
     data: D
+
+
+@dataclass(frozen=True, slots=True)
+class PastAct:
+    """An operator's release or retry of a job."""
+
+    round: int
+    """The round in which the job went on."""
+    seq: int
+    """The number of its line in the trail."""
+    at: datetime
+    actor: str

@@ -8,7 +8,7 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.flow import Flow
-from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Message, NewJob, Result
+from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Message, NewJob, Result, held_slot
 from ulak.core.keys import needs_of
 from ulak.core.lifecycle import DONE, FAILED, FINAL, UNDOING, WAITING
 from ulak.core.on_end import EndJob, is_end
@@ -146,15 +146,19 @@ class Draft:
             )
         )
 
-    def keep_lease(self) -> None:
-        """Go on to the next stage under the same lease, entering its busy state on the way."""
+    def keep_lease(self, *, enters: bool = False) -> None:
+        """Go on to the next stage under the same lease, entering its busy state on the way.
+
+        Where a function is called before the stage, the busy state is entered after it (`enters`).
+        """
         place = self.table.places[self.row.state]
-        if self.row.role != UNDOING and place.during is not None:
+        busy = place.enters if enters else place.during
+        if self.row.role != UNDOING and busy is not None:
             source, attempt, lapses = self.row.state, self.row.attempt, self.row.lapses
-            self.arrive(self.table.places[place.during])
+            self.arrive(self.table.places[busy])
             # It is the same stage: a retry that is due at once would else have no end.
             self.row = self.row._replace(attempt=attempt, lapses=lapses)
-            self.note(kinds.ENTERED, from_state=source)
+            self.note(kinds.ENTERED, from_state=source, emitted=len(self.messages) * enters)
         self.row = self.row._replace(leased_at=self.now, stood=1)
 
     def change(self, *, keep: bool = False) -> Change:
@@ -173,8 +177,10 @@ class Draft:
             *row[:_VERSION], origin.version + 1, origin.seq + len(self.events),
             *row[_SEQ + 1 : _LEASED_BY], leased_by, row.leased_at, token, *row[_TOKEN + 1 :],
         ))  # fmt: skip
-        held_slot = origin.slot if was_leased else None
-        next_slot = row.slot if keep else None
+        held, wanted = origin.slot, row.slot
+        if held is not None or wanted is not None:
+            held = held_slot(held, leased=was_leased)
+            wanted = held_slot(wanted, leased=keep)
         moved = (row.state, row.role) != (origin.state, origin.role)
         return Change(
             row,
@@ -188,8 +194,8 @@ class Draft:
             self.spawns,
             row.dedup_key is not None and row.role in FINAL and self._frees_key(row),
             False,
-            held_slot if held_slot != next_slot else None,
-            next_slot if held_slot != next_slot else None,
+            held if held != wanted else None,
+            wanted if held != wanted else None,
             self.answers,
             tuple(proof_body(e) for e in self.events) if self.flow.proofs else (),
             origin.state if moved else None,

@@ -82,6 +82,7 @@ class Stage(Generic[P, R_co]):
         self.queue = queue
         self.undo_function: Callable[[Run[P]], object] | None = None
         self.undo_wait: Duration | None = None
+        self.before_function: Callable[[Run[P]], Any] | None = None
 
     def __call__(self, run: Run[P]) -> Any:
         return self.function(run)
@@ -112,6 +113,21 @@ class Stage(Generic[P, R_co]):
             return function
 
         return declare if function is None else declare(function)
+
+    def before(self, function: Callable[[Run[P]], Any]) -> Callable[[Run[P]], Any]:
+        """Declare what is called before the stage, leased in its source state and without a slot.
+
+        None goes on: the job enters the busy state with its slot, or is parked where it stands
+        until there is one, and this is called again then. A `Hold`, `Goto`, `RetryLater` or an
+        exception ends the run from the source state.
+        """
+        self.flow.must_be_open()
+        if self.before_function is not None:
+            raise FlowError(
+                f'{self.flow.name}: stage "{self.state}" has two befores; keep one function'
+            )
+        self.before_function = function
+        return function
 
     @property
     def pool(self) -> Pool:

@@ -66,7 +66,8 @@ class JobRow(NamedTuple):
     """Which workers may take it (`lane_of`); '' when nobody may."""
     not_before: Instant
     slot: str | None
-    """The limit of which this stage needs a slot."""
+    """The limit of which this stage needs a slot, with a mark in front where no claim takes it:
+    `OF_STATE`, `OF_UNDO` or `BY_ENTRY`."""
     rate: str | None
     """The bucket from which every run of this stage is paid."""
     cost: int
@@ -176,6 +177,40 @@ class NewJob(NamedTuple):
     proof: bytes | None = None
     is_admitted: bool = False
     """No stop keeps it out: its call was accepted already, or it is no submit."""
+
+
+OF_STATE = "="
+"""Marks the slot of a job in a busy state: it is the state's, and held until the state is left."""
+OF_UNDO = "-"
+"""Marks the same slot while undos run in that state; a pause of its key does not stop them."""
+BY_ENTRY = "~"
+"""Marks the slot of a job that is leased before it has one: the commit that enters its busy state
+takes it."""
+_MARKS = (OF_STATE, OF_UNDO, BY_ENTRY)
+
+
+def wanted_slot(slot: str | None) -> str | None:
+    """Return the limit of which a claim must take a slot for a job, from `JobRow.slot`."""
+    return None if slot is None or slot[0] in _MARKS else slot
+
+
+def held_slot(slot: str | None, *, leased: bool) -> str | None:
+    """Return the limit of which a job holds a slot, from `JobRow.slot` and whether it is leased."""
+    if slot is None or slot[0] == BY_ENTRY:
+        return None
+    if slot[0] in (OF_STATE, OF_UNDO):
+        return slot[1:]
+    return slot if leased else None
+
+
+def is_of_state(slot: str | None) -> bool:
+    """Tell whether `JobRow.slot` is that of a busy state, held until the state is left."""
+    return slot is not None and slot[0] == OF_STATE
+
+
+def limit_name(slot: str) -> str:
+    """Return the name of a limit, or of one key of it, from `JobRow.slot`."""
+    return slot[1:] if slot[0] in _MARKS else slot
 
 
 EVERY_TENANT = "/*"

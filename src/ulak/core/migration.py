@@ -17,7 +17,8 @@ from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, names
-from ulak.core.job import JobRow, Result, lane_for
+from ulak.core.job import OF_UNDO, JobRow, Result, held_slot, lane_for
+from ulak.core.keys import needs_of
 from ulak.core.lifecycle import BUSY, CLAIMABLE, FINAL, HELD, READY, UNDOING, WAITING
 from ulak.core.table import Place, find_missing, knows
 from ulak.errors import BadInput, TransitionNotAllowed
@@ -208,6 +209,14 @@ def _must_have_all(migration: Migration, job: JobRow, row: JobRow) -> None:
     missing = find_missing(migration.target.table, row)
     if missing is None and row.resume is not None:
         missing = None if row.resume in migration.target.table.places else row.resume
+    slot = held_slot(row.slot, leased=False)
+    if slot is not None and slot != held_slot(job.slot, leased=False):
+        stage = migration.target.table.places[row.state].stage
+        before = row.state if stage is None else stage.state
+        raise _left(
+            job,
+            f'it has no slot of "{row.state}", which is limited; map "{job.state}" to "{before}"',
+        )
     if missing is not None:
         raise _left(
             job,
@@ -245,11 +254,13 @@ def _keep(draft: Draft, place: Place, resume: str | None) -> None:
 
 def _go_on_undoing(draft: Draft, place: Place, resume: str | None) -> None:
     row, owed = draft.row, draft.row.started.split()
+    slot = held_slot(needs_of(place, row.tenant, row.keys).slot, leased=False)
     # An undo that the target lacks has no lane; the job is refused for it right after.
     lane = draft.table.undo_lanes.get(owed[-1], "") if owed else ""
     draft.row = row._replace(
-        state=place.state, resume=resume, lane=lane_for(lane, row.tenant), changed_at=draft.now
-    )
+        state=place.state, resume=resume, lane=lane_for(lane, row.tenant), changed_at=draft.now,
+        slot=None if slot is None else OF_UNDO + slot,
+    )  # fmt: skip
 
 
 def _renamed(migration: Migration, state: str | None) -> str | None:

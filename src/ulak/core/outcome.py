@@ -71,6 +71,20 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """What is called before a stage returned None: the job may enter the busy state."""
+
+    left: Left = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """It may enter the busy state, and no slot is free."""
+
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """The run asks for a person: a `Hold`, or an error class that holds."""
 
@@ -138,7 +152,9 @@ class Note(NamedTuple):
     """JSON, or nothing."""
 
 
-Outcome = Finished | Held | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
+Outcome = (
+    Finished | Passed | Parked | Held | Deferred | Raised | Lapsed | GivenBack | Overran | Noted
+)
 
 
 @dataclass(frozen=True, slots=True)

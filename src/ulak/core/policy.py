@@ -67,14 +67,19 @@ def as_backoff(value: int | Backoff) -> Backoff:
 class Limit:
     """At most `n` runs of a stage at once, over every worker of the store.
 
+    With `of="state"` at most `n` jobs stand in the busy state of the stage (`during=`). A job
+    keeps its slot until it leaves that state: through a retry, a lost worker and a drain too.
+
     Args:
         n: How many.
         key: Makes a text from the payload; then there are `n` for each of these texts.
+        of: "run" limits the runs of the stage, "state" the jobs in its busy state.
     """
 
     n: int
     _: KW_ONLY
     key: Callable[[Any], str] | None = None
+    of: Literal["run", "state"] = "run"
 
 
 LARGEST_BUCKET: Final = 2**62
@@ -132,6 +137,10 @@ class LimitTerms(NamedTuple):
     n: int
     keyed: bool = False
     """There are so many for each key."""
+    busy: str | None = None
+    """The state of which there may be so many jobs; None when runs are limited."""
+    mark: str = ""
+    """What stands before the slot of a job that has not entered that state (`JobRow.slot`)."""
 
 
 class RateTerms(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from ulak.clock import Instant, to_datetime
 from ulak.core.bounds import must_be_short
-from ulak.core.decision import Decision
+from ulak.core.change import RELEASED_ACT, RETRIED_ACT
+from ulak.core.decision import Decision, PastAct
 from ulak.core.event import check_kind
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
@@ -48,6 +49,9 @@ class Host(Protocol):
 
     def find_decision(self, gate: Gate[Any]) -> Any:
         """Return the recorded decision of a gate, or None."""
+
+    def find_act(self, kind: str, code: str) -> PastAct | None:
+        """Return the last act of an operator of this kind, by the code that was dealt with."""
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
         """Run an effect unless its result is recorded; record it durably before answering."""
@@ -203,6 +207,14 @@ class Run(Generic[P]):
         if decision is None:
             raise ResultNotReady(f'job {self.job_id}: nobody has decided in "{gate.state}"')
         return decision
+
+    def released(self, code: str) -> PastAct | None:
+        """Return the last release from a hold with this code, of any round, or None."""
+        return self._host.find_act(RELEASED_ACT, code)
+
+    def retried(self, code: str) -> PastAct | None:
+        """Return the last operator's retry of a failure with this code, of any round, or None."""
+        return self._host.find_act(RETRIED_ACT, code)
 
     def signal(self, wait: Wait[D]) -> D:
         """Return what the signal carried that ended a wait.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ulak.clock import micros
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
-from ulak.core.job import JobRow, lane_of
+from ulak.core.job import BY_ENTRY, OF_STATE, JobRow, is_of_state, lane_of
 from ulak.core.lifecycle import (
     BUSY,
     DONE,
@@ -40,6 +40,8 @@ class Place:
     """Where the stage may go."""
     during: str | None = None
     """The busy state that the claim of this stage enters; None in that state itself."""
+    enters: str | None = None
+    """The busy state that is entered when the stage's `before` lets the job pass."""
     lane: str = ""
     slot: str | None = None
     """The limit of the stage."""
@@ -79,6 +81,8 @@ class Table:
     """Whether the payload of a job decides what its stages need."""
     entries: Mapping[str, str]
     """The busy state that a claim enters, for each state that has one."""
+    keeps: frozenset[str]
+    """Those of `entries` whose busy state has slots of its own."""
     lanes: frozenset[str]
     straight: Mapping[str, Place]
     """Where a stage that returns nothing leads, if that is all there is to such a move."""
@@ -101,6 +105,23 @@ def find_missing(table: Table, job: JobRow) -> str | None:
     named = [job.undo_to, job.resume] if owed else [job.undo_to]
     missing += [state for state in named if state is not None and state not in table.places]
     return missing[0] if missing else None
+
+
+def kept_entries(flows: Iterable[Flow[Any]]) -> frozenset[tuple[str, int, str]]:
+    """Return the (flow, version, state) of stages whose busy state has slots of its own."""
+    return frozenset((f.name, f.version, state) for f in flows for state in f.table.keeps)
+
+
+def enterable(table: Table, place: Place) -> Place:
+    """Return the place itself, or the one before a busy state that only its stage may enter.
+
+    Such a state has slots of its own, or its stage has a `before`.
+    """
+    if place.stage is None or place.role != BUSY:
+        return place
+    if not is_of_state(place.slot) and place.stage.before_function is None:
+        return place
+    return table.places[place.stage.state]
 
 
 def knows(table: Table, state: str, role: str) -> bool:
@@ -140,7 +161,12 @@ def build(flow: Flow[Any]) -> Table:
         undo_lanes=undo_lanes,
         retry_to=retry_to,
         limits={
-            slot_name(flow, stage): LimitTerms(stage.limit.n, stage.limit.key is not None)
+            slot_name(flow, stage): LimitTerms(
+                stage.limit.n,
+                stage.limit.key is not None,
+                stage.during if stage.limit.of == "state" else None,
+                _slot_mark(stage, stage.state),
+            )
             for stage in flow.declared.stages
             if stage.limit is not None
         },
@@ -153,7 +179,14 @@ def build(flow: Flow[Any]) -> Table:
             place.keys_slot or place.keys_rate or (place.rate is not None and not place.cost)
             for place in places.values()
         ),
-        entries={s.state: s.during for s in flow.declared.stages if s.during is not None},
+        entries={
+            s.state: s.during
+            for s in flow.declared.stages
+            if s.during is not None and s.before_function is None
+        },
+        keeps=frozenset(
+            s.state for s in flow.declared.stages if s.limit is not None and s.limit.of == "state"
+        ),
         straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
         asks=flow.admission is not None or flow.max_waiting is not None,
@@ -203,8 +236,12 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
             deadline_us=None if deadline is None else micros(deadline),
         )  # fmt: skip
     origin = stage.during or stage.state
-    ways = tuple(moves.get(origin, ()))
+    enters = None
+    if stage.before_function is not None and state == stage.state:
+        enters, origin = stage.during, state
+    ways = tuple(way for way in moves.get(origin, ()) if way != enters)
     onward = [s for s in ways if s not in checks.ends_of(flow)] or list(ways)
+    to = stage.to or (onward[0] if len(onward) == 1 else None)
     limit, rate = stage.limit, stage.rate
     keys_slot = limit is not None and limit.key is not None
     keys_rate = rate is not None and rate.key is not None
@@ -213,9 +250,10 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         state,
         role,
         stage=stage,
-        to=stage.to or (onward[0] if len(onward) == 1 else None),
+        to=to if enters is None else None,
         ways=ways,
-        during=stage.during if state == stage.state else None,
+        during=stage.during if state == stage.state and enters is None else None,
+        enters=enters,
         lane=lane_of(
             stage.queue or flow.queue,
             stage.pool,
@@ -224,7 +262,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
             stage.state,
             fair=flow.fair,
         ),
-        slot=None if limit is None else slot_name(flow, stage),
+        slot=None if limit is None else _slot_mark(stage, state) + slot_name(flow, stage),
         rate=None if rate is None else slot_name(flow, stage),
         cost=rate.cost if rate is not None and isinstance(rate.cost, int) else 0,
         keys_slot=keys_slot,
@@ -235,6 +273,13 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         undo_wait_us=micros(stage.timeout if stage.undo_wait is None else stage.undo_wait),
         has_undo=stage.undo_function is not None,
     )
+
+
+def _slot_mark(stage: Stage[Any, Any], state: str) -> str:
+    """Return what stands before the slot of a job of this stage in `JobRow.slot`."""
+    if state == stage.state:
+        return "" if stage.before_function is None else BY_ENTRY
+    return OF_STATE if stage.limit is not None and stage.limit.of == "state" else ""
 
 
 def _legal(
@@ -267,4 +312,6 @@ def _legal(
         for stage in flow.declared.stages:
             legal.add((stage.during or stage.state, flow.retry_via))
             legal.add((flow.retry_via, stage.state))
+            if stage.before_function is not None:
+                legal.add((stage.state, flow.retry_via))
     return frozenset(legal)

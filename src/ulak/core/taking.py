@@ -9,7 +9,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.draft import Draft
 from ulak.core.flow import Flow
-from ulak.core.job import JobRow
+from ulak.core.job import OF_STATE, JobRow
 from ulak.core.lifecycle import BUSY, CLAIMABLE, READY
 
 
@@ -34,7 +34,10 @@ def taken(
     draft = Draft(flow, job, now, commit_id=commit_id, actor=worker)
     busy = flow.table.entries.get(job.state) if job.role == READY else None
     if busy is not None:
-        draft.row = job._replace(state=busy, role=BUSY, changed_at=now)
+        slot = job.slot
+        if slot is not None and job.state in flow.table.keeps:
+            slot = OF_STATE + slot
+        draft.row = job._replace(state=busy, role=BUSY, changed_at=now, slot=slot)
     draft.note(kinds.TAKEN if busy is None else kinds.ENTERED, from_state=job.state)
     draft.row = draft.row._replace(leased_by=worker, leased_at=now, token=job.token + 1, stood=1)
     return draft.change(keep=True)

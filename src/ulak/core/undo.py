@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ulak.core import event as kinds
 from ulak.core.draft import Draft, clean
-from ulak.core.job import lane_for
+from ulak.core.job import OF_UNDO, is_of_state, lane_for
 from ulak.core.lifecycle import BUSY, CANCELLED, EXPIRED, FAILED, FINAL, HELD, UNDOING
 from ulak.core.outcome import NOTHING, Left, Raised
+from ulak.core.table import enterable
 
 _CODES = {CANCELLED: kinds.CANCELLED_CODE, EXPIRED: kinds.EXPIRED_CODE}
 REASONS = frozenset(
@@ -161,14 +162,20 @@ def _begin(draft: Draft, owed: list[str], to: str) -> None:
     stood = row.resume if row.state == life.held and row.resume else row.state
     not_before = draft.now
     place = draft.table.places[stood]
+    if row.state != stood:
+        # Another job may have the slot of that state by now.
+        stood = enterable(draft.table, place).state
+    state, slot = life.undoing or stood, None
+    if row.state == state and row.slot is not None and is_of_state(row.slot):
+        slot = OF_UNDO + row.slot[1:]
     if row.lapsed and row.leased_at is not None and place.undo_wait_us:
         # Its last run vanished and may still be working somewhere; the undo comes after the
         # moment by which that run must have ended.
         not_before = max(not_before, row.leased_at + place.undo_wait_us)
     draft.row = row._replace(
-        state=life.undoing or stood, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
+        state=state, role=UNDOING, attempt=0, lapses=0, changed_at=draft.now,
         started=" ".join(owed), undo_to=to, lane=_lane(draft, owed[-1]),
-        not_before=not_before, slot=None, rate=None, cost=0, parked_on=None, awaits=None,
+        not_before=not_before, slot=slot, rate=None, cost=0, parked_on=None, awaits=None,
         deadline_at=None, wake_at=None, stood=0, lapsed=0,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from ulak.core import event as kinds
 from ulak.core.bounds import must_be_few, must_fit
 from ulak.core.change import Change, Committed, LeaseLost, Receipt
 from ulak.core.decide import RunFacts, decide
-from ulak.core.decision import Decision
+from ulak.core.decision import Decision, PastAct
 from ulak.core.draft import clean
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
@@ -28,7 +28,7 @@ from ulak.engine import together
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import make_note, write_effect
+from ulak.engine.runner import make_note, read_before, read_return, write_effect
 from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text
 from ulak.store import codec
@@ -148,6 +148,8 @@ class ActiveRun:
             stage = self.place.stage
             if stage is None:
                 raise FlowError(f'{self.flow.name}: no stage leaves "{self.row.state}"')
+            if self.is_before() and stage.before_function is not None:
+                return stage.before_function
             return stage.function
         owed = self.row.started.split()[-1]
         undo = self.flow.table.places[owed].stage
@@ -155,10 +157,21 @@ class ActiveRun:
             raise FlowError(f'{self.flow.name}: the undo of "{owed}" is gone; declare it again')
         return undo.undo_function
 
+    def is_before(self) -> bool:
+        """Whether it runs what is called before a stage."""
+        return self.place.enters is not None and self.row.role != UNDOING
+
+    def read_return(self, returned: object) -> Outcome:
+        """Read what the function returned."""
+        read = read_before if self.is_before() else read_return
+        return read(returned, self.messages, self.spawns)
+
     def is_transactional(self) -> bool:
         """Whether it may ask for a transaction of its own; an undo may not."""
         stage = self.place.stage
-        return stage is not None and stage.transaction and self.row.role != UNDOING
+        if stage is None or self.is_before():
+            return False
+        return stage.transaction and self.row.role != UNDOING
 
     def stage_name(self) -> str:
         """Name the stage whose results this run reads and writes."""
@@ -278,6 +291,9 @@ class ActiveRun:
 
     def find_decision(self, gate: Gate[Any]) -> Decision[Any] | None:
         return Results(self.results).find_decision(gate)
+
+    def find_act(self, kind: str, code: str) -> PastAct | None:
+        return Results(self.results).find_act(kind, code)
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
         if self.where == "loop":

@@ -27,7 +27,7 @@ from ulak.core.policy import Rate
 from ulak.engine.intake import acting_on
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
-from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE
+from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE, is_keyed, stage_of
 from ulak.store.protocol import (
     Features,
     JobFilter,
@@ -49,15 +49,19 @@ RETRY_AFTER = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class StageLimit:
-    """How many runs of a stage there may be at once: of the stage, or of each key of it."""
+    """How many runs of a stage, or jobs in its busy state, there may be at once: of the stage, or
+    of each key of it."""
 
     name: str
     n: int
     declared: int
+    """What the flow declares; for a single key, what the other keys have."""
     keyed: bool
     actor: str | None
     """Who has set `n`; None while it is what the flow declares."""
     at: datetime
+    key: str | None = None
+    """The one key that has this limit; None for the limit of the stage, or of each key of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +150,25 @@ class FlowControl:
     # --- limits and rates -------------------------------------------------------
 
     def set_limit(
-        self, name: str, n: int | None, *, actor: str, note: str = "", connection: Any = None
+        self,
+        name: str,
+        n: int | None,
+        *,
+        key: str | None = None,
+        actor: str,
+        note: str = "",
+        connection: Any = None,
     ) -> StageLimit:
-        """Set how many runs of a stage there may be at once, None for what its flow declares.
+        """Set how many runs of a stage, or jobs in its busy state, there may be at once.
 
         In force at once, in every process, and after a restart. A lowered limit drains: what
         runs ends its stage.
 
         Args:
             name: The limit, `flow/state`.
-            n: How many; of a limit with a key, for each key. 0 lets nobody begin.
+            n: How many; of a limit with a key, for each key. 0 lets nobody begin. None goes back
+                to what the flow declares; with `key=`, to what the other keys have.
+            key: Set it for this key alone.
             actor: Who acts.
             note: Why, for readers of the audit.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
@@ -164,23 +177,34 @@ class FlowControl:
 
         Raises:
             UnknownName: there is no such limit.
-            BadInput: `n` is negative.
+            BadInput: `n` is negative, or the limit has no keys.
         """
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
         who = must_act(actor, note)
+        if key is not None:
+            storable_key(key, f'set_limit: the key of "{name}"')
 
         def act(store: Store) -> StageLimit:
-            row = store.change_limit(name, n, actor=who, note=note)
-            if row is None:
-                raise UnknownName(f'there is no limit "{name}"; there are {_list(store.limits())}')
-            return _limit(row)
+            row = store.change_limit(name, n, actor=who, note=note, key=key)
+            if row is not None:
+                return _limit(row)
+            limits = store.limits()
+            if any(limit.name == name for limit in limits):
+                raise BadInput(f'the limit "{name}" has no keys; set it without key=')
+            raise UnknownName(f'there is no limit "{name}"; there are {_list(limits)}')
 
         return self._steer("set_limit", connection, act)
 
     def limits(self) -> list[StageLimit]:
-        """Return every limit and who has set it."""
-        return [_limit(row) for row in self._kernel.open().store.limits()]
+        """Return every limit and who has set it, single keys with a limit of their own too."""
+        rows = self._kernel.open().store.limits()
+        others = {row.name: row.n for row in rows}
+        return [
+            _limit(row._replace(declared=others[stage_of(row.name)]) if is_keyed(row.name) else row)
+            for row in rows
+            if stage_of(row.name) in others
+        ]
 
     def set_rate(
         self, name: str, rate: Rate | None, *, actor: str, note: str = "", connection: Any = None
@@ -440,8 +464,11 @@ def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
         NotSupported: naming the flow and the cure.
     """
     table = flow.table
-    if not features.flow_control and (flow.fair or table.keyed or table.rates or table.asks):
-        raise _cannot(features, f"{flow.name}: a key, a rate, fair=True or admission")
+    if not features.flow_control and (
+        flow.fair or table.keyed or table.rates or table.keeps or table.asks
+    ):
+        what = "a key, a rate, a limit of a state, fair=True or admission"
+        raise _cannot(features, f"{flow.name}: {what}")
 
 
 def _cannot(features: Features, what: str) -> NotSupported:
@@ -462,8 +489,10 @@ def _instant(until: datetime | Duration, now: Instant) -> Instant:
 
 
 def _limit(row: LimitRow) -> StageLimit:
+    stage = stage_of(row.name)
+    key = row.name.removeprefix(f"{stage}/") if is_keyed(row.name) else None
     return StageLimit(
-        row.name, row.n, row.declared, bool(row.keyed), row.actor, to_datetime(row.at)
+        stage, row.n, row.declared, bool(row.keyed), row.actor, to_datetime(row.at), key
     )
 
 
@@ -489,4 +518,4 @@ def _stop(row: StopRow) -> Stop:
 
 
 def _list(rows: list[LimitRow] | list[RateRow]) -> str:
-    return names([row.name for row in rows]) if rows else "none"
+    return names([row.name for row in rows if not is_keyed(row.name)]) if rows else "none"

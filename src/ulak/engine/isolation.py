@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ulak.clock import Instant
 from ulak.core import run_log
+from ulak.core.decision import PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
@@ -156,6 +157,9 @@ class _ChildHost:
 
     def find_decision(self, gate: Gate[Any]) -> Any:
         return self._results.find_decision(gate)
+
+    def find_act(self, kind: str, code: str) -> PastAct | None:
+        return self._results.find_act(kind, code)
 
     def once(self, name: str, function: Callable[[str], Any]) -> Any:
         if not name or "/" in name:

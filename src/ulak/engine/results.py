@@ -7,7 +7,7 @@ from typing import Any
 
 from ulak.clock import to_datetime
 from ulak.core.bounds import must_fit
-from ulak.core.decision import Decision
+from ulak.core.decision import Decision, PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import Payload, Result
 from ulak.engine.runner import PayloadUnreadable, returns
@@ -38,6 +38,14 @@ class Results:
         """Return what was decided at a gate, or None."""
         data = self._latest(gate.state)
         return None if data is None else read_decision(data, gate)
+
+    def find_act(self, kind: str, code: str) -> PastAct | None:
+        """Return the last release or retry of a job that was held or failed with a code."""
+        rounds = [r for stage, name, r in self._stored if (stage, name) == (kind, code)]
+        if not rounds:
+            return None
+        said = codec.decode(self._stored[kind, code, max(rounds)])
+        return PastAct(max(rounds), said["seq"], to_datetime(said["at"]), said["actor"])
 
     def recorded(
         self, stage: str, name: str, round_: int, function: Callable[..., Any]

@@ -16,6 +16,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
 from ulak.core.keys import storable_key
 from ulak.core.outcome import (
+    NOTHING,
     Deferred,
     Finished,
     Goto,
@@ -24,6 +25,7 @@ from ulak.core.outcome import (
     Left,
     Note,
     Outcome,
+    Passed,
     Raised,
     RetryLater,
 )
@@ -73,6 +75,18 @@ def read_return(
     if isinstance(returned, Goto):
         return Finished(left, returned.state, returned.after)
     return Finished(left)
+
+
+def read_before(
+    returned: object, messages: tuple[Message, ...], spawns: tuple[NewJob, ...]
+) -> Outcome:
+    """Read what a function returned that is called before a stage: None, or an outcome."""
+    if returned is None:
+        return Passed(Left(None, messages, spawns) if messages or spawns else NOTHING)
+    if isinstance(returned, _OUTCOMES):
+        return read_return(returned, messages, spawns)
+    said = f"its before returned {type(returned).__name__}; return None, Goto, Hold or RetryLater"
+    return Held(kinds.BAD_OUTCOME, said)
 
 
 def read_error(flow: Flow[Any], error: BaseException) -> Outcome:

@@ -19,7 +19,7 @@ from ulak.engine.active import ActiveRun
 from ulak.engine.crossing import call_on
 from ulak.engine.isolation import run_in_child
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.runner import is_stopped, read_error, read_return, timed_out
+from ulak.engine.runner import is_stopped, read_error, timed_out
 from ulak.engine.threads import Threads
 from ulak.engine.tracing import Tracing, traced, traced_child
 from ulak.errors import UlakError
@@ -61,6 +61,9 @@ class Stages:
             run.task = self._loop.create_task(self._run_on_loop(run, function))
         elif run.where == "thread":
             self._threads.run(lambda: self._run_in_thread(run, function))
+        elif run.is_before():
+            # In the thread that would wait for a child: it is the stage that needs a process.
+            self._children.run(lambda: self._run_in_thread(run, function))
         else:
             self._children.run(lambda: self._run_in_process(run, function))
 
@@ -112,7 +115,7 @@ class Stages:
             returned = await function(Run(run.row, run, run.is_stopping))
             if run.unsure_spawns:
                 await asyncio.to_thread(run.find_holders)
-            outcome = read_return(returned, run.messages, run.spawns)
+            outcome = run.read_return(returned)
         except asyncio.CancelledError as error:
             outcome = _why_cancelled(run, error)
         except Abandoned:
@@ -133,7 +136,7 @@ class Stages:
         logged = run_log.begin(run.row)
         try:
             returned = function(Run(run.row, run, run.is_stopping))
-            outcome = read_return(returned, run.messages, run.spawns)
+            outcome = run.read_return(returned)
             has_returned = not isinstance(outcome, Raised)
         except Postponed as postponed:
             outcome = Deferred(together.SHORTLY, False, str(postponed))

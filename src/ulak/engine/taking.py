@@ -14,6 +14,7 @@ from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.job import Request
+from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.core.taking import can_be_taken, taken
 from ulak.engine.failure_log import log_lapse
@@ -36,6 +37,11 @@ def take(kernel: Kernel, job_id: str, *, worker: str, lease: Duration) -> Attemp
     row = kernel.get_row(job_id)
     flow = kernel.get_flow(row)
     must_know(flow, row)
+    if flow.table.places[row.state].enters is not None and row.role != UNDOING:
+        raise NotSupported(
+            f'{flow.name}: something is called before the stage for "{row.state}", and only '
+            "workers call it; leave the job to them"
+        )
     store, telemetry, new_commit_id = kernel.store, kernel.telemetry, kernel.new_commit_id
     host, process = socket.gethostname(), os.getpid()
     taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core.draft import proof_body
 from ulak.core.flow import Flow
-from ulak.core.job import Event, JobRow
+from ulak.core.job import Event, JobRow, held_slot, limit_name
+from ulak.core.keys import needs_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.schedule import SUBMITTER_PREFIX
 from ulak.engine import replay
@@ -42,6 +43,7 @@ SLOT_NOT_LEASED: Final = "slot-not-leased"
 SLOT_DOUBLED: Final = "slot-doubled"
 SLOT_WRONG: Final = "slot-wrong"
 SLOT_MISSING: Final = "slot-missing"
+STATE_OVERFULL: Final = "state-overfull"
 PARKED_WITHOUT_LIMIT: Final = "parked-without-limit"
 SLOT_BEYOND_LIMIT: Final = "slot-beyond-limit"
 BUCKET_OVERFULL: Final = "bucket-overfull"
@@ -61,7 +63,7 @@ ORPHAN: Final = "orphan"
 
 KINDS: Final = (
     *replay.KINDS, PAYLOAD_MISSING, RESULT_UNSEEN, REQUESTS_OFF, COUNTER_OFF, SLOT_NOT_LEASED,
-    SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, PARKED_WITHOUT_LIMIT, SLOT_BEYOND_LIMIT,
+    SLOT_DOUBLED, SLOT_WRONG, SLOT_MISSING, STATE_OVERFULL, PARKED_WITHOUT_LIMIT, SLOT_BEYOND_LIMIT,
     BUCKET_OVERFULL, BUCKET_OF_NO_RATE, PAUSE_NOT_ENDED, LEASE_WITHOUT_WORKER,
     LEASE_WITHOUT_RUN, KEY_NOT_FREED, KEY_OF_NO_JOB, KEY_NOT_HELD, PROOF_MISSING, PROOF_BROKEN,
     PROOF_DIFFERS, TICK_MISSING, TICK_DOUBLED, ORPHAN,
@@ -107,14 +109,20 @@ class _Verifier:
         """For each job, a bit per event that has a proof."""
         self._walked: dict[str, tuple[int, bytes]] = {}
         self._unproved: list[tuple[JobRow, int]] = []
+        self._limited: dict[str, list[bytes]] = {}
+        """For each limit of a state, or key of it, the jobs that stand there."""
 
     def findings(self) -> Iterator[Finding]:
         yield from self._chains()
         seen: Counts = Counter()
         for row in self._rows():
             seen[row.flow, row.flow_version, row.state, row.role] += 1
+            limit = self._limit_of_state(row)
+            if limit is not None:
+                self._limited.setdefault(limit, []).append(row.id)
             yield from self._job(row)
         yield from self._counters(seen)
+        yield from self._overfull_states()
         yield from self._slots()
         yield from self._buckets()
         yield from self._pauses()
@@ -196,8 +204,10 @@ class _Verifier:
                 LEASE_WITHOUT_WORKER,
                 f"{row.leased_by} has leased it and is not registered, so the lease never lapses",
             )
-        if row.leased_by is not None and row.slot is not None and not self._holds_slot(row):
-            yield Damage(SLOT_MISSING, f"it runs without a slot of {row.slot}")
+        slot = held_slot(row.slot, leased=row.leased_by is not None) or self._limit_of_state(row)
+        if slot is not None and not self._holds_slot(row, slot):
+            does = "runs" if row.leased_by is not None else f'stands in "{row.state}"'
+            yield Damage(SLOT_MISSING, f"it {does} without a slot of {slot}")
         if row.parked_on is not None and not self._will_be_unparked(row, row.parked_on):
             yield Damage(
                 PARKED_WITHOUT_LIMIT, f"it is parked on {row.parked_on}, which will not unpark it"
@@ -220,8 +230,16 @@ class _Verifier:
                     f"{late_s:.0f} s ago",
                 )
 
-    def _holds_slot(self, row: JobRow) -> bool:
-        return row.id in {slot.job_id for slot in self._store.slots(row.slot)}
+    def _holds_slot(self, row: JobRow, limit: str) -> bool:
+        return row.id in {slot.job_id for slot in self._store.slots(limit)}
+
+    def _limit_of_state(self, row: JobRow) -> str | None:
+        """Return the limit, or the key of it, of which a job in this state holds a slot."""
+        flow = self._flow(row)
+        if flow is None or not flow.table.keeps or row.state not in flow.table.places:
+            return None
+        needs = needs_of(flow.table.places[row.state], row.tenant, row.keys)
+        return held_slot(needs.slot, leased=False)
 
     def _will_be_unparked(self, row: JobRow, name: str) -> bool:
         """Tell whether what a job is parked on is something that it needs and that exists."""
@@ -230,8 +248,9 @@ class _Verifier:
             return name == f"{ON_RATE}{row.rate}" and stage_of(row.rate or "") in stages
         if name.startswith(ON_KEY):
             return name.removeprefix(ON_KEY) in keys_in(row.slot, row.rate)
-        if name != row.slot or self._store.slots(name):
-            return name == row.slot
+        is_own = row.slot is not None and name == limit_name(row.slot)
+        if not is_own or self._store.slots(name):
+            return is_own
         # The slots of a key are opened by whoever needs one.
         return is_keyed(name) and stage_of(name) in {limit.name for limit in self._store.limits()}
 
@@ -277,6 +296,33 @@ class _Verifier:
 
     # --- slots and keys ---------------------------------------------------------
 
+    def _overfull_states(self) -> Iterator[Finding]:
+        """No more jobs stand in a limited state than may, those that drain aside."""
+        for limit, job_ids in sorted(self._limited.items()):
+            for _ in range(LOOKS):
+                # Those that stand there at two looks in a row stood there together.
+                rows = [self._store.find_job(job_id) for job_id in job_ids]
+                standing = [r for r in rows if r is not None and self._limit_of_state(r) == limit]
+                most = self._places(limit)
+                if len(standing) <= most:
+                    break
+                if rows == [self._store.find_job(job_id) for job_id in job_ids]:
+                    state = standing[0].state
+                    yield Finding(
+                        STATE_OVERFULL,
+                        "",
+                        f'{len(standing)} jobs of {limit} stand in "{state}", {most} may',
+                    )
+                    break
+
+    def _places(self, limit: str) -> int:
+        """Return how many may stand in a limited state: as many as its limit says, and those that
+        were there before it said so."""
+        limits = {row.name: row.n for row in self._store.limits()}
+        slots = self._store.slots(limit)
+        draining = sum(slot.closed for slot in slots if slot.job_id is not None)
+        return limits.get(limit, limits.get(stage_of(limit), 0)) + draining
+
     def _slots(self) -> Iterator[Finding]:
         holders: Counter[bytes] = Counter()
         for slot in self._store.slots():
@@ -297,7 +343,7 @@ class _Verifier:
         limits = {limit.name: limit.n for limit in self._store.limits()}
         opened = Counter(slot.limit for slot in self._store.slots() if not slot.closed)
         for name, places in sorted(opened.items()):
-            allowed = limits.get(stage_of(name), 0)
+            allowed = limits.get(name, limits.get(stage_of(name), 0))
             now = sum(not slot.closed for slot in self._store.slots(name))
             if places > allowed and now > allowed:
                 yield Finding(
@@ -344,16 +390,19 @@ class _Verifier:
         def look(row: JobRow) -> list[Damage]:
             if slot not in self._store.slots():
                 return []
-            if row.leased_by is None:
+            is_kept = held_slot(row.slot, leased=False) is not None
+            if row.leased_by is None and not (is_kept and slot.of_state):
                 stands = "has ended" if row.role in FINAL else "is not leased"
                 return [
                     Damage(SLOT_NOT_LEASED, f"it {stands} and holds slot {slot.limit} {slot.n}")
                 ]
-            if row.slot != slot.limit:
+            needs = held_slot(row.slot, leased=True)
+            if needs != slot.limit or is_kept != bool(slot.of_state):
                 return [
                     Damage(
                         SLOT_WRONG,
-                        f"it needs a slot of {row.slot} and holds {slot.limit} {slot.n}",
+                        f"it needs a slot of {row.slot} and holds {slot.limit} {slot.n}"
+                        f"{' of its state' if slot.of_state else ''}",
                     )
                 ]
             return []

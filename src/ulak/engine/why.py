@@ -217,8 +217,9 @@ class _Look:
         held = (
             f"held by {', '.join(holders + others)}" if taken else "free: upkeep will pass one on"
         )
+        may = "stand in its state" if any(slot.of_state for slot in slots) else "run"
         return self._why(
-            PARKED, f'it is parked on the limit "{name}": {places} of them may run, {held}', facts
+            PARKED, f'it is parked on the limit "{name}": {places} of them may {may}, {held}', facts
         )
 
     def _may_name(self, job_id: bytes) -> bool:

@@ -26,8 +26,8 @@ from ulak.core.change import Change, Committed, LeaseLost, Receipt, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Request, flow_of, names_stage, queue_of
-from ulak.core.outcome import Finished, GivenBack, Held, Outcome
-from ulak.core.table import Place, find_missing
+from ulak.core.outcome import Finished, GivenBack, Held, Outcome, Parked, Passed
+from ulak.core.table import Place, find_missing, kept_entries
 from ulak.engine.active import ActiveRun
 from ulak.engine.bell import Bell
 from ulak.engine.committer import Committer, Entry, Settled
@@ -105,6 +105,7 @@ class Worker:
             for flow in self._flows.values()
             for state, during in flow.table.entries.items()
         }
+        self._keeps = kept_entries(self._flows.values())
         self._running: dict[bytes, ActiveRun] = {}
         self._known: set[tuple[str, int, str, str]] = set()
         """Flow, version, state and role of jobs that this program can run."""
@@ -410,8 +411,9 @@ class Worker:
         self._looks_back = self._looked_at >= self._look_back_at
         wants = self._pools.wants(looks_back=self._looks_back)
         request = ClaimRequest(
-            self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing)
-        )
+            self.id, wants, self._entries, self._no_suspect_runs(), micros(self.settings.ageing),
+            self._keeps,
+        )  # fmt: skip
         self._claim = self._aside.run(self.store.claim, request, then=partial(self._took, wants))
 
     def _answer_ring(self) -> None:
@@ -662,6 +664,8 @@ class Worker:
 
     def _settled(self, run: ActiveRun, change: Change, receipt: Receipt) -> None:
         if isinstance(receipt, SlotTaken) and run.outcome is not None:
+            if isinstance(run.outcome, Passed):
+                run.outcome = Parked(receipt.limit)
             # No slot for the next stage: move there all the same, and let go of the job.
             self._offer(run, self._decide(run, run.outcome, run_may_keep=False))
             return

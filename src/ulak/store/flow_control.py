@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from ulak.clock import Instant
 from ulak.core.admission import StopRow
-from ulak.core.job import flow_of, queue_of
+from ulak.core.job import OF_STATE, OF_UNDO, JobRow, flow_of, queue_of
+from ulak.core.lifecycle import BUSY, READY, UNDOING
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store.protocol import BucketRow, LimitRow, PauseRow, RateRow
 
@@ -40,6 +41,9 @@ HEAVIEST: Final = 1_000
 # this, a few milliseconds; the next claim goes on.
 MOST_UNPARKED: Final = 500
 
+# As many jobs get the slot that they need in one transaction when a limit is turned on over them.
+MOST_ADOPTED: Final = 500
+
 
 # --- names ----------------------------------------------------------------------
 
@@ -56,8 +60,42 @@ def is_keyed(name: str) -> bool:
 
 def keys_in(slot: str | None, rate: str | None) -> list[str]:
     """Return the keys that stop a job with this slot and bucket when they are paused."""
+    if slot is not None and slot[0] == OF_UNDO:
+        slot = None
     parts = [name.split("/", 2) for name in (slot, rate) if name is not None]
     return list(dict.fromkeys(p[2] for p in parts if len(p) > 2))
+
+
+def parts_of_limit(name: str) -> tuple[str, str]:
+    """Return the flow and the state of a limit."""
+    flow, _, state = name.partition("/")
+    return flow, state
+
+
+def adoption(name: str, terms: LimitTerms) -> dict[str, object]:
+    """Return the parameters by which a store finds the jobs that such a limit takes over."""
+    flow, source = parts_of_limit(name)
+    return {
+        "name": name, "flow": flow, "source": source, "busy": terms.busy, "mark": terms.mark,
+        "keyed": terms.keyed, "most": MOST_ADOPTED,
+    }  # fmt: skip
+
+
+def slot_in(name: str, terms: LimitTerms, row: JobRow) -> str | None:
+    """Return what the slot of a job must be where a limit counts the jobs in a busy state.
+
+    None when the job stands neither there nor before it.
+    """
+    flow, source = parts_of_limit(name)
+    busy = terms.busy
+    marks = {(source, READY): terms.mark, (busy, BUSY): OF_STATE, (busy, UNDOING): OF_UNDO}
+    mark = marks.get((row.state, row.role))
+    if row.flow != flow or mark is None:
+        return None
+    if not terms.keyed:
+        return mark + name
+    keys = {} if row.keys is None else json.loads(row.keys).get(source, {})
+    return f"{mark}{name}/{keys.get('slot', '')}"
 
 
 # --- what jobs are parked on ----------------------------------------------------
@@ -148,6 +186,14 @@ def changed_limit(known: LimitRow, n: int | None, actor: str, now: Instant) -> L
     if n is None:
         return known._replace(n=known.declared, actor=None, at=now)
     return known._replace(n=n, actor=actor, at=now)
+
+
+def limit_of_key(
+    stage: LimitRow, key: str, n: int | None, actor: str, now: Instant
+) -> LimitRow:  # fmt: skip
+    """Return the limit of one key that an operator sets, or with None that of the stage again."""
+    name, who = f"{stage.name}/{key}", None if n is None else actor
+    return LimitRow(name, stage.n if n is None else n, stage.n, 1, who, now)
 
 
 def declared_rate(known: RateRow | None, name: str, terms: RateTerms, now: Instant) -> RateRow:

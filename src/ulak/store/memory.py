@@ -22,11 +22,14 @@ from ulak.core.change import (
 from ulak.core.job import (
     EVERY_TENANT,
     FIRST_MUTABLE,
+    OF_STATE,
     SIDE,
     JobRow,
     NewJob,
     Request,
+    is_of_state,
     lane_before,
+    wanted_slot,
 )
 from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import Refused
@@ -160,7 +163,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         self._append(row.tenant, change.events, change.proofs)
         results = self._results[row.id]
         for stage, name in [(key[1], key) for key in results]:
-            if stage in change.voids or EVERY_STAGE in change.voids:
+            if stage in change.voids or (EVERY_STAGE in change.voids and stage[0] != "/"):
                 del results[name]
         results.update({(r.round, r.stage, r.name): r for r in change.results})
         self._post(change.messages)
@@ -168,6 +171,8 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             self._free_slot(change.frees_slot, row.id)
         if change.takes_slot is not None:
             self._take_slot(change.takes_slot, row.id)
+            if is_of_state(row.slot):
+                self._occupy(change.takes_slot, row.id)
         if change.frees_key:
             self._free_key(key_of(row), row.id)
         if change.takes_key and self._holder(key_of(row), now) is None:
@@ -220,8 +225,9 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 held = lost._replace(token=row.token)
                 event = own_event(held, kinds.LAPSED, row.state, kinds.ENGINE, worker.id, now)
                 self._append_own(row.tenant, event)
-                if row.slot is not None:
-                    self._free_slot(row.slot, row.id)
+                slot = wanted_slot(row.slot)
+                if slot is not None:
+                    self._free_slot(slot, row.id)
             del self._workers[worker.id], self._lease_ends[worker.id]
         return self._pass_on_freed()
 
@@ -281,17 +287,17 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def _has_what_it_needs(self, row: JobRow, now: Instant) -> bool:
         """Take slot and tokens for a run, or park the job on what it lacks."""
-        key = self._paused_key(row, now)
+        key, slot = self._paused_key(row, now), wanted_slot(row.slot)
         if key is not None:
             self._put(row._replace(parked_on=ON_KEY + key))
-        elif row.slot is not None and self._free_places(row.slot) <= 0:
-            self._put(row._replace(parked_on=row.slot))
+        elif slot is not None and self._free_places(slot) <= 0:
+            self._put(row._replace(parked_on=slot))
         elif row.rate is not None and not self._can_pay(row, now):
             self._put(row._replace(parked_on=ON_RATE + row.rate))
             self._await_payment(row.rate, now)
         else:
-            if row.slot is not None:
-                self._take_slot(row.slot, row.id)
+            if slot is not None:
+                self._take_slot(slot, row.id)
             self._pay(row, now)
             return True
         return False
@@ -299,9 +305,14 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     def _lease(self, row: JobRow, request: ClaimRequest, now: Instant) -> Claim:
         """Give a job to a worker, entering the busy state of its stage on the way."""
         leased = row._replace(leased_by=request.worker, leased_at=now, token=row.token + 1, stood=1)
-        busy = request.entries.get((row.flow, row.flow_version, row.state))
+        entry = (row.flow, row.flow_version, row.state)
+        busy = request.entries.get(entry)
         # A job that undoes may stand in a state of the same name; its undo enters nothing.
         if busy is not None and row.role == READY:
+            slot = wanted_slot(row.slot)
+            if slot is not None and entry in request.keeps:
+                leased = leased._replace(slot=OF_STATE + slot)
+                self._occupy(slot, row.id)
             leased = leased._replace(
                 state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=now
             )
@@ -393,7 +404,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
                 if name.startswith(ON_RATE):
                     self._await_payment_if_nobody_does(name.removeprefix(ON_RATE), now)
                     continue
-                places = self._free_places(name)
+                places = limit if is_of_state(name) else self._free_places(name)
                 if name.startswith(ON_KEY):
                     places = 0 if (KEY, name.removeprefix(ON_KEY)) in self._pauses else limit
                 unparked += self._pass_on(name, min(places, limit - unparked))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
-from ulak.core.job import JobRow, NewJob
+from ulak.core.job import JobRow, NewJob, held_slot
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
@@ -36,18 +36,41 @@ class MemoryControl(MemoryReads):
             for name, limit in limits.items():
                 known = self._limits.get(name)
                 self._put_limit(control.declared_limit(known, name, limit, now))
+                if limit.busy is not None:
+                    self._adopt(name, limit)
             for name, rate in rates.items():
                 self._declare_rate(name, rate, now)
 
-    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+    def _adopt(self, name: str, terms: LimitTerms) -> None:
+        """Give slots to the jobs that stand in a busy state already."""
+        for row in sorted(self._jobs.values()):
+            slot = control.slot_in(name, terms, row)
+            if slot is None or slot == row.slot:
+                continue
+            limit = held_slot(slot, leased=False)
+            if limit is not None:
+                self._occupy(limit, row.id)
+                row = row._replace(parked_on=None if row.parked_on == limit else row.parked_on)
+            self._put(row._replace(slot=slot))
+
+    def change_limit(
+        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
+    ) -> LimitRow | None:
         with self._transaction() as now:
             known = self._limits.get(name)
-            if known is None:
+            if known is None or (key is not None and not known.keyed):
                 return None
-            new = control.changed_limit(known, n, actor, now)
-            self._put_limit(new)
+            if key is None:
+                new = control.changed_limit(known, n, actor, now)
+                self._put_limit(new)
+            else:
+                new = control.limit_of_key(known, key, n, actor, now)
+                known = self._limits.pop(new.name, known)
+                if n is not None:
+                    self._limits[new.name] = new
+                self._open_slots(new.name, new.n)
             details = control.limit_details(known, new)
-            self._note(now, actor, control.LIMIT_CHANGED, name, note, details)
+            self._note(now, actor, control.LIMIT_CHANGED, new.name, note, details)
             return new
 
     def _put_limit(self, limit: LimitRow) -> None:
@@ -57,7 +80,7 @@ class MemoryControl(MemoryReads):
         if not limit.keyed and limit.name not in opened:
             opened.append(limit.name)
         for name in opened:
-            self._open_slots(name, limit.n)
+            self._open_slots(name, self._limits.get(name, limit).n)
 
     def _open_slots(self, name: str, places: int) -> None:
         slots = self._slots[name]
@@ -309,6 +332,14 @@ class MemoryControl(MemoryReads):
             ][:limit]
             for name in idle:
                 del self._slots[name]
+            left = [
+                slot
+                for slots in self._slots.values()
+                for slot in slots.values()
+                if slot.of_state and slot.job_id is not None and not self._keeps_slot(slot)
+            ][:limit]
+            for slot in left:
+                self._slots[slot.limit][slot.n] = slot._replace(job_id=None, of_state=0)
             filled = [b.name for b in sorted(self._buckets.values()) if self._is_full(b, now)][
                 :limit
             ]
@@ -325,7 +356,11 @@ class MemoryControl(MemoryReads):
             ][:limit]
             for family, tenant in worthless:
                 del self._turns[family][tenant]
-            return len(idle) + len(filled) + over + len(worthless)
+            return len(idle) + len(left) + len(filled) + over + len(worthless)
+
+    def _keeps_slot(self, slot: SlotRow) -> bool:
+        row = self._jobs.get(slot.job_id or b"")
+        return row is not None and held_slot(row.slot, leased=False) == slot.limit
 
     def _is_full(self, bucket: BucketRow, now: Instant) -> bool:
         terms = self._terms(bucket.name)

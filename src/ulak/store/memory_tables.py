@@ -246,23 +246,39 @@ class MemoryTables:
     def _take_slot(self, limit: str, job_id: bytes) -> bool:
         if self._free_places(limit) <= 0:
             return False
-        if limit not in self._slots:
-            places = range(1, self._places_of_key(limit) + 1)
-            self._slots[limit] = {n: SlotRow(limit, n, None, 0) for n in places}
+        self._open_key(limit)
         slots = self._slots[limit]
         n = min(n for n, slot in slots.items() if slot.job_id is None and not slot.closed)
         slots[n] = slots[n]._replace(job_id=job_id)
         return True
 
+    def _open_key(self, limit: str) -> None:
+        if limit not in self._slots:
+            places = range(1, self._places_of_key(limit) + 1)
+            self._slots[limit] = {n: SlotRow(limit, n, None, 0) for n in places}
+
+    def _occupy(self, limit: str, job_id: bytes) -> None:
+        """Make the slot of a job that of its state; one without a slot gets one beyond the limit
+        if it must, a closed one."""
+        self._open_key(limit)
+        for other in self._slots.keys() - {limit}:
+            self._free_slot(other, job_id)
+        slots = self._slots[limit]
+        own = [n for n, slot in slots.items() if slot.job_id == job_id]
+        free = [n for n, slot in slots.items() if slot.job_id is None and not slot.closed]
+        n = min(own or free, default=max(slots, default=0) + 1)
+        closed = slots[n].closed if n in slots else 1
+        slots[n] = SlotRow(limit, n, job_id, closed, 1)
+
     def _places_of_key(self, limit: str) -> int:
-        declared = self._limits.get(control.stage_of(limit))
-        return 0 if declared is None else declared.n
+        found = self._limits.get(limit) or self._limits.get(control.stage_of(limit))
+        return 0 if found is None else found.n
 
     def _free_slot(self, limit: str, job_id: bytes) -> int:
         """Free the slot that this job holds; answer how many were freed: one, or none."""
         for n, slot in self._slots.get(limit, {}).items():
             if slot.job_id == job_id:
-                self._slots[limit][n] = slot._replace(job_id=None)
+                self._slots[limit][n] = slot._replace(job_id=None, of_state=0)
                 self._freed[limit] += 1
                 return 1
         return 0

@@ -32,6 +32,8 @@ from ulak.core.outcome import (
     Noted,
     Outcome,
     Overran,
+    Parked,
+    Passed,
     Raised,
     Release,
     Retry,
@@ -160,7 +162,7 @@ class Worker(Actor):
         request = ClaimRequest(
             worker_id, (Want(self.world.lanes, PLACES - len(runs)),), self.world.entries,
             suspects=not any(run.row.lapses >= 2 for run in runs.values()),
-            ageing_us=AGEING_US,
+            ageing_us=AGEING_US, keeps=self.world.keeps,
         )  # fmt: skip
         claimed = self.call("claim", request)
         for claim in claimed.claims:
@@ -187,6 +189,8 @@ class Worker(Actor):
         for run, change, receipt in zip(ending, changes, receipts, strict=True):
             if isinstance(receipt, SlotTaken):
                 run.may_keep = False
+                if isinstance(run.outcome, Passed):
+                    run.outcome = Parked(receipt.limit)
             elif isinstance(receipt, Committed) and change.row.leased_by is not None:
                 self._go_on(run, change, receipt)
             else:
@@ -199,6 +203,7 @@ class Worker(Actor):
         if run.outcome is None:
             run.outcome = self._outcome(run)
         keeps = run.may_keep and not world.is_closing
+        keeps = keeps or isinstance(run.outcome, Passed)  # only a drain stops what has passed
         facts = RunFacts(
             worker_id, run.started_at, self._may_keep if keeps else None, run.asked
         )  # fmt: skip
@@ -223,6 +228,10 @@ class Worker(Actor):
 
     def _outcome(self, run: Running) -> Outcome:
         draw = self.random.random()
+        place = self.world.flows[run.row.flow].table.places[run.row.state]
+        is_before = place.enters is not None and run.row.role != UNDOING
+        if is_before and (self.world.is_closing or draw < 0.72):
+            return Passed()
         if self.world.is_closing or draw < 0.72:
             return self._finished(run)
         if draw < 0.82:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
-from ulak.core.job import Event, NewJob
+from ulak.core.job import Event, NewJob, held_slot
 from ulak.store.memory import MemoryStore
 from ulak.store.memory_tables import Key, key_of
 from ulak.store.protocol import Added
@@ -112,4 +112,17 @@ class DedupWithoutItsKeyTable(Gapped):
         self._column = {i: key for i, key in self._column.items() if i not in job_ids}
 
 
-BROKEN = (NoLeaseGuard, EventOutsideTheTransaction, DedupWithoutItsKeyTable)
+class SlotFreedByALapse(MemoryStore):
+    """Gives the slot of a state back with a lost lease, as it does that of a run."""
+
+    def _give_back_lapsed(self, now: Instant) -> int:
+        leased = [row for row in self._jobs.values() if row.leased_by is not None]
+        unparked = super()._give_back_lapsed(now)
+        for row in leased:
+            slot = held_slot(row.slot, leased=False)
+            if slot is not None and self._jobs[row.id].leased_by is None:
+                self._free_slot(slot, row.id)
+        return unparked + self._pass_on_freed()
+
+
+BROKEN = (NoLeaseGuard, EventOutsideTheTransaction, DedupWithoutItsKeyTable, SlotFreedByALapse)

@@ -9,7 +9,7 @@ from typing import Final
 
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow, NewJob
-from ulak.store.protocol import Added
+from ulak.store.protocol import Added, Claimed, ClaimRequest
 from ulak.store.sqlite import SqliteStore, commits, intake
 from ulak.store.sqlite.writer import Transaction
 
@@ -21,6 +21,10 @@ _PUT_IN_EVENT = (
     f"INSERT OR IGNORE INTO events ({', '.join(Event._fields)}) "  # noqa: S608 - our own names
     f"VALUES ({', '.join('?' * len(Event._fields))})"
 )
+_FREE_LAPSED_SLOTS = """
+    UPDATE slots SET job_id = NULL, of_state = 0
+    WHERE of_state = 1 AND job_id IN (SELECT id FROM jobs WHERE lapsed = 1)
+"""
 _SAME_KEY = "SELECT id FROM jobs WHERE tenant = ? AND flow = ? AND dedup_key = ?"
 _NAME_KEY = "UPDATE jobs SET dedup_key = ? WHERE id = ?"
 
@@ -101,8 +105,18 @@ def _add_without_keys(t: Transaction, jobs: Sequence[NewJob]) -> None:
     t.db.executemany(_NAME_KEY, [(job.row.dedup_key, job.row.id) for job in jobs])
 
 
+class SlotFreedByALapse(SqliteStore):
+    """Gives the slot of a state back with a lost lease, as it does that of a run."""
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        claimed = super().claim(request)
+        self._writer.run("claim", lambda t: t.db.execute(_FREE_LAPSED_SLOTS))
+        return claimed
+
+
 BROKEN: Final[Mapping[str, type[SqliteStore]]] = {
     "no-lease-guard": NoLeaseGuard,
     "event-outside-the-transaction": EventOutsideTheTransaction,
     "dedup-without-its-key-table": DedupWithoutItsKeyTable,
+    "slot-freed-by-a-lapse": SlotFreedByALapse,
 }

@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 def flows() -> tuple[Flow[Any], ...]:
     """Return fresh flows, checked and resolved."""
-    made = (_plain(), _render(), _review(), _payment(), _press(), _calls(), _mail())
+    made = (_plain(), _render(), _review(), _payment(), _press(), _calls(), _mail(), _oven())
     for flow in made:
         assert flow.table.lanes
     return made
@@ -143,6 +143,23 @@ def _mail() -> Flow[Any]:
     )  # fmt: skip
     flow.stage("write")(_work).undo(_work)
     flow.stage("send", rate=Rate(2, per=timedelta(seconds=30)))(_work)
+    return flow
+
+
+def _oven() -> Flow[Any]:
+    """Busy states with slots of their own: one for each key, undone in the state, and one that is
+    entered after something was called before it."""
+    flow: Flow[Any] = Flow(
+        "oven",
+        Lifecycle(
+            "raw",
+            {"raw": ["baking"], "baking": ["cold"], "cold": ["cooling"], "cooling": ["done"]},
+        ),
+        retry=Backoff(2), undo_retry=Backoff(1), expires=timedelta(hours=12), max_lapses=4,
+    )  # fmt: skip
+    flow.stage("raw", during="baking", limit=Limit(1, key=_key, of="state"))(_work).undo(_work)
+    cold = flow.stage("cold", during="cooling", limit=Limit(2, of="state"))(_work)
+    cold.before(_work)
     return flow
 
 

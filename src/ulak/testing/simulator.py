@@ -30,6 +30,7 @@ from ulak.clock import Clock, ManualClock
 from ulak.core.change import Change
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import FINAL
+from ulak.core.table import kept_entries
 from ulak.errors import BadInput, UlakError
 from ulak.ids import time_ordered_id
 from ulak.store.memory import MemoryStore
@@ -144,6 +145,7 @@ class World:
             for flow in made
             for state, busy in flow.table.entries.items()
         }
+        self.keeps = kept_entries(made)
         self.store.declare(
             {name: terms for flow in made for name, terms in flow.table.limits.items()},
             {name: terms for flow in made for name, terms in flow.table.rates.items()},

@@ -8,7 +8,7 @@ not believe the store about them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any
@@ -18,7 +18,8 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
-from ulak.core.job import SIDE, Event, JobRow, Message, family_of
+from ulak.core.job import SIDE, Event, JobRow, Message, family_of, held_slot, limit_name
+from ulak.core.keys import needs_of
 from ulak.core.lifecycle import CLAIMABLE, DONE, FINAL, UNDOING, WAITING
 from ulak.ids import to_text
 from ulak.store.flow_control import ON_KEY, ON_RATE, keys_in
@@ -162,13 +163,14 @@ class Watch:
 
     def supplied(self, row: JobRow, now: Instant) -> None:
         """A claim has taken slot and tokens for a run: they must have been there."""
-        if row.slot is not None:
-            held = [s.job_id for s in self.store.slots(row.slot) if s.job_id is not None]
+        slot = held_slot(row.slot, leased=True)
+        if slot is not None:
+            held = [s.job_id for s in self.store.slots(slot) if s.job_id is not None]
             if row.id not in held:
-                self.accuse(row, f"it runs without a slot of {row.slot}")
-            limit = self.flows[row.flow].table.limits["/".join(row.slot.split("/", 2)[:2])]
+                self.accuse(row, f"it runs without a slot of {slot}")
+            limit = self.flows[row.flow].table.limits["/".join(slot.split("/", 2)[:2])]
             if len(held) > limit.n:
-                self.accuse(row, f"{len(held)} run at once in {row.slot}, which has {limit.n}")
+                self.accuse(row, f"{len(held)} run at once in {slot}, which has {limit.n}")
         if row.rate is None:
             return
         rate = self.flows[row.flow].table.rates["/".join(row.rate.split("/", 2)[:2])]
@@ -279,7 +281,9 @@ class Watch:
             if slot.job_id is not None:
                 held[slot.limit, slot.job_id] += 1
         running = {
-            (row.slot, row.id) for row in rows.values() if row.leased_by is not None and row.slot
+            (limit, row.id)
+            for row in rows.values()
+            if (limit := held_slot(row.slot, leased=row.leased_by is not None)) is not None
         }
         for (limit, job_id), places in sorted(held.items()):
             if places > 1 or (limit, job_id) not in running:
@@ -291,6 +295,20 @@ class Watch:
         for limit, places in Counter(limit for limit, _ in running).items():
             if places > sizes[limit]:
                 self.accuse(None, f"{places} run at once in {limit}, which has {sizes[limit]}")
+        self._limited_states(rows.values())
+
+    def _limited_states(self, rows: Iterable[JobRow]) -> None:
+        """Count the jobs in each busy state that is limited, whatever the slots say."""
+        standing: Counter[str] = Counter()
+        for row in rows:
+            table = self.flows[row.flow].table
+            for name, terms in table.limits.items():
+                if terms.busy == row.state:
+                    needs = needs_of(table.places[row.state], row.tenant, row.keys)
+                    limit = limit_name(needs.slot or name)
+                    standing[limit] += 1
+                    if standing[limit] > terms.n:
+                        self.accuse(row, f"{standing[limit]} jobs stand there, not {terms.n}")
 
     def _leases(self, rows: Mapping[bytes, JobRow]) -> None:
         alive = {worker.id for worker in self.store.workers()}
@@ -324,7 +342,7 @@ def has_a_way_on(flow: Flow[Any], row: JobRow) -> bool:
     if row.role in FINAL or row.leased_by is not None:
         return True
     if row.role in CLAIMABLE:
-        needs = {None, row.slot, f"{ON_RATE}{row.rate}"}
+        needs = {None, limit_name(row.slot or "-"), f"{ON_RATE}{row.rate}"}
         needs |= {ON_KEY + key for key in keys_in(row.slot, row.rate)}
         return family_of(row.lane) in flow.table.lanes and row.parked_on in needs
     if row.role == WAITING:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ulak.core.keys import LONGEST_KEY
 from ulak.core.policy import Rate
 from ulak.engine.engine import Engine
 from ulak.engine.flow_control import StageLimit, StageRate, Weight
@@ -25,10 +26,14 @@ MOST_TOKENS: Final = 1_000_000_000
 Tenant = Annotated[str, Path(min_length=1, max_length=LONGEST_NAME), AfterValidator(storable)]
 
 
+Key = Annotated[str, Field(min_length=1, max_length=LONGEST_KEY), AfterValidator(storable)]
+
+
 class LimitAsked(Body):
     """How many runs of a stage there may be at once."""
 
     n: int = Field(ge=0, le=MOST_AT_ONCE, description="With a key, for each key; 0 lets none begin")
+    key: Key | None = Field(None, description="Set it for this key alone.")
     note: Note = ""
 
     model_config = ConfigDict(json_schema_extra={"example": {"n": 4, "note": "two more ovens"}})
@@ -43,12 +48,13 @@ class LimitShown(BaseModel):
     keyed: bool
     actor: str | None = Field(description="Who has set n; null while it is what is declared.")
     at: Moment
+    key: str | None = Field(description="The one key that has this limit; null for the stage's.")
 
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
                 "name": "bread/baking", "n": 4, "declared": 2, "keyed": False, "actor": "ada",
-                "at": A_MOMENT,
+                "at": A_MOMENT, "key": None,
             }
         }
     )  # fmt: skip
@@ -126,14 +132,16 @@ def router(engine: Engine) -> APIRouter:
     @routes.put("/limits/{flow}/{state}")
     def set_limit(flow: Name, state: Name, body: LimitAsked, principal: Caller) -> LimitShown:
         """Set a limit, in force at once and after a restart; a lowered one drains."""
-        name, actor = f"{flow}/{state}", actor_of(principal)
-        return _limit(engine.flow_control.set_limit(name, body.n, actor=actor, note=body.note))
+        name, actor, control = f"{flow}/{state}", actor_of(principal), engine.flow_control
+        return _limit(control.set_limit(name, body.n, key=body.key, actor=actor, note=body.note))
 
     @routes.delete("/limits/{flow}/{state}")
-    def reset_limit(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> LimitShown:
-        """Go back to what the flow declares."""
+    def reset_limit(
+        flow: Name, state: Name, principal: Caller, key: Key | None = None, note: NoteQuery = ""
+    ) -> LimitShown:
+        """Go back to what the flow declares; for one key, to what the others have."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _limit(engine.flow_control.set_limit(name, None, actor=actor, note=note))
+        return _limit(engine.flow_control.set_limit(name, None, key=key, actor=actor, note=note))
 
     @routes.get("/rates")
     def list_rates() -> Whole[RateShown]:
@@ -183,6 +191,7 @@ def _limit(limit: StageLimit) -> LimitShown:
         keyed=limit.keyed,
         actor=limit.actor,
         at=limit.at,
+        key=limit.key,
     )
 
 

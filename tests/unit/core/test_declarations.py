@@ -9,7 +9,7 @@ import pytest
 
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
-from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Until
+from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, LimitTerms, Until
 from ulak.errors import FlowError
 
 HOUR = timedelta(hours=1)
@@ -52,6 +52,22 @@ def staged(moves: dict, *states: str, **options: object) -> Flow:
     flow = bare(moves)
     for n, state in enumerate(states):
         flow.stage(state, **(options if n == 0 else {}))(work)
+    return flow
+
+
+def limited_state(**life: object) -> Flow:
+    """A flow whose first stage has a busy state with a slot of its own."""
+    flow: Flow = Flow("orders", Lifecycle("a", DURING, **life))
+    flow.stage("a", during="running", limit=Limit(1, of="state"))(work)
+    flow.stage("b")(work)
+    return flow
+
+
+def preceded(moves: dict, *befores: Callable, **options: object) -> Flow:
+    """A flow of whose first stage something is called before."""
+    flow = staged(moves, "a", "b", **options)
+    for function in befores:
+        flow.declared.stages[0].before(function)
     return flow
 
 
@@ -215,6 +231,39 @@ BAD: dict[str, tuple[Callable[[], Flow], list[str]]] = {
         ["orders", '"a"', "timeout", "longer"],
     ),
     "limit": (lambda: staged(TWO, "a", "b", limit=Limit(0)), ["orders", '"a"', "Limit(0)"]),
+    "limit of what": (
+        lambda: staged(DURING, "a", "b", during="running", limit=Limit(1, of="states")),  # type: ignore[arg-type]
+        ["orders", '"a"', "of='states'", '"state"'],
+    ),
+    "limit of a state without one": (
+        lambda: staged(TWO, "a", "b", limit=Limit(1, of="state")),
+        ["orders", '"a"', "no busy state", "during="],
+    ),
+    "limited state with another way in": (
+        lambda: staged({**DURING, "b": ["running", "done"]}, "a", "b", to=None,
+                       during="running", limit=Limit(1, of="state")),
+        ["orders", '"b" may move to "running"', 'move to "a" instead'],
+    ),
+    "release into a limited state": (
+        lambda: limited_state(release_to="running"),
+        ["orders", 'release_to="running"', "only its stage", 'name "a"'],
+    ),
+    "retry into a limited state": (
+        lambda: limited_state(retry_to="running"),
+        ["orders", 'retry_to="running"', "only its stage", 'name "a"'],
+    ),
+    "before without a busy state": (
+        lambda: preceded(TWO, work),
+        ["orders", '"a"', "a before", "during="],
+    ),
+    "before of another kind": (
+        lambda: preceded(DURING, async_work, during="running"),
+        ["orders", '"a"', "async", "a plain def"],
+    ),
+    "two befores": (
+        lambda: preceded(DURING, work, work, during="running"),
+        ["orders", '"a"', "two befores", "keep one"],
+    ),
     "isolation": (
         lambda: staged(TWO, "a", "b", isolate="thread"),
         ["orders", '"a"', "'thread'", '"process"'],
@@ -448,7 +497,7 @@ def test_a_stage_takes_what_it_is_given_and_the_flow_fills_the_rest() -> None:
     assert table.places["NEW"].to == "PREPARED"
     assert table.places["NEW"].timeout_us == 15 * 60 * 1_000_000
     assert table.places["NEW"].lane == "cutting/thread/cutting@1#NEW"
-    assert table.limits == {"cutting/OPTI_IMPORTED": (1, False)}
+    assert table.limits == {"cutting/OPTI_IMPORTED": LimitTerms(1)}
     assert table.entries == {"OPTI_IMPORTED": "OPTI_RUNNING"}
 
 

@@ -7,7 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ulak import SUBMITTER, Backoff, Dedup, Engine, Flow, Hold, Lifecycle, Limit, Rate, Until
+from ulak import (
+    SUBMITTER,
+    Backoff,
+    Dedup,
+    Engine,
+    Flow,
+    Hold,
+    Lifecycle,
+    Limit,
+    Rate,
+    RetryLater,
+    Until,
+)
 from ulak.clock import SECOND
 from ulak.ids import from_text
 from ulak.store.protocol import ClaimRequest, Want
@@ -77,6 +89,17 @@ def metered_flow() -> Flow[Any]:
     return flow
 
 
+def oven_flow() -> Flow[Any]:
+    """One job at a time stands in a busy state, whether it runs or not."""
+    flow: Flow[Any] = Flow("oven", Lifecycle("raw", {"raw": ["baking"], "baking": ["done"]}))
+
+    @flow.stage("raw", during="baking", limit=Limit(1, of="state"))
+    def bake(run: Any) -> RetryLater:
+        return RetryLater(timedelta(days=3000))
+
+    return flow
+
+
 def asking_flow() -> Flow[Any]:
     moves = {
         "asked": ["paying", "refused"],
@@ -124,7 +147,8 @@ class Museum:
 def build(url: str = "memory://") -> Museum:
     """Bring every kind of job to where it stands, those first that need time to get there."""
     steps, limited, asking, metered = steps_flow(), limited_flow(), asking_flow(), metered_flow()
-    harness = Harness(steps, limited, asking, metered, url=url)
+    oven = oven_flow()
+    harness = Harness(steps, limited, asking, metered, oven, url=url)
     engine = harness.engine
     ids: dict[str, str] = {}
 
@@ -158,6 +182,8 @@ def build(url: str = "memory://") -> Museum:
     add("undoing", steps, {"how": "permanent", "undo": "fails"})
     add("delayed", steps, {"how": "transient"})
     add("later", steps, after=timedelta(days=500))
+    add("baking", oven, priority=0)
+    add("raw", oven)
     harness.run_until_idle()
 
     add("suspect", steps)

@@ -60,7 +60,7 @@ class MemorySurgeon:
 
     def fill_slot(self, limit: str, n: int, job_id: bytes | None) -> None:
         slots = self.store._slots[limit]
-        slots[n] = slots.get(n, slots[min(slots)])._replace(n=n, job_id=job_id)
+        slots[n] = slots.get(n, slots[min(slots)])._replace(n=n, job_id=job_id, of_state=0)
 
     def rename_slots(self, limit: str, to: str) -> None:
         slots = self.store._slots.pop(limit)
@@ -172,7 +172,10 @@ class SqlSurgeon:
     def fill_slot(self, limit: str, n: int, job_id: bytes | None) -> None:
         self._without_keys("slots")
         self._run("DELETE FROM slots WHERE limit_name = ? AND n = ?", (limit, n))
-        self._run("INSERT INTO slots VALUES (?, ?, ?, 0)", (limit, n, job_id))
+        self._run(
+            "INSERT INTO slots (limit_name, n, job_id, closed) VALUES (?, ?, ?, 0)",
+            (limit, n, job_id),
+        )
 
     def rename_slots(self, limit: str, to: str) -> None:
         self._run("UPDATE slots SET limit_name = ? WHERE limit_name = ?", (to, limit))

@@ -117,6 +117,13 @@ def message_of(rooms: Museum, name: str, seq: int) -> Message:
 
 NOBODY = bytes(16)
 LIMIT = "limited/queued"
+OVEN_LIMIT = "oven/raw"
+
+
+def forget_slot(s: Surgeon, m: Museum) -> None:
+    s.edit_job(m.id("baking"), slot=None)
+    s.fill_slot(OVEN_LIMIT, 1, None)
+
 
 # For each kind, the damages that must be reported as it, each with the name of the job in which
 # it is found; '' where the finding names no job of the museum.
@@ -197,10 +204,19 @@ DAMAGES: dict[str, list[tuple[str, Cut]]] = {
         ("done", lambda s, m: s.fill_slot(LIMIT, 1, m.id("done"))),
         ("parked", lambda s, m: s.fill_slot(LIMIT, 2, m.id("parked"))),
         ("", lambda s, m: s.fill_slot(LIMIT, 2, NOBODY)),
+        # A slot of a run, where the job has to have one of its state.
+        ("baking", lambda s, m: s.fill_slot(OVEN_LIMIT, 1, m.id("baking"))),
     ],
     verify.SLOT_DOUBLED: [("leased", lambda s, m: s.fill_slot(LIMIT, 2, m.id("leased")))],
     verify.SLOT_WRONG: [("leased", lambda s, m: s.rename_slots(LIMIT, "another"))],
-    verify.SLOT_MISSING: [("leased", lambda s, m: s.fill_slot(LIMIT, 1, None))],
+    verify.SLOT_MISSING: [
+        ("leased", lambda s, m: s.fill_slot(LIMIT, 1, None)),
+        ("baking", lambda s, m: s.fill_slot(OVEN_LIMIT, 1, None)),
+        ("baking", forget_slot),
+    ],
+    verify.STATE_OVERFULL: [
+        ("", lambda s, m: s.edit_job(m.id("raw"), state="baking", role="busy", parked_on=None)),
+    ],
     verify.PARKED_WITHOUT_LIMIT: [
         ("parked", lambda s, m: s.rename_slots(LIMIT, "another")),
         ("parked", lambda s, m: s.edit_job(m.id("parked"), parked_on="another")),
@@ -262,7 +278,7 @@ def drop_last_proof_of(s: Surgeon, m: Museum, name: str) -> None:
     s.drop_proof(TENANT, proofs[-1].proof_id)
 
 
-@pytest.mark.shows("E-63", "E-4")
+@pytest.mark.shows("E-63", "E-4", "E-65")
 @pytest.mark.parametrize(
     ("kind", "name", "cut"),
     [

@@ -30,6 +30,7 @@ from ulak.store.postgres.leasing import (
     count_bytes,
     facts_of,
     has_results,
+    keep_slots,
     next_due,
     priorities,
     urgency,
@@ -243,7 +244,8 @@ class _Search:
         facts = {**self._facts, "now": self._t.now, "ids": Ids(ids)}
         leased = self._t.db.rows(LEASE, facts)
         write_entries(self._t, self._request.worker, leased)
-        return claims_of(self._request, leased)
+        claims = claims_of(self._request, leased)
+        return keep_slots(self._t, claims, leased, self._request) if self._request.keeps else claims
 
 
 class _Lines:

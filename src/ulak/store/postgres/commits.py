@@ -24,7 +24,16 @@ from ulak.core.change import (
     SlotTaken,
 )
 from ulak.core.event import ENGINE
-from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result
+from ulak.core.job import (
+    FIRST_MUTABLE,
+    SIDE,
+    Event,
+    JobRow,
+    NewJob,
+    Request,
+    Result,
+    is_of_state,
+)
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
@@ -111,7 +120,7 @@ IS_IN_TRAIL = """
     WHERE job_id = %s::uuid AND seq = %s::bigint AND commit_id = %s::bytea AND month = %s::bigint
 """
 VOID_STAGE = "DELETE FROM ulak.results WHERE job_id = %s::uuid AND stage = %s::text"
-VOID_ALL = "DELETE FROM ulak.results WHERE job_id = %s::uuid"
+VOID_ALL = "DELETE FROM ulak.results WHERE job_id = %s::uuid AND left(stage, 1) <> '/'"
 
 REQUESTS_OF = f"""
     SELECT {REQUEST_COLUMNS} FROM ulak.requests WHERE job_id = ANY (%s::uuid[])
@@ -322,7 +331,7 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
     if limit is not None:
         # A job holds one slot at a time: the one of the stage before is given up first.
         rest.leave_slot(change)
-        slots.write(t.db, [(limit, free[0], row.id)])
+        slots.write(t.db, [(limit, free[0], row.id)], of_state=is_of_state(row.slot))
     return None
 
 

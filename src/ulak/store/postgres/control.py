@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ulak.clock import Instant
+from ulak.core.job import OF_STATE, OF_UNDO, held_slot
+from ulak.core.lifecycle import BUSY, READY, UNDOING
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE
 from ulak.store.postgres import audit, slots
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import (
     BucketRow,
     LimitRow,
@@ -39,6 +42,7 @@ def _put(table: str, record: type[tuple[object, ...]], key: str) -> str:
 LIMITS = f"SELECT {_columns(LimitRow)} FROM ulak.limits ORDER BY name"
 LIMIT = f"SELECT {_columns(LimitRow)} FROM ulak.limits WHERE name = %s::text FOR UPDATE"
 PUT_LIMIT = _put("limits", LimitRow, "name")
+FORGET_LIMIT = "DELETE FROM ulak.limits WHERE name = %s::text"
 # Everything that begins with `flow/state/`: a slash is followed by a zero.
 _OF_KEYS = """
     {name} = %(name)s::text OR {name} > %(name)s::text || '/' AND {name} < %(name)s::text || '0'
@@ -46,6 +50,52 @@ _OF_KEYS = """
 SLOTS_OF_KEYS = f"""
     SELECT DISTINCT limit_name FROM ulak.slots WHERE {_OF_KEYS.format(name="limit_name")}
     ORDER BY limit_name
+"""
+
+# The jobs whose slot is not what it must be where a limit counts the jobs in a busy state. Each of
+# them stands in one of three indexes, and nothing that has ended does.
+_MUST_BE = f"""
+    CASE WHEN state = %(source)s::text THEN %(mark)s::text
+         WHEN role = '{BUSY}' THEN '{OF_STATE}' ELSE '{OF_UNDO}' END
+    || %(name)s::text || CASE WHEN %(keyed)s::boolean
+        THEN '/' || coalesce(keys::json -> %(source)s::text ->> 'slot', '') ELSE '' END
+"""
+_MISPLACED = f"""
+    flow = %(flow)s::text AND slot IS DISTINCT FROM ({_MUST_BE}) AND (
+        state = %(source)s::text AND role = '{READY}'
+        OR state = %(busy)s::text AND role IN ('{BUSY}', '{UNDOING}')
+    )
+"""
+MISPLACED = f"""
+    SELECT id FROM ulak.jobs
+    WHERE leased_by IS NULL AND parked_on IS NULL AND lane <> '' AND {_MISPLACED}
+    UNION SELECT id FROM ulak.jobs WHERE leased_by IS NOT NULL AND {_MISPLACED}
+    UNION SELECT id FROM ulak.jobs WHERE parked_on IS NOT NULL AND {_MISPLACED}
+    LIMIT %(most)s::bigint
+"""
+MUST_BE = f"""
+    SELECT id, {_MUST_BE} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[]) AND {_MISPLACED}
+    ORDER BY id FOR NO KEY UPDATE
+"""
+SET_SLOTS = """
+    UPDATE ulak.jobs SET slot = m.slot, parked_on = CASE
+        WHEN jobs.parked_on = m.held THEN NULL ELSE jobs.parked_on END
+    FROM unnest(%s::uuid[], %s::text[], %s::text[]) AS m (id, slot, held) WHERE jobs.id = m.id
+"""
+# A slot that is locked is being taken or given up; what is locked here is looked at once more.
+_IS_LEFT = f"""
+    NOT EXISTS (SELECT FROM ulak.jobs WHERE id = s.job_id
+        AND slot IN ('{OF_STATE}' || s.limit_name, '{OF_UNDO}' || s.limit_name))
+"""
+LEFT = f"""
+    SELECT limit_name, n FROM ulak.slots AS s
+    WHERE of_state = 1 AND job_id IS NOT NULL AND {_IS_LEFT}
+    ORDER BY limit_name, n LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+"""
+FREE_LEFT = f"""
+    UPDATE ulak.slots AS s SET job_id = NULL, of_state = 0
+    FROM unnest(%s::text[], %s::bigint[]) AS k (limit_name, n)
+    WHERE s.limit_name = k.limit_name AND s.n = k.n AND {_IS_LEFT}
 """
 
 RATES = f"SELECT {_columns(RateRow)} FROM ulak.rates ORDER BY name"
@@ -140,16 +190,49 @@ def _is_declared(known: LimitRow | None, terms: LimitTerms) -> bool:
     return known is not None and (known.declared, known.keyed) == (terms.n, int(terms.keyed))
 
 
-def change_limit(
-    t: Transaction, name: str, n: int | None, *, actor: str, note: str
-) -> LimitRow | None:
-    """Set a limit, or go back to the declared one."""
+def find_misplaced(db: Session, name: str, terms: LimitTerms) -> list[bytes]:
+    """Return jobs whose slot is not what it must be where a limit counts those of a state."""
+    return [row[0] for row in db.rows(MISPLACED, control.adoption(name, terms))]
+
+
+def adopt(t: Transaction, name: str, terms: LimitTerms, job_ids: Sequence[bytes]) -> None:
+    """Give the jobs that stand in a busy state slots, and those before it the need of one.
+
+    Jobs before limits, limits before slots: as claims and commits lock them.
+    """
+    facts = control.adoption(name, terms) | {"ids": Ids(job_ids)}
+    found: list[tuple[bytes, str]] = t.db.rows(MUST_BE, facts)
     known = _limit(t, name)
-    if known is None:
+    held = [held_slot(slot, leased=False) for _, slot in found]
+    for (job_id, _), limit in zip(found, held, strict=True):
+        if limit is not None and known is not None:
+            slots.occupy(t, limit, job_id, (_limit(t, limit) or known).n)
+    ids, must_be = zip(*found, strict=True) if found else ((), ())
+    t.db.execute(SET_SLOTS, (Ids(ids), Texts(must_be), Texts(held)))
+
+
+def change_limit(
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None
+) -> LimitRow | None:
+    """Set a limit, or that of one key, or go back to the declared one.
+
+    The limit of the stage is held for a key too: whoever claims holds it.
+    """
+    known = _limit(t, name)
+    if known is None or (key is not None and not known.keyed):
         return None
-    new = control.changed_limit(known, n, actor, t.now)
-    _put_limit(t, new)
-    audit.note(t, actor, control.LIMIT_CHANGED, name, note, control.limit_details(known, new))
+    if key is None:
+        new = control.changed_limit(known, n, actor, t.now)
+        _put_limit(t, new)
+    else:
+        new = control.limit_of_key(known, key, n, actor, t.now)
+        known = _limit(t, new.name) or known
+        if n is None:
+            t.db.execute(FORGET_LIMIT, (new.name,))
+        else:
+            t.db.execute(PUT_LIMIT, tuple(new))
+        slots.open_slots(t, new.name, new.n)
+    audit.note(t, actor, control.LIMIT_CHANGED, new.name, note, control.limit_details(known, new))
     return new
 
 
@@ -165,7 +248,7 @@ def _put_limit(t: Transaction, limit: LimitRow) -> None:
     if not limit.keyed and limit.name not in opened:
         opened.append(limit.name)
     for name in opened:
-        slots.open_slots(t, name, limit.n)
+        slots.open_slots(t, name, (_limit(t, name) or limit).n)
 
 
 # --- rates ----------------------------------------------------------------------
@@ -292,12 +375,16 @@ def sweep(t: Transaction, limit: int) -> int:
     idle = t.db.rows(IDLE_KEYS, (limit,))
     for (name,) in idle:
         t.db.execute(CLOSE_KEYS, (name,))
+    left = t.db.rows(LEFT, (limit,))
+    if left:
+        names, numbers = zip(*left, strict=True)
+        t.db.execute(FREE_LEFT, (Texts(names), Numbers(numbers)))
     filled = t.db.touch(FULL_BUCKETS, (t.now, limit))
     over = len(t.db.rows(OVER, (t.now, limit)))
     end_pauses(t, limit)
     over -= len(t.db.rows(OVER, (t.now, limit)))
     worthless = t.db.touch(WORTHLESS_TURNS, (limit,))
-    return len(idle) + filled + over + worthless
+    return len(idle) + len(left) + filled + over + worthless
 
 
 # --- reading --------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Request
+from ulak.core.job import Event, JobRow, Request, wanted_slot
 from ulak.store.lines import own_event
 from ulak.store.postgres import slots, trail
 from ulak.store.postgres.clock import SERVER_TIME
@@ -95,7 +95,8 @@ def give_back_lapsed(t: Transaction, worker: str) -> int:
         written.append((row.tenant, month_of(row.created_at), event))
     trail.append_own(t, written)
     t.db.execute(FORGET_WORKERS, (Texts(workers),))
-    freed = slots.leave(t.db, [(row.slot, row.id) for row in lost if row.slot is not None])
+    held = [(slot, row.id) for row in lost if (slot := wanted_slot(row.slot)) is not None]
+    freed = slots.leave(t.db, held)
     return slots.let_in(t, freed)
 
 

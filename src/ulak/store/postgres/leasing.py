@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Result
+from ulak.core.job import OF_STATE, Event, JobRow, Payload, Result, wanted_slot
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.lines import own_event
-from ulak.store.postgres import trail
+from ulak.store.postgres import slots, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import (
@@ -179,6 +179,25 @@ def write_entries(t: Transaction, worker: str, leased: Sequence[Row]) -> None:
             t.count((row.flow, row.flow_version, origin, READY), -1)
             t.count((row.flow, row.flow_version, row.state, BUSY), 1)
     trail.append_own(t, entered)
+
+
+def keep_slots(
+    t: Transaction, claims: list[Claim], leased: Sequence[Row], request: ClaimRequest
+) -> list[Claim]:
+    """Make the slots of what has entered a busy state with slots of its own those of the state."""
+    origins = {found[0]: found[_WIDTH + 1] for found in leased}
+    kept: dict[bytes, str] = {}
+    for row in (claim.row for claim in claims):
+        slot = wanted_slot(row.slot)
+        if slot is not None and (row.flow, row.flow_version, origins[row.id]) in request.keeps:
+            kept[row.id] = OF_STATE + slot
+    if not kept:
+        return claims
+    slots.keep(t.db, list(kept))
+    return [
+        claim._replace(row=claim.row._replace(slot=kept.get(claim.row.id, claim.row.slot)))
+        for claim in claims
+    ]
 
 
 def has_results(claims: Sequence[Claim]) -> bool:

@@ -66,9 +66,10 @@ COUNTS = """
 WORKERS = (
     "SELECT id, started_at, renewed_at, expires_at, lanes, about FROM ulak.workers ORDER BY id"
 )
-SLOTS = "SELECT limit_name, n, job_id, closed FROM ulak.slots ORDER BY limit_name, n"
+SLOTS = "SELECT limit_name, n, job_id, closed, of_state FROM ulak.slots ORDER BY limit_name, n"
 SLOTS_OF = """
-    SELECT limit_name, n, job_id, closed FROM ulak.slots WHERE limit_name = %s::text ORDER BY n
+    SELECT limit_name, n, job_id, closed, of_state FROM ulak.slots
+    WHERE limit_name = %s::text ORDER BY n
 """
 JOBS_UPWARD = f"""
     SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id > %s::uuid ORDER BY id LIMIT %s::bigint

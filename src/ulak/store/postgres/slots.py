@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from ulak.core.job import OF_STATE
 from ulak.store.flow_control import is_keyed, stage_of
 from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Id, Ids, Numbers, Texts
 
 HOLD_LIMITS = """
     SELECT name, n, keyed FROM ulak.limits WHERE name = ANY (%s::text[]) ORDER BY name FOR SHARE
 """
 PLACES = "SELECT name, n FROM ulak.limits WHERE name = ANY (%s::text[])"
 # How many are open, how many are held, and how many of those are closed: one in a closed slot
-# counts until it has drained, so that never more run than the limit says.
+# counts until it has drained, so that never more run than the limit says. Last, how many a key may
+# have that has a limit of its own; it is read after the limit of its stage is held, not with it.
 STANDING = """
-    SELECT limit_name, count(*) FILTER (WHERE closed = 0), count(job_id),
-           count(job_id) FILTER (WHERE closed = 1)
-    FROM ulak.slots WHERE limit_name = ANY (%s::text[]) GROUP BY limit_name
+    SELECT k.name, count(*) FILTER (WHERE closed = 0), count(job_id),
+           count(job_id) FILTER (WHERE closed = 1),
+           (SELECT n FROM ulak.limits AS l WHERE l.name = k.name)
+    FROM unnest(%s::text[]) AS k (name) LEFT JOIN ulak.slots AS s ON s.limit_name = k.name
+    GROUP BY k.name
 """
 FIND_FREE = """
     SELECT k.limit_name, s.n FROM unnest(%s::text[], %s::bigint[]) AS k (limit_name, most)
@@ -36,15 +40,34 @@ TAKE_ALL = """
     SELECT 1 FROM ulak.slots WHERE limit_name = ANY (%s::text[]) ORDER BY limit_name, n FOR UPDATE
 """
 TAKE = """
-    UPDATE ulak.slots AS s SET job_id = k.job_id
-    FROM unnest(%s::text[], %s::bigint[], %s::uuid[]) AS k (limit_name, n, job_id)
+    UPDATE ulak.slots AS s SET job_id = k.job_id, of_state = k.of_state
+    FROM unnest(%s::text[], %s::bigint[], %s::uuid[], %s::bigint[])
+        AS k (limit_name, n, job_id, of_state)
     WHERE s.limit_name = k.limit_name AND s.n = k.n
 """
 FREE = """
-    UPDATE ulak.slots AS s SET job_id = NULL
+    UPDATE ulak.slots AS s SET job_id = NULL, of_state = 0
     FROM unnest(%s::text[], %s::uuid[]) AS k (limit_name, job_id)
     WHERE s.limit_name = k.limit_name AND s.job_id = k.job_id
     RETURNING s.limit_name
+"""
+KEEP = f"""
+    WITH kept AS (UPDATE ulak.slots SET of_state = 1 WHERE job_id = ANY (%(ids)s::uuid[]))
+    UPDATE ulak.jobs SET slot = '{OF_STATE}' || slot WHERE id = ANY (%(ids)s::uuid[])
+"""
+FREE_OTHERS = """
+    UPDATE ulak.slots SET job_id = NULL, of_state = 0
+    WHERE job_id = %s::uuid AND limit_name <> %s::text
+"""
+NUMBERS = """
+    SELECT min(n) FILTER (WHERE job_id = %(id)s::uuid),
+        min(n) FILTER (WHERE job_id IS NULL AND closed = 0), coalesce(max(n), 0)
+    FROM ulak.slots WHERE limit_name = %(limit)s::text
+"""
+OCCUPY = """
+    INSERT INTO ulak.slots (limit_name, n, job_id, closed, of_state)
+    VALUES (%s::text, %s::bigint, %s::uuid, 1, 1)
+    ON CONFLICT (limit_name, n) DO UPDATE SET job_id = excluded.job_id, of_state = 1
 """
 UNPARK = """
     UPDATE ulak.jobs SET parked_on = NULL WHERE id = ANY (ARRAY(
@@ -78,9 +101,10 @@ def free_of(db: Session, limits: Iterable[str]) -> dict[str, int]:
     held = {row[0]: (row[1], row[2]) for row in db.rows(HOLD_LIMITS, (stages,))}
     standing = _standing(db, names)
     missing = [
-        (name, held[stage_of(name)][0])
+        (name, most)
         for name in names
-        if held.get(stage_of(name), (0, 0))[1] and standing[name][0] < held[stage_of(name)][0]
+        if held.get(stage_of(name), (0, 0))[1]
+        and standing[name][0] < (most := _places(standing[name], held[stage_of(name)][0]))
     ]
     if missing:
         opened, places = zip(*missing, strict=True)
@@ -97,9 +121,17 @@ def free_of(db: Session, limits: Iterable[str]) -> dict[str, int]:
     }
 
 
-def _standing(db: Session, limits: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-    found = {row[0]: (row[1], row[2], row[3]) for row in db.rows(STANDING, (Texts(limits),))}
-    return {limit: found.get(limit, (0, 0, 0)) for limit in limits}
+Standing = tuple[int, int, int, int | None]
+
+
+def _standing(db: Session, limits: Sequence[str]) -> dict[str, Standing]:
+    return {row[0]: row[1:] for row in db.rows(STANDING, (Texts(limits),))}
+
+
+def _places(standing: Standing, declared: int) -> int:
+    """Return how many slots a key has: its own number, or that of its limit."""
+    own = standing[3]
+    return declared if own is None else own
 
 
 def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
@@ -130,16 +162,34 @@ def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
     if closed:
         declared = {row[0]: row[1] for row in db.rows(PLACES, (Texts(sorted(closed)),))}
     return {
-        name: (free or (declared.get(stage_of(name), 0) if is_keyed(name) else 0)) - held
-        for name, (free, held, _) in standing.items()
+        name: (
+            found[0] or (_places(found, declared.get(stage_of(name), 0)) if is_keyed(name) else 0)
+        )
+        - found[1]
+        for name, found in standing.items()
     }
 
 
-def write(db: Session, taken: Sequence[tuple[str, int, bytes]]) -> None:
+def write(db: Session, taken: Sequence[tuple[str, int, bytes]], *, of_state: bool = False) -> None:
     """Write into slots that `find_free` answered whose they are."""
     if taken:
         limits, numbers, ids = zip(*sorted(taken), strict=True)
-        db.execute(TAKE, (Texts(limits), Numbers(numbers), Ids(ids)))
+        kinds = Numbers([int(of_state)] * len(taken))
+        db.execute(TAKE, (Texts(limits), Numbers(numbers), Ids(ids), kinds))
+
+
+def keep(db: Session, job_ids: Sequence[bytes]) -> None:
+    """Make the slots that these jobs hold those of the busy state that they have entered."""
+    db.execute(KEEP, {"ids": Ids(job_ids)})
+
+
+def occupy(t: Transaction, limit: str, job_id: bytes, places: int) -> None:
+    """Give a job that stands in a busy state a slot of it: its own, a free one, or a closed one
+    beyond the limit, which is held so that nobody takes one meanwhile."""
+    open_slots(t, limit, places)
+    t.db.execute(FREE_OTHERS, (Id(job_id), limit))
+    [(own, free, last)] = t.db.rows(NUMBERS, {"id": Id(job_id), "limit": limit})
+    t.db.execute(OCCUPY, (limit, own or free or last + 1, Id(job_id)))
 
 
 def leave(db: Session, held: Sequence[tuple[str, bytes]]) -> Counter[str]:

@@ -377,10 +377,20 @@ class PostgresStore(StopVerbs):
         self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
     ) -> None:
         self._db.run("declare", lambda t: control.declare(t, limits, rates))
+        for name, terms in sorted(limits.items()):
+            if terms.busy is not None:
+                self._adopt(name, terms)
 
-    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+    def _adopt(self, name: str, terms: LimitTerms) -> None:
+        while found := self._read(lambda db: control.find_misplaced(db, name, terms)):
+            adopt = partial(control.adopt, name=name, terms=terms, job_ids=found)
+            self._db.run("declare", adopt)
+
+    def change_limit(
+        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
+    ) -> LimitRow | None:
         return self._db.run(
-            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note)
+            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note, key=key)
         )
 
     def change_rate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ulak.core.job import wanted_slot
 from ulak.store.flow_control import ON_KEY, ON_RATE, keys_in
 from ulak.store.in_turn import Candidate
 from ulak.store.postgres import slots
@@ -40,14 +41,15 @@ class Supplies:
     def bring(self, found: Sequence[Candidate], places: int) -> None:
         """Fetch what the first of these need that fill the places."""
         self._buckets.hold(c.rate for c in found if c.rate is not None)
-        limits = {c.slot for c in found if c.slot is not None} - self._free.keys()
+        wants = {slot for c in found if (slot := wanted_slot(c.slot)) is not None}
+        limits = wants - self._free.keys()
         if limits:
             self._free |= slots.free_of(self._t.db, limits)
             wanted = dict.fromkeys(sorted(limits), 0)
             for candidate in found:
                 if places <= 0:
                     break
-                limit = candidate.slot
+                limit = wanted_slot(candidate.slot)
                 if limit in wanted and not self._paused_key(candidate):
                     if wanted[limit] == self._free[limit]:
                         continue
@@ -58,7 +60,7 @@ class Supplies:
 
     def supply(self, candidate: Candidate) -> bool:
         """Give a run its slot and its tokens, or neither, and remember what it lacks."""
-        slot, rate = candidate.slot, candidate.rate
+        slot, rate = wanted_slot(candidate.slot), candidate.rate
         lack = self._lack(candidate)
         if lack is not None:
             self.parked.append((candidate.id, lack))
@@ -70,7 +72,7 @@ class Supplies:
         return True
 
     def _lack(self, candidate: Candidate) -> str | None:
-        slot, rate = candidate.slot, candidate.rate
+        slot, rate = wanted_slot(candidate.slot), candidate.rate
         key = self._paused_key(candidate)
         if key is not None:
             return ON_KEY + key

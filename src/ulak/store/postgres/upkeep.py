@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ulak.clock import Instant
-from ulak.core.job import JobRow, Request
+from ulak.core.job import JobRow, Request, is_of_state
 from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.postgres import audit, keys, months, slots
@@ -191,15 +191,15 @@ def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
     names = [row[0] for row in t.db.rows(PARKED_NAMES, (page.after, most))]
     rates = [name.removeprefix(ON_RATE) for name in names if name.startswith(ON_RATE)]
     keys_ = [name.removeprefix(ON_KEY) for name in names if name.startswith(ON_KEY)]
-    limits = [name for name in names if not name.startswith((ON_RATE, ON_KEY))]
+    limits = [name for name in names if name[0] != "/" and not is_of_state(name)]
     if rates:
         buckets = Buckets(t)
         buckets.look_after_all(rates)
         buckets.write()
-    places: dict[str, int] = {}
+    places: dict[str, int] = {name: limit for name in names if is_of_state(name)}
     if keys_:
         known = {row[0] for row in t.db.rows(KNOWN_PAUSES, (Texts(keys_),))}
-        places = {ON_KEY + key: limit for key in keys_ if key not in known}
+        places |= {ON_KEY + key: limit for key in keys_ if key not in known}
     if limits:
         places |= slots.free_places(t.db, limits)
     unparked = slots.pass_on_all(t, places, limit)

@@ -20,13 +20,16 @@ class SlotRow(NamedTuple):
     n: int
     job_id: bytes | None
     closed: int
+    of_state: int = 0
+    """1 when its job keeps it until it leaves the busy state, leased or not."""
 
 
 class LimitRow(NamedTuple):
     """How many runs of a stage there may be at once: of the stage, or of each key of it."""
 
     name: str
-    """`flow/state`; the slots of a key are named `flow/state/key`."""
+    """`flow/state`; the slots of a key are named `flow/state/key`, and so is the row of a key that
+    has a limit of its own."""
     n: int
     """How many, now."""
     declared: int
@@ -120,12 +123,19 @@ class ControlStore(Protocol):
         slot still counts: no slot is given while as many jobs hold one, open or closed, as there
         are open slots. Of a keyed limit this holds for each key. A bucket keeps its tokens when
         its rate changes, as far as it can hold them. What is not named stays as it is.
+
+        Where a limit counts the jobs in a busy state (`LimitTerms.busy`), those that stand there
+        get slots, closed ones if there are too many, and those before it need one from now on.
         """
 
-    def change_limit(self, name: str, n: int | None, *, actor: str, note: str) -> LimitRow | None:
+    def change_limit(
+        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
+    ) -> LimitRow | None:
         """Set a limit, or with None go back to the declared one; audited.
 
-        Returns the limit as it is now, or None when there is none of this name.
+        With `key`, set it for one key alone, whose row is named `flow/state/key`; with None that
+        key has as many slots as the others again. Returns the limit as it is now, or None when
+        there is none of this name, or none with keys.
         """
 
     def change_rate(

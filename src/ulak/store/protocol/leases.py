@@ -30,6 +30,8 @@ class ClaimRequest:
     """Whether one job with two or more lapses may be among them."""
     ageing_us: int = 0
     """How much waiting one level of priority is worth; 0 means that priorities are strict."""
+    keeps: frozenset[tuple[str, int, str]] = frozenset()
+    """Those of `entries` whose busy state has slots: what enters it keeps its slot there."""
 
 
 class Claim(NamedTuple):
@@ -88,9 +90,10 @@ class LeaseStore(Protocol):
         the most urgent first, then the longest due, then by id; at most one with two or more
         lapses, and none when `suspects` is false. With `ageing_us` the order is by
         `not_before + priority * ageing_us`. The token and `stood` of each move; a `ready` job
-        whose state is in `entries` enters its busy state with an `entered` event.
-        A lapse moves the token, counts, frees the slot, makes the job due at once and writes a
-        `lapsed` event.
+        whose state is in `entries` enters its busy state with an `entered` event; where it is in
+        `keeps` too, its slot is the state's from then on (`OF_STATE`).
+        A lapse moves the token, counts, frees the slot unless it is a state's, makes the job due
+        at once and writes a `lapsed` event.
 
         A job that lacks something is parked instead, and the next one is looked at in its place:
         on `/key/...` when a key of its slot or its bucket is paused, on its limit when no slot is

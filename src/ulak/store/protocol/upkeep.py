@@ -32,7 +32,8 @@ class UpkeepStore(Protocol):
 
     def sweep(self, limit: int) -> int:
         """Remove up to `limit` of each: slots of keys that nobody holds or waits for, full
-        buckets, pauses that are over, and turns that count for nothing; answer how many.
+        buckets, pauses that are over, and turns that count for nothing; free slots of a state
+        that their job does not keep any more; return how many.
         """
 
     def fold_counts(self) -> None:

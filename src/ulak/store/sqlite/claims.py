@@ -11,7 +11,7 @@ import msgspec
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.job import OF_STATE, Event, JobRow, Payload, Request, Result, wanted_slot
 from ulak.core.lifecycle import BUSY, READY
 from ulak.store.batches import is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
@@ -432,8 +432,9 @@ class _Search:
 
     def _supply(self, candidate: Candidate, job_id: bytes) -> str | None:
         """Take slot and tokens for a run, or answer what the job must be parked on."""
-        t, (slot, rate) = self._t, (candidate.slot, candidate.rate)
-        key = control.paused_key(t, slot, rate)
+        t, rate = self._t, candidate.rate
+        key = control.paused_key(t, candidate.slot, rate)
+        slot = wanted_slot(candidate.slot)
         if key is not None:
             return ON_KEY + key
         if slot is not None and self._places(slot) <= 0:
@@ -507,10 +508,12 @@ def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
 def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
     """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
+    kept: list[bytes] = []
     written: list[tuple[str, Event]] = []
     for job_id, claim in claims.items():
         row = claim.row
-        busy = request.entries.get((row.flow, row.flow_version, row.state))
+        entry = (row.flow, row.flow_version, row.state)
+        busy = request.entries.get(entry)
         # A job that undoes may stand in a state of the same name; its undo enters nothing.
         if busy is None or row.role != READY:
             continue
@@ -522,7 +525,13 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
         )
         event = own_event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
         written.append((row.tenant, event))
+        slot = wanted_slot(row.slot)
+        if slot is not None and entry in request.keeps:
+            kept.append(job_id)
+            moved = moved._replace(slot=OF_STATE + slot)
         claims[job_id] = claim._replace(row=moved)
+    if kept:
+        keys.keep_slots(t, kept)
     for busy, ids in entered.items():
         t.db.execute(ENTER, (pack(ids), busy, t.now))
     trail.append_own(t, written)
@@ -581,8 +590,9 @@ def give_back_lapsed(t: Transaction) -> int:
     t.db.executemany(FORGET_WORKER, workers)
     rest = Rest(t)
     for row in lost:
-        if row[_SLOT] is not None:
-            rest.free_slot(row[_SLOT], row[0])
+        slot = wanted_slot(row[_SLOT])
+        if slot is not None:
+            rest.free_slot(slot, row[0])
     return rest.write()
 
 

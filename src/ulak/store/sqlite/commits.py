@@ -87,7 +87,7 @@ STANDING = f"""
 
 IS_IN_TRAIL = "SELECT 1 FROM events WHERE job_id = ? AND seq = ? AND commit_id = ?"
 VOID_STAGE = "DELETE FROM results WHERE job_id = ? AND stage = ?"
-VOID_ALL = "DELETE FROM results WHERE job_id = ?"
+VOID_ALL = "DELETE FROM results WHERE job_id = ? AND substr(stage, 1, 1) <> '/'"
 
 ANY_REQUESTS = "SELECT EXISTS (SELECT 1 FROM requests)"
 REQUESTS_OF = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE job_id = ? ORDER BY at, kind, name"
@@ -229,7 +229,7 @@ def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None
     if change.frees_slot is not None:
         rest.free_slot(change.frees_slot, row.id)
     if change.takes_slot is not None:
-        rest.take_slot(change.takes_slot, row.id)
+        rest.take_slot(change.takes_slot, change.row)
     if change.frees_key:
         rest.free_key(row)
     if change.takes_key and rest.holder_of(row) is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ulak.clock import Instant
+from ulak.core.job import OF_STATE, OF_UNDO, held_slot
+from ulak.core.lifecycle import BUSY, READY, UNDOING
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY
@@ -37,6 +39,7 @@ def _put(table: str, record: type[tuple[object, ...]], key: str) -> str:
 LIMITS = f"SELECT {_columns(LimitRow)} FROM limits ORDER BY name"
 LIMIT = f"SELECT {_columns(LimitRow)} FROM limits WHERE name = ?"
 PUT_LIMIT = _put("limits", LimitRow, "name")
+FORGET_LIMIT = "DELETE FROM limits WHERE name = ?"
 OPEN_SLOT = """
     INSERT INTO slots (limit_name, n, closed) VALUES (?, ?, 0)
     ON CONFLICT (limit_name, n) DO UPDATE SET closed = 0
@@ -47,6 +50,39 @@ SLOTS_OF_KEYS = """
     SELECT DISTINCT limit_name FROM slots
     WHERE limit_name = ?1 OR limit_name > ?1 || '/' AND limit_name < ?1 || '0'
     ORDER BY limit_name
+"""
+
+# The jobs whose slot is not what it must be where a limit counts the jobs in a busy state. Each of
+# them stands in one of these indexes, and nothing that has ended does.
+_UNFINISHED = {
+    "jobs_claimable": "leased_by IS NULL AND parked_on IS NULL AND lane <> ''",
+    "jobs_leased": "leased_by IS NOT NULL",
+    "jobs_parked": "parked_on IS NOT NULL",
+}
+_MUST_BE = f"""
+    CASE WHEN state = :source THEN :mark WHEN role = '{BUSY}' THEN '{OF_STATE}' ELSE '{OF_UNDO}' END
+    || :name || CASE WHEN :keyed
+        THEN '/' || coalesce(json_extract(keys, '$."' || :source || '".slot'), '') ELSE '' END
+"""
+_MISPLACED = f"""
+    flow = :flow AND slot IS NOT ({_MUST_BE})
+    AND (state = :source AND role = '{READY}' OR state = :busy AND role IN ('{BUSY}', '{UNDOING}'))
+"""
+MISPLACED = (
+    "SELECT id FROM ("
+    + " UNION ALL ".join(
+        f"SELECT id FROM jobs INDEXED BY {index} WHERE {condition} AND {_MISPLACED}"
+        for index, condition in _UNFINISHED.items()
+    )
+    + ") ORDER BY id LIMIT :most"
+)
+MUST_BE = f"SELECT {_MUST_BE} FROM jobs WHERE id = :id AND {_MISPLACED}"
+SET_SLOT = "UPDATE jobs SET slot = ? WHERE id = ?"
+UNPARK = "UPDATE jobs SET parked_on = NULL WHERE id = ? AND parked_on = ?"
+FREE_LEFT = f"""
+    UPDATE slots SET job_id = NULL, of_state = 0 WHERE of_state = 1 AND job_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = slots.job_id
+        AND slot IN ('{OF_STATE}' || limit_name, '{OF_UNDO}' || limit_name))
 """
 
 RATES = f"SELECT {_columns(RateRow)} FROM rates ORDER BY name"
@@ -124,17 +160,44 @@ def declare(
         _declare_rate(t, name, rate)
 
 
+def find_misplaced(db: sqlite3.Connection, name: str, terms: LimitTerms) -> list[bytes]:
+    """Return jobs whose slot is not what it must be where a limit counts those of a state."""
+    found = db.execute(MISPLACED, control.adoption(name, terms)).fetchall()
+    return [job_id for (job_id,) in found]
+
+
+def adopt(t: Transaction, name: str, terms: LimitTerms, job_ids: Sequence[bytes]) -> None:
+    """Give the jobs that stand in a busy state slots, and those before it the need of one."""
+    facts = control.adoption(name, terms)
+    for job_id in job_ids:
+        for (slot,) in t.db.execute(MUST_BE, {**facts, "id": job_id}).fetchall():
+            limit = held_slot(slot, leased=False)
+            if limit is not None:
+                keys.occupy(t, limit, job_id)
+                t.db.execute(UNPARK, (job_id, limit))
+            t.db.execute(SET_SLOT, (slot, job_id))
+
+
 def change_limit(
-    t: Transaction, name: str, n: int | None, *, actor: str, note: str
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None
 ) -> LimitRow | None:
-    """Set a limit, or go back to the declared one."""
+    """Set a limit, or that of one key, or go back to the declared one."""
     known = _limit(t, name)
-    if known is None:
+    if known is None or (key is not None and not known.keyed):
         return None
-    new = control.changed_limit(known, n, actor, t.now)
-    _put_limit(t, new)
+    if key is None:
+        new = control.changed_limit(known, n, actor, t.now)
+        _put_limit(t, new)
+    else:
+        new = control.limit_of_key(known, key, n, actor, t.now)
+        known = _limit(t, new.name) or known
+        if n is None:
+            t.db.execute(FORGET_LIMIT, (new.name,))
+        else:
+            t.db.execute(PUT_LIMIT, new)
+        open_slots(t, new.name, new.n)
     details = control.limit_details(known, new)
-    audit.note(t, actor, control.LIMIT_CHANGED, name, note, details)
+    audit.note(t, actor, control.LIMIT_CHANGED, new.name, note, details)
     return new
 
 
@@ -150,7 +213,7 @@ def _put_limit(t: Transaction, limit: LimitRow) -> None:
     if not limit.keyed and limit.name not in opened:
         opened.append(limit.name)
     for name in opened:
-        open_slots(t, name, limit.n)
+        open_slots(t, name, (_limit(t, name) or limit).n)
 
 
 def open_slots(t: Transaction, name: str, places: int) -> None:
@@ -283,12 +346,13 @@ def sweep(t: Transaction, limit: int) -> int:
     """Remove what counts for nothing any more."""
     idle = t.db.execute(IDLE_KEYS, (limit,)).fetchall()
     t.db.executemany(CLOSE_KEY, idle)
+    left = t.db.execute(FREE_LEFT).rowcount
     filled = t.db.execute(FULL_BUCKETS, (t.now, limit)).rowcount
     over = len(t.db.execute(OVER, (t.now, limit)).fetchall())
     end_pauses(t, limit)
     over -= len(t.db.execute(OVER, (t.now, limit)).fetchall())
     worthless = t.db.execute(WORTHLESS_TURNS, (limit,)).rowcount
-    return len(idle) + filled + over + worthless
+    return len(idle) + left + filled + over + worthless
 
 
 # --- reading --------------------------------------------------------------------

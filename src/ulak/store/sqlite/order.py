@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ulak.clock import Instant
-from ulak.core.job import JobRow, NewJob
+from ulak.core.job import JobRow, NewJob, is_of_state
 from ulak.store.sqlite import control, keys
 from ulak.store.sqlite.writer import Transaction
 
@@ -28,7 +28,8 @@ class Rest:
         self._t = t
         self._new: dict[bytes, NewJob] = {}
         self._keys: dict[keys.Key, list[tuple[bool, bytes, Instant | None]]] = {}
-        self._slots: dict[str, list[tuple[bool, bytes]]] = {}
+        self._slots: dict[str, list[tuple[bool, bytes, bool]]] = {}
+        """Per limit the steps: whether a slot is taken, for which job, and whether for a state."""
         self._places: dict[str, tuple[int, int]] = {}
         """Per limit, how many places are free after so many of its steps."""
         self._pauses: list[tuple[str, Instant, str]] = []
@@ -85,18 +86,18 @@ class Rest:
         if limit not in self._places:
             self._places[limit] = keys.free_places(self._t, limit), 0
         places, seen = self._places[limit]
-        for takes, job_id in steps[seen:]:
+        for takes, job_id, _ in steps[seen:]:
             places += -1 if takes else keys.holds_slot(self._t, limit, job_id)
         self._places[limit] = places, len(steps)
         return places
 
     def free_slot(self, limit: str, job_id: bytes) -> None:
         """Free the slot that this job holds."""
-        self._slots.setdefault(limit, []).append((_FREES, job_id))
+        self._slots.setdefault(limit, []).append((_FREES, job_id, False))
 
-    def take_slot(self, limit: str, job_id: bytes) -> None:
+    def take_slot(self, limit: str, row: JobRow) -> None:
         """Take a slot of which `free_places` knows."""
-        self._slots.setdefault(limit, []).append((_TAKES, job_id))
+        self._slots.setdefault(limit, []).append((_TAKES, row.id, is_of_state(row.slot)))
 
     # --- pauses -----------------------------------------------------------------
 
@@ -127,11 +128,11 @@ class Rest:
         for limit in sorted(self._slots):
             freed = 0
             steps = self._slots[limit]
-            if any(takes for takes, _ in steps):
+            if any(takes for takes, _, _ in steps):
                 keys.open_slots(self._t, limit)
-            for takes, job_id in steps:
+            for takes, job_id, of_state in steps:
                 if takes:
-                    keys.take_slot(self._t, limit, job_id)
+                    keys.take_slot(self._t, limit, job_id, of_state=of_state)
                 else:
                     freed += keys.free_slot(self._t, limit, job_id)
             # Last, so that nobody is let in to a place that this very batch has taken.

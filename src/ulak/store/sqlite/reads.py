@@ -50,8 +50,10 @@ COUNTS = """
     ORDER BY flow, flow_version, state, role
 """
 WORKERS = f"SELECT boot, ends_us, {', '.join(WorkerRow._fields)} FROM workers ORDER BY id"
-SLOTS = "SELECT limit_name, n, job_id, closed FROM slots ORDER BY limit_name, n"
-SLOTS_OF = "SELECT limit_name, n, job_id, closed FROM slots WHERE limit_name = ? ORDER BY n"
+SLOTS = "SELECT limit_name, n, job_id, closed, of_state FROM slots ORDER BY limit_name, n"
+SLOTS_OF = (
+    "SELECT limit_name, n, job_id, closed, of_state FROM slots WHERE limit_name = ? ORDER BY n"
+)
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
 MESSAGES_OF = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE job_id = ? ORDER BY seq, n"
 _KEYS = """

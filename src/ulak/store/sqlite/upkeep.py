@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from ulak.clock import Instant
-from ulak.core.job import JobRow, Request
+from ulak.core.job import JobRow, Request, is_of_state
 from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.protocol import Progress
@@ -161,7 +161,7 @@ def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
             known = t.db.execute(IS_KNOWN_PAUSE, (name.removeprefix(ON_KEY),)).fetchone()
             places = limit if known is None else 0
         else:
-            places = keys.free_places(t, name)
+            places = limit if is_of_state(name) else keys.free_places(t, name)
         unparked += keys.pass_on(t, name, min(places, limit - unparked))
     buckets.write()
     return unparked, page.following(names, most, is_rich=unparked >= limit)

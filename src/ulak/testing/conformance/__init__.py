@@ -48,6 +48,7 @@ from ulak.testing.conformance.records import TestRecords
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
+from ulak.testing.conformance.state_slots import TestStateSlots
 from ulak.testing.conformance.steered_processes import TestSteeredProcesses
 from ulak.testing.conformance.stops import TestStops
 from ulak.testing.conformance.transactions import TestStageTransactions
@@ -83,6 +84,7 @@ __all__ = [
     "TestSchedules",
     "TestSlots",
     "TestStageTransactions",
+    "TestStateSlots",
     "TestSteeredProcesses",
     "TestStops",
     "TestUpkeep",

@@ -24,6 +24,7 @@ from ulak.core.intake import Submission, begin
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, lane_before
 from ulak.core.keys import keys_of
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
+from ulak.core.table import kept_entries
 from ulak.errors import Contended
 from ulak.ids import RandomBytes
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Store, Want
@@ -237,7 +238,9 @@ def claim_request(
         for flow in flows
         for state, busy in flow.table.entries.items()
     }
-    return ClaimRequest(worker, (Want(lanes, places),), entries, suspects, micros(ageing))
+    return ClaimRequest(
+        worker, (Want(lanes, places),), entries, suspects, micros(ageing), kept_entries(flows)
+    )
 
 
 def at_once(*acts: Callable[[], T]) -> list[T]:

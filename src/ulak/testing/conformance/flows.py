@@ -171,6 +171,39 @@ def _kept() -> Flow[Any]:
     return flow
 
 
+def _oven() -> Flow[Any]:
+    """For each key at most two jobs in the busy state of a stage, undone where they stand."""
+    flow: Flow[Any] = Flow(
+        "oven",
+        Lifecycle("raw", {"raw": ["baking"], "baking": ["cool"], "cool": ["done"]}),
+        retry=Backoff(2, delays=[timedelta(seconds=10), timedelta(seconds=20)]),
+    )
+    flow.stage("raw", during="baking", limit=Limit(2, key=_key_of, of="state"))(work).undo(work)
+    flow.stage("cool")(work)
+    return flow
+
+
+def _unlimited_oven() -> Flow[Any]:
+    """The same before it had a limit."""
+    flow: Flow[Any] = Flow("oven", OVEN.lifecycle, retry=OVEN.retry)
+    flow.stage("raw", during="baking")(work).undo(work)
+    flow.stage("cool")(work)
+    return flow
+
+
+def _weighed() -> Flow[Any]:
+    """One job in the busy state of a stage, before which something is called; a retry begins at
+    the start."""
+    flow: Flow[Any] = Flow(
+        "weighed",
+        Lifecycle("new", {"new": ["raw"], "raw": ["baking"], "baking": ["done"]}, retry_to="new"),
+        retry=0,
+    )
+    flow.stage("new")(work)
+    flow.stage("raw", during="baking", limit=Limit(1, of="state"))(work).before(work)
+    return flow
+
+
 def _rated() -> Flow[Any]:
     """Four tokens a second, six at most, and a payload that says what it costs."""
     flow: Flow[Any] = Flow("rated", Lifecycle("only", {"only": ["done"]}))
@@ -221,6 +254,9 @@ PROVEN = _proven()
 PROVEN_BUSY = _proven_busy()
 KEYED = _keyed()
 KEPT = _kept()
+OVEN = _oven()
+UNLIMITED_OVEN = _unlimited_oven()
+WEIGHED = _weighed()
 RATED = _rated()
 METERED = _metered()
 SHARED = _shared()
@@ -229,9 +265,12 @@ SHORTER = _shorter()
 NARROW_LIMIT = "narrow/tight"
 TIGHT_LIMIT = "tight/only"
 KEYED_LIMIT = "keyed/only"
+OVEN_LIMIT = "oven/raw"
+WEIGHED_LIMIT = "weighed/raw"
 RATED_RATE = "rated/only"
 METERED_RATE = "metered/only"
 UNSTEERED = (
     LINE, DATED, BUSY, SAGA, NARROW, TIGHT, REVIEW, WAITS, BRIEF, PROVEN, PROVEN_BUSY,
 )  # fmt: skip
 EVERY = (*UNSTEERED, KEYED, KEPT, RATED, METERED, SHARED)
+LIMITED = (OVEN, WEIGHED, KEYED, KEPT, TIGHT, SAGA, LINE)

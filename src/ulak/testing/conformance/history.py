@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from ulak.core.acts import answer
 from ulak.core.change import Change
 from ulak.core.flow import Flow
-from ulak.core.job import JobRow
-from ulak.core.lifecycle import CLAIMABLE, FINAL, WAITING
+from ulak.core.job import JobRow, held_slot
+from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING, WAITING
 from ulak.core.outcome import (
     Asked,
     Cancel,
@@ -24,6 +24,7 @@ from ulak.core.outcome import (
     Held,
     Left,
     Outcome,
+    Passed,
     Raised,
     Release,
     Retry,
@@ -65,12 +66,19 @@ PAUSABLE = (("queue", "line"), ("flow", "shared"), ("key", "1"), ("key", "2"))
 class History:
     """Draws verbs and outcomes from a seed. Rows may be stale: guards have to notice."""
 
-    def __init__(self, desk: Desk, seed: int, *, steers: bool | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        seed: int,
+        *,
+        steers: bool | None = None,
+        flows: Sequence[Flow[Any]] | None = None,
+    ) -> None:
         steers = desk.store.features.flow_control if steers is None else steers
         self.desk = desk
         self.draw = random.Random(seed)
         self.steers = steers
-        self.every = EVERY if steers else UNSTEERED
+        self.every = flows or (EVERY if steers else UNSTEERED)
         self.flows: dict[str, Flow[Any]] = {flow.name: flow for flow in self.every}
         self.leased: list[JobRow] = []
         desk.declare(*self.every)
@@ -104,7 +112,11 @@ class History:
                 assert (row.lane, row.leased_by, row.parked_on) == ("", None, None)
         held = [slot.job_id for slot in store.slots() if slot.job_id is not None]
         assert len(set(held)) == len(held)
-        assert set(held) == {row.id for row in rows if row.leased_by and row.slot}
+        holding = {r.id for r in rows if held_slot(r.slot, leased=r.leased_by is not None)}
+        assert set(held) == holding
+        assert {slot.job_id for slot in store.slots() if slot.of_state} == {
+            row.id for row in rows if held_slot(row.slot, leased=False)
+        }
         workers = {worker.id for worker in store.workers()}
         assert {row.leased_by for row in rows if row.leased_by} <= workers
         keys = [(key.tenant, key.flow, key.key) for key in store.scan_keys()]
@@ -146,8 +158,11 @@ class History:
 
     def _end_of(self, row: JobRow) -> Change:
         keep = self.draw.random() < 0.5
-        outcome = self.draw.choice(OUTCOMES)
-        return self.desk.end(row, outcome, flow=self.flows[row.flow], keep=keep)
+        outcome, flow = self.draw.choice(OUTCOMES), self.flows[row.flow]
+        is_before = flow.table.places[row.state].enters is not None and row.role != UNDOING
+        if is_before and isinstance(outcome, Finished):
+            outcome = Passed()
+        return self.desk.end(row, outcome, flow=flow, keep=keep)
 
     def _act(self) -> None:
         rows = self.desk.jobs()

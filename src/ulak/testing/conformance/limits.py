@@ -7,14 +7,17 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from ulak.core.change import SlotTaken
+from ulak.core.flow import Flow
+from ulak.core.job import limit_name
 from ulak.core.policy import LimitTerms
-from ulak.store.protocol import LimitRow, Store
+from ulak.store.protocol import Claim, LimitRow, Store
 from ulak.testing.conformance.desk import Desk, Suite, patiently
-from ulak.testing.conformance.flows import KEPT, KEYED, KEYED_LIMIT, TIGHT, TIGHT_LIMIT
+from ulak.testing.conformance.flows import KEPT, KEYED, KEYED_LIMIT, OVEN, TIGHT, TIGHT_LIMIT
 
 A, B = f"{KEYED_LIMIT}/a", f"{KEYED_LIMIT}/b"
 
@@ -125,6 +128,44 @@ class TestLimits(Suite):
         assert [c.row.slot for c in desk.claim("w", 9, KEYED)] == [B]
         assert len(desk.store.slots(B)) == 3
 
+    @pytest.mark.shows("E-65", "E-60")
+    @pytest.mark.parametrize("flow", [KEYED, OVEN], ids=["of runs", "of a state"])
+    def test_one_key_has_a_limit_of_its_own_until_it_is_taken_back(
+        self, desk: Desk, flow: Flow[Any]
+    ) -> None:
+        (name,) = flow.table.limits
+        desk.declare(flow)
+        changed = desk.store.change_limit(name, 1, actor="ada", note="slow", key="a")
+        assert changed == LimitRow(f"{name}/a", 1, 2, 1, "ada", desk.now)
+        assert changed in desk.store.limits()
+        (line,) = desk.store.audit_trail()
+        assert (line.subject, line.details) == (
+            f"{name}/a", '{"n":1,"before":2,"declared":2}',
+        )  # fmt: skip
+        for key in "aaaabbb":
+            desk.submit_keyed(key, flow)
+        desk.declare(flow)
+        assert _keys(desk.claim("w", 9, flow)) == ["a", "b", "b"]
+        desk.store.change_limit(name, 1, actor="ada", note="")
+        desk.store.change_limit(name, 3, actor="ada", note="", key="a")
+        desk.store.unpark(9)
+        assert _keys(desk.claim("w", 9, flow)) == ["a", "a"]
+        back = desk.store.change_limit(name, None, actor="ada", note="", key="a")
+        assert back is not None
+        assert (back.n, back.actor) == (1, None)
+        assert [row.name for row in desk.store.limits() if row.name.startswith(name)] == [name]
+        assert sum(not slot.closed for slot in desk.store.slots(f"{name}/a")) == 1
+
+    @pytest.mark.shows("E-65", "E-60")
+    def test_a_key_that_lets_nobody_in_stays_so_when_nobody_has_used_it(self, desk: Desk) -> None:
+        desk.store.change_limit(KEYED_LIMIT, 0, actor="ada", note="", key="a")
+        desk.store.sweep(9)
+        for key in "ab":
+            desk.submit_keyed(key, KEYED)
+        assert _keys(desk.claim("w", 9, KEYED)) == ["b"]
+        assert desk.store.unpark(9) == 0
+        assert desk.store.change_limit(TIGHT_LIMIT, 1, actor="ada", note="", key="a") is None
+
     @pytest.mark.shows("E-85", "E-29")
     def test_unparking_comes_to_every_key_in_bounded_steps(self, desk: Desk) -> None:
         desk.store.change_limit(KEYED_LIMIT, 1, actor="ada", note="")
@@ -186,3 +227,7 @@ class TestLimits(Suite):
         assert set(most) == {f"{KEYED_LIMIT}/{key}" for key in keys}
         assert max(most.values()) <= 2
         assert {row.state for row in desk.jobs()} == {"done"}
+
+
+def _keys(claims: list[Claim]) -> list[str]:
+    return sorted(limit_name(claim.row.slot or "").rpartition("/")[2] for claim in claims)

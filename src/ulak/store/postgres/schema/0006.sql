@@ -11,3 +11,6 @@ CREATE TABLE ulak.stops (
     at             bigint NOT NULL,
     PRIMARY KEY (flow, tenant)
 );
+
+-- 1 when the slot is that of a busy state: its job keeps it until it leaves the state, leased or not.
+ALTER TABLE ulak.slots ADD COLUMN of_state smallint NOT NULL DEFAULT 0;

@@ -11,3 +11,6 @@ CREATE TABLE stops (
     at             INTEGER NOT NULL,
     PRIMARY KEY (flow, tenant)
 ) STRICT, WITHOUT ROWID;
+
+-- 1 when the slot is that of a busy state: its job keeps it until it leaves the state, leased or not.
+ALTER TABLE slots ADD COLUMN of_state INTEGER NOT NULL DEFAULT 0;
