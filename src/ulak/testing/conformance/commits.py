@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ulak.clock import micros
-from ulak.core.change import Change, Committed, LeaseLost, Receipt, Stale
+from ulak.core.change import RETRIED_ACT, Change, Committed, LeaseLost, Receipt, Stale
 from ulak.core.job import Message, Result
 from ulak.core.migration import Migration, migrated
 from ulak.core.outcome import Cancel, Decide, Finished, Held, Left, Noted, Raised, Retry
@@ -301,7 +301,7 @@ class TestCommits(Suite):
         (failed,) = desk.write(desk.end(desk.lease(), PERMANENT))
         retry = desk.act(failed._replace(permanent=0), Retry("ada"))
         desk.write(retry._replace(voids=("*",)))
-        assert desk.store.find_results(row.id) == []
+        assert [r.stage for r in desk.store.find_results(row.id)] == [RETRIED_ACT]
 
     @pytest.mark.shows("E-37")
     def test_results_are_answered_with_the_latest_round_last(self, desk: Desk) -> None:
@@ -310,10 +310,8 @@ class TestCommits(Suite):
         (failed,) = desk.write(desk.end(row, Raised("boom", "", permanent=True)))
         desk.write(desk.act(failed._replace(permanent=0), Retry("ada")))
         desk.write(desk.end(desk.lease(), Noted("a", b"2")))
-        assert [(r.round, r.data) for r in desk.store.find_results(row.id)] == [
-            (1, b"1"),
-            (2, b"2"),
-        ]
+        results = [r for r in desk.store.find_results(row.id) if r.stage != RETRIED_ACT]
+        assert [(r.round, r.data) for r in results] == [(1, b"1"), (2, b"2")]
 
     def test_spawned_jobs_are_taken_like_any_other_and_a_repeat_is_no_error(
         self, desk: Desk
