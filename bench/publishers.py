@@ -119,7 +119,7 @@ def _done(engine: ulak.Engine, flow: ulak.Flow[Any]) -> int:
 
 def _wait_until_sent(engine: ulak.Engine, job: ulak.Job) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while any(m.sent_at is None and not m.dead for m in _messages(engine, job)):
+    while any(m.state == "pending" for m in _messages(engine, job)):
         assert time.monotonic() < deadline, "messages are left that are neither sent nor dead"
         time.sleep(0.5)
 

@@ -15,7 +15,7 @@ import psycopg
 
 from ulak.ids import to_text
 
-UNSENT = "SELECT count(*) FROM {schema}outbox WHERE sent_at IS NULL AND dead = 0"
+UNSENT = "SELECT count(*) FROM {schema}deliveries WHERE open = 1"
 LEASED = "SELECT id, token, state, role FROM {schema}jobs WHERE leased_by IS NOT NULL"
 SLOTS = """
     SELECT leased_by FROM {schema}slots AS slots

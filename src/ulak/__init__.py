@@ -6,7 +6,7 @@ Everything a program needs is named here; what is not named here may change with
 from ulak.core.decision import Decision
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
-from ulak.core.outcome import Goto, Hold, RetryLater
+from ulak.core.outcome import Goto, Hold, Refused, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
 from ulak.core.run import Run, Stopped
 from ulak.engine.engine import Engine
@@ -54,6 +54,7 @@ __all__ = [
     "OnEnd",
     "Overloaded",
     "Rate",
+    "Refused",
     "RetryLater",
     "Run",
     "StaleJob",

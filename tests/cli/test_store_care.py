@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from ulak.cli import store
+from ulak.store.protocol import Settled
 
 
 def test_a_sound_store_is_verified_and_a_damaged_one_is_not(shop, tmp_path):
@@ -87,8 +88,8 @@ def test_dead_messages_are_listed_and_revived(shop, tmp_path):
     with post.engine as engine:
         job = engine.submit(post.flow)
         asyncio.run(engine.worker().run(until_idle=True))
-        taken = engine.store.take_messages(1, hold_us=1)[0].message
-        engine.store.settle_messages([], [(taken, 0, True)])
+        taken = engine.store.take_messages("", 1, hold_us=1)[0].message
+        engine.store.settle_messages([Settled(taken, "", "dead")])
     name = f"{job.id}/{taken.seq}/{taken.n}"
     assert name in shop.ulak("outbox", "dead").out
     assert shop.ulak("outbox", "dead", "--json").document["messages"][0]["id"] == name

@@ -21,7 +21,15 @@ from ulak.core.policy import RateTerms
 from ulak.ids import from_text
 from ulak.store.faults import KINDS, POINTS
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.protocol import CredentialRow, Progress, ScheduleRow, Store, Tick
+from ulak.store.protocol import (
+    CredentialRow,
+    OutboxRow,
+    Progress,
+    ScheduleRow,
+    Settled,
+    Store,
+    Tick,
+)
 from ulak.store.records import RecordId, RecordRow, RecordStore
 from ulak.store.transaction import TransactionStore
 from ulak.testing import Harness, ManualClock, faults
@@ -38,7 +46,9 @@ WRITES = {
     "add": "add", "commit": "commit", "claim": "claim", "register": "register", "renew": "renew",
     "unregister": "unregister", "request": "request", "dismiss": "dismiss", "report": "report",
     "unpark": "unpark", "fold_counts": "fold", "prune": "prune", "take_messages": "take",
-    "hold_messages": "take", "settle_messages": "settle", "revive_message": "revive",
+    "hold_messages": "take", "settle_messages": "settle", "redrive_message": "redrive",
+    "discard_message": "redrive", "keep_handlers": "handlers", "forget_handler": "handlers",
+    "post_messages": "post", "expire_messages": "sweep",
     "declare": "declare",
     "change_limit": "limit", "change_rate": "rate", "pause": "pause", "resume": "resume",
     "weigh": "weigh", "stop_accepting": "stop", "accept": "stop", "sweep": "sweep",
@@ -52,7 +62,8 @@ WRITES = {
 }  # fmt: skip
 READS = {
     "reading",
-    "due", "ended", "overdue_leased", "asked", "dead_messages", "find_job", "find_payload",
+    "due", "ended", "overdue_leased", "asked", "deliveries", "count_deliveries", "handlers",
+    "find_job", "find_payload",
     "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
@@ -129,8 +140,10 @@ def work(url: str) -> None:
     for job_id in ids:
         say(engine.get(job_id).state, job_id)
     lost = Message(doubtful, 1, 0, "key", "topic", b"1", 0)
-    store.settle_messages([], [(lost, 0, True)])
-    store.revive_message(lost, actor="ada", note="")
+    store.settle_messages([Settled(lost, "", "dead")])
+    gone = OutboxRow(lost, "")
+    store.redrive_message(gone, give_up_at=None, actor="ada", note="")
+    store.post_messages([])
     store.prune(before=0, limit=10)
     nightly = ScheduleRow("nightly", "order", 1, "", 1, None, b"1", "0 3 * * *", "UTC", "none", 0)
     store.keep_schedules([nightly])

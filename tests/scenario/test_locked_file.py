@@ -83,7 +83,7 @@ VERBS: dict[str, Callable[[SqliteStore], object]] = {
     "renew": lambda store: store.renew("w", lease_us=LEASE_US),
     "unregister": lambda store: store.unregister("w"),
     "fold": lambda store: store.fold_counts(),
-    "take": lambda store: store.take_messages(1, hold_us=LEASE_US),
+    "take": lambda store: store.hold_messages([], hold_us=LEASE_US),
     "clean": lambda store: store.clean_records(limit=1),
     "begin": lambda store: store.begin(),
     "migrate": lambda store: store.migrate(),

@@ -18,10 +18,10 @@ from tests.scenario.doubles import (
     store_of,
 )
 from ulak.clock import ManualClock
-from ulak.engine.relay import ASYNC_PUBLISHERS, HOLD_US, PUBLISHERS, TRIES, Relay
+from ulak.engine.outbox import TRIES
+from ulak.engine.relay import ASYNC_PUBLISHERS, HOLD_US, PUBLISHERS, Relay
 from ulak.errors import BadInput, StoreError
 from ulak.ids import from_text
-from ulak.store import codec
 from ulak.store.memory import MemoryStore
 
 
@@ -83,13 +83,12 @@ def test_a_poisoned_key_becomes_a_dead_letter_and_stops_only_itself(jobs_url: st
         asyncio.run(work())
         assert sorted(sent) == [[0, 0], [0, 1], [2, 0], [2, 1]]
         assert tries == [[1, 0]], "its second message waits behind it"
-        while not store.dead_messages(10):
+        while not engine.outbox.dead():
             clock.advance(timedelta(minutes=20))
             asyncio.run(work())
             assert len(tries) < 50
-        assert len([t for t in tries if t == [1, 0]]) == TRIES.limit() + 1
-        dead = store.dead_messages(10)
-        assert [codec.decode(row.message.data) for row in dead] == [[1, 0]]
+        assert len([t for t in tries if t == [1, 0]]) == TRIES + 1
+        assert [dead.data for dead in engine.outbox.dead()] == [[1, 0]]
         assert engine.inspect.verify() == []
 
 
@@ -107,7 +106,7 @@ def test_a_publisher_that_hangs_on_one_key_does_not_hold_up_the_others() -> None
 
     with engine, engine.working(settings()):
         engine.submit(flow, 0)
-        eventually(lambda: engine.store.take_messages(0, hold_us=0) == [])
+        eventually(lambda: engine.store.take_messages("", 0, hold_us=0) == [])
         engine.submit_many(flow, [1, 2])
         eventually(lambda: len(sent) == 4)
         assert [0, 0] not in sent
@@ -125,7 +124,7 @@ def test_what_was_taken_and_not_settled_is_sent_again(jobs_url: str) -> None:
         engine.submit(flow, 1)
         asyncio.run(engine.worker(settings()).run(until_idle=True))
         # A relay takes the head, may or may not have sent it, and vanishes.
-        assert len(store.take_messages(10, hold_us=HOLD_US)) == 1
+        assert len(store.take_messages("", 10, hold_us=HOLD_US)) == 1
         engine.outbox.publish(lambda message: sent.append(data(message)))
 
         async def relay() -> None:
@@ -281,7 +280,7 @@ def test_a_slow_publisher_gets_each_message_once_and_no_more_than_it_can_send(
         with engine.working(settings()):
             eventually(lambda: broker.running >= at_once)
             if kind == "async":
-                assert len(engine.store.take_messages(1000, hold_us=0)) == keys - at_once
+                assert len(engine.store.take_messages("", 1000, hold_us=0)) == keys - at_once
             broker.is_open.set()
             eventually(lambda: all(row.sent_at is not None for row in rows_of(engine, job)))
         assert sorted(broker.calls) == list(range(keys)), "each was sent once"
@@ -291,7 +290,7 @@ def test_a_slow_publisher_gets_each_message_once_and_no_more_than_it_can_send(
         assert engine.inspect.verify() == []
 
 
-@pytest.mark.shows("E-45", "E-84")
+@pytest.mark.shows("E-45", "E-70", "E-84")
 def test_a_plain_publisher_holds_as_many_messages_as_it_has_threads(jobs_url: str) -> None:
     broker, flow = Broker(), crowd(40)
     with engine_on(store_of(jobs_url), flow) as engine:
@@ -300,14 +299,14 @@ def test_a_plain_publisher_holds_as_many_messages_as_it_has_threads(jobs_url: st
         engine.outbox.publish(broker.publish)
         with engine.working(settings(lease=3600)):
             eventually(lambda: broker.running == PUBLISHERS)
-            assert len(engine.store.take_messages(1000, hold_us=0)) == 40 - PUBLISHERS
+            assert len(engine.store.take_messages("", 1000, hold_us=0)) == 40 - PUBLISHERS
             broker.is_open.set()
             eventually(lambda: all(row.sent_at is not None for row in rows_of(engine, job)))
         assert broker.most == PUBLISHERS
         assert sorted(broker.calls) == list(range(40))
 
 
-@pytest.mark.shows("E-45")
+@pytest.mark.shows("E-45", "E-70")
 def test_messages_that_are_being_sent_are_held_for_a_lease_and_renewed(jobs_url: str) -> None:
     broker, flow, lease_s = Broker(), crowd(1), 2
     with engine_on(store_of(jobs_url), flow) as engine:

@@ -267,7 +267,7 @@ def test_what_a_job_carries_beside_its_payload_is_bounded_at_every_door(jobs_url
             partial(engine.flow_control.pause, flow="shop"),
             partial(engine.flow_control.resume, flow="shop"),
             partial(engine.flow_control.set_weight, "acme", 2),
-            partial(engine.outbox.revive, "1/1/1"),
+            partial(engine.outbox.redrive, "1/1/1"),
             partial(engine.retention.prune, ended_before=datetime.now(UTC)),
         ):  # fmt: skip
             with pytest.raises(BadInput, match=too_long):

@@ -95,7 +95,7 @@ def test_a_job_stays_while_a_duplicate_must_still_be_answered_with_it(
 def test_a_job_stays_until_its_messages_are_sent(jobs_url: str) -> None:
     with Harness(order(), url=jobs_url) as harness:
         store = harness.engine.store
-        harness.engine.kernel.publisher = None
+        harness.engine.kernel.handlers.clear()
         job_id = finish(harness, {"n": 1})
         harness.advance(days=1)
         assert store.prune(before=harness.clock.now(), limit=10) == 0

@@ -13,6 +13,7 @@ from tests.upgrade import later, program
 from tests.upgrade.conftest import Site
 from ulak import Engine, Job, JobFilter, StoreError
 from ulak.auth.identity import Identity
+from ulak.core.delivery import GAVE_UP
 from ulak.core.lifecycle import FINAL, ROLES
 from ulak.idempotency import Guard
 from ulak.services.contracts.configuration import contracts_of
@@ -21,7 +22,7 @@ from ulak.services.contracts.outbox.dispatcher import Dispatcher
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.outbox.tables import Tables
-from ulak.store.protocol import Store
+from ulak.store.protocol import DeliveryFilter, Store
 
 PATIENCE = timedelta(seconds=60)
 
@@ -147,7 +148,7 @@ def tell(engine: Engine) -> None:
     for name in ("letter 1", "letter 2"):
         engine.decide(jobs[name].id, "post", actor="ada")
     (dead,) = engine.outbox.dead()
-    engine.outbox.revive(dead.id, actor="ada")
+    engine.outbox.redrive(dead.id, actor="ada")
 
 
 def assert_that_due_work_was_done(site: Site, engine: Engine) -> None:
@@ -210,7 +211,7 @@ def read_everything(store: Store) -> dict[str, list[Any]]:
         "requests": [found for job_id in ids for found in store.pending_requests(job_id)],
         "leased": [row for worker in store.workers() for row in store.leased(worker.id)],
         "messages": [message for job_id in ids for message in store.scan_messages(job_id)],
-        "dead messages": store.dead_messages(100),
+        "dead messages": store.deliveries(DeliveryFilter(states=GAVE_UP)),
         "workers": store.workers(),
         "counts": store.counts(),
         "keys": list(store.scan_keys()),

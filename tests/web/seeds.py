@@ -132,11 +132,9 @@ class Seeds:
         self._engine.outbox.publish(refuse)
         jobs = [self._submit("gate") for _ in range(OF_EACH)]
         self._harness.run_until_idle()
-        while len(dead := self._engine.store.dead_messages(OF_EACH)) < OF_EACH:
+        while len(dead := self._engine.outbox.dead(limit=OF_EACH)) < OF_EACH:
             self._harness.advance(hours=12)
-        self.dead_messages = [
-            f"{to_text(row.message.job_id)}/{row.message.seq}/{row.message.n}" for row in dead
-        ]
+        self.dead_messages = [delivery.id for delivery in dead]
         for job in jobs:
             self._engine.cancel(job, actor="olga")
         self._engine.outbox.publish(lambda message: None)

@@ -8,6 +8,7 @@ import ulak
 import ulak.web
 from tests.web.people import Known, as_, person
 from ulak import Flow, Lifecycle
+from ulak.store.protocol import Settled
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def dead_message(engine):
     job = engine.submit(flow, {})
     work(engine)
     (row,) = engine.store.scan_messages(bytes.fromhex(job.id.replace("-", "")))
-    engine.store.settle_messages([], [(row.message, 0, True)])
+    engine.store.settle_messages([Settled(row.message, "", "dead")])
     return f"{job.id}/{row.message.seq}/{row.message.n}"
 
 

@@ -30,7 +30,7 @@ PANELS = {
     "steady threads": "worker: threads",
     "rows jobs": "jobs, rows",
     "rows events": "events, rows",
-    "rows outbox": "messages, rows",
+    "rows deliveries": "messages, rows",
     "rows ticks": "ticks, rows",
     "rows count_deltas": "count deltas, rows",
     "unfinished": "unfinished jobs",

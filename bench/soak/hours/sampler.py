@@ -24,7 +24,7 @@ ENDED = "lane = '' AND role NOT IN ('held', 'waiting')"
 COUNTS = (
     "SELECT count(*) FILTER (WHERE NOT ({ended})), "
     "count(*) FILTER (WHERE {ended} AND changed_at BETWEEN {since} AND {now}), "
-    "(SELECT count(*) FROM {schema}outbox WHERE sent_at IS NULL) FROM {schema}jobs"
+    "(SELECT count(*) FROM {schema}deliveries WHERE open = 1) FROM {schema}jobs"
 )
 TABLES = """
     SELECT relname, pg_table_size(oid), pg_indexes_size(oid), relispartition FROM pg_class

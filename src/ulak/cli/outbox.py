@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ulak.engine.documents import dead_message_document
+from ulak.engine.documents import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some, when
 from ulak.kit.commands.person import ActorOption, NoteOption
@@ -28,11 +28,11 @@ def dead(
     with reading(app) as engine:
         found = engine.outbox.dead(limit=limit)
     if as_json:
-        print_json({"messages": [dead_message_document(message) for message in found]})
+        print_json({"messages": [delivery_document(message) for message in found]})
     elif found:
         print_table(
-            ("message", "topic", "tries", "emitted"),
-            [(m.id, m.topic, str(m.tries), when(m.at)) for m in found],
+            ("message", "topic", "state", "tries", "emitted"),
+            [(m.id, m.topic, m.state, str(m.tries), when(m.at)) for m in found],
             keep=("message", "emitted"),
         )
     else:
@@ -61,7 +61,7 @@ def revive(
         revived = 0
         for message in sorted(dead if every else wanted):
             with suppress(NotFound):  # somebody else was faster
-                engine.outbox.revive(message, actor=actor, note=why)
+                engine.outbox.redrive(message, actor=actor, note=why)
                 revived += 1
     if as_json:
         print_json({"revived": revived})

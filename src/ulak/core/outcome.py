@@ -1,7 +1,8 @@
 """How a run ended, and what an operator or the clock asks of a job.
 
 `Goto`, `Hold` and `RetryLater` are what a stage may return instead of its result; `RetryLater` may
-be raised too. The rest is made by the engine: `decide` takes one of these and answers the change.
+be raised too, and `Refused` is raised by handlers of messages. The rest is made by the engine:
+`decide` takes one of these and answers the change.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ class RetryLater(Exception):
     why: str = ""
     key: str | None = None
     """Pause this key for as long: no job whose limit or rate has it is begun meanwhile."""
+
+
+class Refused(Exception):
+    """Raised by a handler of messages: never deliver this one. `why` is kept with it and shown."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(why)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)

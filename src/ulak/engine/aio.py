@@ -84,8 +84,13 @@ class AsyncOutbox:
     """`engine.aio.outbox`."""
 
     def __init__(self, outbox: Outbox) -> None:
+        self.deliveries = awaited(outbox.deliveries)
         self.dead = awaited(outbox.dead)
-        self.revive = awaited(outbox.revive)
+        self.counts = awaited(outbox.counts)
+        self.handlers = awaited(outbox.handlers)
+        self.redrive = awaited(outbox.redrive)
+        self.discard = awaited(outbox.discard)
+        self.forget = awaited(outbox.forget)
 
 
 class AsyncInspect:
@@ -130,6 +135,7 @@ class AsyncEngine:
         self.expire = awaited(engine.expire)
         self.signal = awaited(engine.signal)
         self.note = awaited(engine.note)
+        self.emit = awaited(engine.emit)
 
     @overload
     async def submit(

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ulak.clock import rfc3339
-from ulak.engine.outbox import DeadMessage
+from ulak.engine.outbox import Delivery
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
 
@@ -51,9 +51,14 @@ def why_document(why: Why) -> dict[str, Any]:
     return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
 
 
-def dead_message_document(message: DeadMessage) -> dict[str, Any]:
-    """Show a message that gave up."""
-    return _with_times(asdict(message))
+DELIVERY_FIELDS = (
+    "id", "handler", "job_id", "topic", "key", "state", "tries", "at", "sent_at", "error",
+)  # fmt: skip
+
+
+def delivery_document(delivery: Delivery) -> dict[str, Any]:
+    """Show a delivery, but for what it carries."""
+    return _with_times({name: getattr(delivery, name) for name in DELIVERY_FIELDS})
 
 
 def _with_times(document: dict[str, Any]) -> dict[str, Any]:

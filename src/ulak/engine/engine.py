@@ -35,15 +35,16 @@ from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.inspect import Inspect
-from ulak.engine.intake import guest_of
+from ulak.engine.intake import acting_on, guest_of
 from ulak.engine.kernel import Kernel
-from ulak.engine.outbox import Outbox
-from ulak.engine.ports import Resource, ResourceFactory, WorkerSettings
+from ulak.engine.outbox import TRIES, Outbox, make_handler, make_message
+from ulak.engine.outbox import declare as declare_handler
+from ulak.engine.ports import Receiver, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.transactions import Transactions
-from ulak.engine.view import Job
+from ulak.engine.view import Job, message_id
 from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.errors import BadInput
 from ulak.store import caller
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
+H = TypeVar("H", bound=Receiver)
 Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger("ulak.engine")
@@ -83,7 +85,7 @@ class Engine(Acts, Transactions):
         self.flow_control = FlowControl(self.kernel)
         """Limits, rates, pauses and weights."""
         self.outbox = Outbox(self.kernel)
-        """Messages that stages emit."""
+        """Messages and their deliveries."""
         self.inspect = Inspect(self.kernel)
         """Counts, trails, reasons, the audit, and whether all is well."""
         self.retention = Retention(self.kernel)
@@ -160,6 +162,40 @@ class Engine(Acts, Transactions):
         def declare(factory: ResourceFactory) -> ResourceFactory:
             self.kernel.resources[kind] = Resource(factory, queue, places)
             return factory
+
+        return declare
+
+    def on(
+        self,
+        topic: str,
+        *,
+        name: str,
+        retry: int | Backoff = TRIES,
+        give_up: Duration | None = None,
+        block: bool = False,
+    ) -> Callable[[H], H]:
+        """Declare a handler: it gets every message of a topic that is committed from now on.
+
+        Any number may want the same topic, in any program of the store: each gets its own delivery,
+        at least once and in order per key. What it returns is kept; it may raise `RetryLater`, or
+        `Refused` for good.
+
+        Args:
+            topic: What it wants; `*` is every message.
+            name: Under which its deliveries are stored, for ever; it is never derived.
+            retry: How often a failed delivery is tried again; then it is a dead letter.
+            give_up: For how long it is tried; by default only `retry` counts.
+            block: A delivery that gave up stops its key until it is redriven or discarded.
+
+        Raises:
+            BadInput: topic or name is no text of 1 to 500 characters.
+            FlowError: another handler of this engine has the name.
+        """
+
+        def declare(receive: H) -> H:
+            made = make_handler(topic, name, receive, retry=retry, give_up=give_up, block=block)
+            declare_handler(self.kernel, made)
+            return receive
 
         return declare
 
@@ -308,6 +344,27 @@ class Engine(Acts, Transactions):
                 span.note(FLOW, job.row.flow)
             added = kernel.accept(jobs)
         return [Job(a.row, created=a.created) for a in added]
+
+    # --- messages ---------------------------------------------------------------
+
+    def emit(
+        self, topic: str, data: object, *, key: str | None = None, connection: Any = None
+    ) -> str:
+        """Send a message outside a stage, and return its id: when this returns, it is durable.
+
+        Messages of one key are delivered in order; without one it has no order. With `connection`,
+        your own open transaction, it is sent when you commit. A stage uses `run.emit`.
+
+        Raises:
+            BadInput: something cannot be used as given.
+            NotSupported: the store cannot write in a transaction of yours.
+            StoreError: the store could not answer.
+        """
+        kernel = self.kernel
+        kernel.refuse_on_a_loop("emit")
+        message = make_message(kernel, topic, data, key)
+        acting_on(kernel, "emit", connection, lambda store: store.post_messages([message]))
+        return message_id(message)
 
     # --- waiting ----------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ulak.engine import admission, flow_control, together
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
 from ulak.engine.new_jobs import fit, make_job
-from ulak.engine.ports import Apart, Publisher, Resource
+from ulak.engine.ports import Apart, Handler, Resource
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import Tracing
 from ulak.errors import BadInput, FlowError, JobNotFound, TransitionNotAllowed, UnknownOutcome
@@ -53,7 +53,8 @@ class Kernel:
         self.telemetry = Listeners()
         self.tracing: Tracing | None = None
         self.new_commit_id = CommitIds()
-        self.publisher: Publisher | None = None
+        self.handlers: dict[str, Handler] = {}
+        """The handlers of messages that this program declares."""
         self.resources: dict[type, Resource] = {}
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
         self.queues_apart: dict[str, Apart] = {}
@@ -149,6 +150,7 @@ class Kernel:
                 if limits or rates:
                     self.store.declare(limits, rates)
                 self.keep_schedules()
+                self.keep_handlers()
                 self.intake.open()
                 self.is_open = True
         return self
@@ -166,6 +168,11 @@ class Kernel:
         if self.schedules:
             now = self.store.clock.now()
             self.store.keep_schedules([made.row(now) for made in self.schedules.values()])
+
+    def keep_handlers(self) -> None:
+        """Store the handlers that this program declares."""
+        if self.handlers:
+            self.store.keep_handlers([handler.row for handler in self.handlers.values()])
 
     def before_fork(self) -> None:
         """Nothing to do: the store lets what is under way end."""

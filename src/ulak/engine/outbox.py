@@ -1,85 +1,276 @@
-"""Messages that gave up, and another chance for them."""
+"""Messages: their handlers, how deliveries stand, and another chance for those that gave up."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ulak.clock import to_datetime
+from ulak.clock import Duration, read_micros, to_datetime
 from ulak.core.acts import must_act
-from ulak.engine.ports import Publisher
-from ulak.errors import NotFound
-from ulak.ids import from_text, to_text
-from ulak.store.protocol import OutboxRow
+from ulak.core.bounds import must_fit
+from ulak.core.delivery import EVERY_TOPIC, GAVE_UP, NOBODY, PENDING, STATES, Terms
+from ulak.core.job import Message as StoredMessage
+from ulak.core.keys import storable_key
+from ulak.core.policy import Backoff, as_backoff
+from ulak.engine.ports import Handler, Receiver
+from ulak.engine.view import message_id
+from ulak.errors import BadInput, FlowError, NotFound
+from ulak.ids import from_text, time_ordered_id, to_text
+from ulak.store import codec
+from ulak.store.protocol import DeliveryFilter, OutboxRow
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
-MESSAGE_ID = re.compile(
-    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9})", re.ASCII
+R = TypeVar("R", bound=Receiver)
+
+TRIES = 10
+UNHANDLED = "unhandled"
+"""The state of a pending message that nobody wants, in counts."""
+
+DELIVERY_ID = re.compile(
+    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9})(?:/(.+))?", re.ASCII
 )
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """A message that nobody tries to send any more."""
+class Delivery:
+    """A message for one handler, and how far it has come."""
 
     id: str
-    """`job/seq/n`, as a publisher sees it."""
+    """`job/seq/n/handler`; that of the publisher is the message's own id."""
+    handler: str
+    """'' is the publisher, or nobody."""
     job_id: str
     topic: str
     key: str
+    state: str
+    """`pending`, `sent`, `dead`, `refused` or `discarded`."""
     tries: int
+    """How many have failed."""
     at: datetime
-    """When it was emitted."""
+    """When the message was sent."""
+    sent_at: datetime | None
+    data: Any
+    answer: Any
+    """What the handler returned."""
+    error: str | None
+    """Why the last try failed."""
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryCount:
+    """How many deliveries of a handler stand in a state."""
+
+    handler: str
+    state: str
+    """`pending`, `dead`, `refused`, or `unhandled`: no handler wants it."""
+    deliveries: int
+    oldest_at: datetime
+    """When the oldest of these messages was sent."""
 
 
 class Outbox:
-    """`engine.outbox`: how messages are sent, and what becomes of those that cannot be."""
+    """`engine.outbox`: how messages are delivered, and what becomes of those that cannot be."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def publish(self, publisher: Publisher) -> Publisher:
-        """Declare the function that sends outbox messages; it may see a message twice."""
-        self._kernel.publisher = publisher
+    def publish(self, publisher: R) -> R:
+        """Declare the function that gets every message, beside the handlers of `engine.on`, and
+        those of the last seven days that nobody wanted. There is one; the last declared counts.
+        """
+        declare(self._kernel, Handler(NOBODY, EVERY_TOPIC, publisher, make_terms(TRIES)))
         return publisher
 
-    def dead(self, *, limit: int = 100) -> list[DeadMessage]:
-        """Return messages that gave up, the oldest first."""
-        return [_dead(row) for row in self._kernel.open().store.dead_messages(limit)]
-
-    def revive(self, message_id: str, *, actor: str, note: str = "") -> DeadMessage:
-        """Let a dead message be tried again; audited. It may come after younger ones of its key.
+    def deliveries(
+        self,
+        *,
+        handler: str | None = None,
+        states: Sequence[str] = (),
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[Delivery]:
+        """Return deliveries, the oldest first; `after` is the `position` of the last one seen.
 
         Raises:
-            NotFound: no dead message has this id.
+            BadInput: there is no such state.
+        """
+        if unknown := sorted(set(states) - {*STATES}):
+            raise BadInput(f"states={unknown}: a delivery is {', '.join(STATES)}")
+        where = DeliveryFilter(handler, tuple(states), key)
+        found = self._kernel.open().store.deliveries(where, after=after, limit=limit)
+        return [_view(row) for row in found]
+
+    def dead(self, *, limit: int = 100) -> list[Delivery]:
+        """Return deliveries that gave up or were refused, the oldest first."""
+        return self.deliveries(states=GAVE_UP, limit=limit)
+
+    def counts(self) -> list[DeliveryCount]:
+        """Count what is pending, unhandled, dead and refused, by handler."""
+        store = self._kernel.open().store
+        known = {row.name for row in store.handlers()}
+        return [
+            DeliveryCount(
+                handler,
+                UNHANDLED if state == PENDING and handler not in known else state,
+                number,
+                to_datetime(oldest_at),
+            )
+            for handler, state, number, oldest_at in store.count_deliveries()
+        ]
+
+    def handlers(self) -> dict[str, str]:
+        """Return every stored handler with its topic; '' is the publisher."""
+        return {row.name: row.topic for row in self._kernel.open().store.handlers()}
+
+    def redrive(
+        self, delivery_id: str, *, actor: str, note: str = "", give_up: Duration | None = None
+    ) -> Delivery:
+        """Let a dead or refused delivery be tried again, with all its tries; audited. It goes
+        before everything younger of its key that was not delivered meanwhile.
+
+        Args:
+            delivery_id: As `dead` shows it.
+            actor: Who wants it.
+            note: Why.
+            give_up: For how long; by default as its handler is declared.
+
+        Raises:
+            NotFound: no dead or refused delivery has this id.
             BadInput: nobody acts.
         """
         must_act(actor, note)
-        row = self._dead_message(message_id)
-        if row is None or not self._kernel.store.revive_message(
-            row.message, actor=actor, note=note
-        ):
-            raise NotFound(f"no dead message is {message_id!r}; its id is job/seq/n")
-        return _dead(row)
+        row = self._find(delivery_id, GAVE_UP)
+        store = self._kernel.store
+        if give_up is not None:
+            limit_us: int | None = read_micros(give_up, "give_up=")
+        else:
+            limit_us = {h.name: h.give_up_us for h in store.handlers()}.get(row.handler)
+        give_up_at = None if limit_us is None else store.clock.now() + limit_us
+        if not store.redrive_message(row, give_up_at=give_up_at, actor=actor, note=note):
+            raise _not_found(delivery_id, GAVE_UP)
+        return _view(row)
 
-    def _dead_message(self, message_id: str) -> OutboxRow | None:
-        parts = MESSAGE_ID.fullmatch(message_id)
+    def discard(self, delivery_id: str, *, actor: str, note: str = "") -> Delivery:
+        """Give up a pending, dead or refused delivery; audited. What follows it goes on. One that
+        is on its way may still arrive.
+
+        Raises:
+            NotFound: no such delivery has this id.
+            BadInput: nobody acts.
+        """
+        must_act(actor, note)
+        states = (PENDING, *GAVE_UP)
+        row = self._find(delivery_id, states)
+        if not self._kernel.store.discard_message(row, actor=actor, note=note):
+            raise _not_found(delivery_id, states)
+        return _view(row)
+
+    def forget(self, name: str, *, actor: str, note: str = "") -> int:
+        """Drop a stored handler and discard what it has not got; audited. Return how many that was.
+
+        A program that still declares it stores it again when it is opened.
+
+        Raises:
+            NotFound: no handler is stored under this name.
+            BadInput: nobody acts.
+        """
+        must_act(actor, note)
+        store = self._kernel.open().store
+        discarded = store.forget_handler(name, actor=actor, note=note)
+        if discarded is None:
+            known = ", ".join(repr(row.name) for row in store.handlers()) or "none"
+            raise NotFound(f"no handler is named {name!r}; stored are {known}")
+        return discarded
+
+    def _find(self, delivery_id: str, states: Sequence[str]) -> OutboxRow:
+        parts = DELIVERY_ID.fullmatch(delivery_id)
         if parts is None:
-            return None
-        place = (int(parts[2]), int(parts[3]))
-        rows = self._kernel.open().store.scan_messages(from_text(parts[1]))
-        found = (row for row in rows if (row.message.seq, row.message.n) == place and row.dead)
-        return next(found, None)
+            raise _not_found(delivery_id, states)
+        place = (int(parts[2]), int(parts[3]), parts[4] or NOBODY)
+        for row in self._kernel.open().store.scan_messages(from_text(parts[1])):
+            if (row.message.seq, row.message.n, row.handler) == place and row.state in states:
+                return row
+        raise _not_found(delivery_id, states)
 
 
-def _dead(row: OutboxRow) -> DeadMessage:
-    message = row.message
-    job_id = to_text(message.job_id)
-    return DeadMessage(
-        f"{job_id}/{message.seq}/{message.n}", job_id, message.topic, message.key, row.tries,
-        to_datetime(message.at),
+def declare(kernel: Kernel, handler: Handler) -> None:
+    """Register a handler, and store it if the engine is open.
+
+    Raises:
+        FlowError: another one has its name.
+    """
+    if handler.name and handler.name in kernel.handlers:
+        raise FlowError(
+            f"two handlers are named {handler.name!r}; deliveries are stored under the name, so "
+            "give each one its own"
+        )
+    if kernel.is_open:
+        kernel.store.keep_handlers([handler.row])
+    kernel.handlers[handler.name] = handler
+
+
+def make_handler(
+    topic: str,
+    name: str,
+    receive: Receiver,
+    *,
+    retry: int | Backoff,
+    give_up: Duration | None,
+    block: bool,
+) -> Handler:
+    """Read the declaration of a handler.
+
+    Raises:
+        BadInput: topic or name cannot be stored, or a span is none.
+    """
+    storable_key(topic, "engine.on: the topic")
+    storable_key(name, "engine.on: the name")
+    return Handler(name, topic, receive, make_terms(retry, give_up, block=block))
+
+
+def make_terms(
+    retry: int | Backoff, give_up: Duration | None = None, *, block: bool = False
+) -> Terms:
+    """Read how a handler's deliveries are tried."""
+    give_up_us = None if give_up is None else read_micros(give_up, "engine.on: give_up=")
+    return Terms(as_backoff(retry), give_up_us, block)
+
+
+def make_message(kernel: Kernel, topic: str, data: object, key: str | None) -> StoredMessage:
+    """Make a message that no stage sends; by default its key is its own.
+
+    Raises:
+        BadInput: topic, key or data cannot be stored.
+    """
+    storable_key(topic, "emit: the topic")
+    if key is not None:
+        storable_key(key, "emit: the key")
+    now = kernel.open().store.clock.now()
+    own = time_ordered_id(now)
+    encoded = must_fit(codec.encode(data), f"emit({topic!r}): the message")
+    return StoredMessage(own, 0, 0, key or own.hex(), topic, encoded, now)
+
+
+def _view(row: OutboxRow) -> Delivery:
+    message, own = row.message, message_id(row.message)
+    return Delivery(
+        id=f"{own}/{row.handler}" if row.handler else own, handler=row.handler,
+        job_id=to_text(message.job_id) if message.seq else "", topic=message.topic,
+        key=message.key, state=row.state, tries=row.tries, at=to_datetime(message.at),
+        sent_at=None if row.sent_at is None else to_datetime(row.sent_at),
+        data=codec.decode(message.data),
+        answer=None if row.answer is None else codec.decode(row.answer), error=row.error,
+        position=row.position,
     )  # fmt: skip
+
+
+def _not_found(delivery_id: str, states: Sequence[str]) -> NotFound:
+    which = "dead message" if PENDING not in states else "message that is not delivered"
+    return NotFound(f"no {which} is {delivery_id!r}; its id is job/seq/n, or job/seq/n/handler")

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any
 
 from ulak.clock import Clock, Duration, Instant, ManualClock, read_micros
+from ulak.core.delivery import Terms
 from ulak.engine.view import Message
+from ulak.store.protocol import HandlerRow
 
 ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens one worker's resource and closes it again when the worker stops."""
 
-Publisher = Callable[[Message], Awaitable[None] | None]
-"""Sends one outbox message; raising means it was not sent."""
+Receiver = Callable[[Message], Any]
+"""Handles one message, plain or async; raising means it was not delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What `engine.on` declares."""
+
+    name: str
+    topic: str
+    receive: Receiver
+    terms: Terms
+
+    @property
+    def row(self) -> HandlerRow:
+        """What is stored of it."""
+        return HandlerRow(self.name, self.topic, self.terms.give_up_us)
 
 
 @dataclass(frozen=True, slots=True)

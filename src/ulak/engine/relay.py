@@ -1,4 +1,7 @@
-"""Publishes the outbox: at least once, in order per key, one poisoned key stopping only itself."""
+"""Delivers messages: at least once, in order per key, one poisoned key stopping only itself.
+
+Each handler has a line of its own: however slow one is, the others go on.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +10,111 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ulak.clock import SECOND, Instant
+from ulak.clock import SECOND
+from ulak.core.bounds import find_excess
+from ulak.core.delivery import DEAD, PENDING, SENT, Verdict, is_overdue, judge
 from ulak.core.job import Message
-from ulak.core.policy import Backoff
+from ulak.core.outcome import Refused, RetryLater
 from ulak.engine.crossing import call_on
-from ulak.engine.ports import Publisher
+from ulak.engine.ports import Handler, Receiver
 from ulak.engine.threads import Aside, Threads
 from ulak.engine.view import Message as View
 from ulak.engine.view import message_view
-from ulak.errors import StoreError
+from ulak.errors import BadInput, StoreError
 from ulak.ids import to_text
-from ulak.store.protocol import OutboxRow, OutboxStore
+from ulak.store import codec
+from ulak.store.protocol import OutboxRow, OutboxStore, Settled
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.relay")
 
-# As many heads as a relay has in hand at most, however quick its publisher is.
+# As many heads as a line has in hand at most, however quick its handler is.
 A_ROUND = 100
 # A relay that vanishes keeps its heads so long; a worker says its lease instead.
 HOLD_US = 30 * SECOND
 # After so long an async call is cancelled. A plain one cannot be: its message stays held until it
 # ends, and another thread takes its turn.
 LONGEST_PUBLISH_S = 30.0
-# How many calls run at once. A guess: enough to hide a slow broker, few enough not to crowd it.
+# How many calls of a handler run at once. A guess: enough to hide a slow broker, few enough not to
+# crowd it.
 PUBLISHERS = 8
 ASYNC_PUBLISHERS = 32
-TRIES = Backoff(10)
+# How often a relay looks by itself: for what is to be tried again, and for rings that were lost.
 PAUSE_S = 0.5
-# A publisher that does all that it was given within this time is given more the next time.
+# The least time between two looks in vain: where others commit all the time, they ring as often.
+LEAST_S = 0.02
+# A handler that does all that it was given within this time is given more the next time.
 QUICK_S = 0.1
 # How long what has ended waits for others, to be recorded with them.
 LINGER_S = 0.02
 # How long a relay that is stopped waits for what is on its way.
 PATIENCE_S = 1.0
 
-Attempt = tuple[Message, tuple[Instant, bool] | None]
-"""A message, and after a failure when to try again or that it is dead."""
+
+class Relay:
+    """Delivers the messages for the handlers that this program declares, until it is stopped."""
+
+    def __init__(self, kernel: Kernel, *, hold_us: int = HOLD_US) -> None:
+        self._kernel = kernel
+        self._hold_us = hold_us
+        self._lines: dict[str, _Line] = {}
+        self._is_rung = False
+
+    async def run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver until cancelled; handlers that are declared meanwhile are served too."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        stop_ringing: Callable[[], None] | None = None
+        try:
+            while True:
+                for line in self._find_lines():
+                    if line.name not in tasks:
+                        tasks[line.name] = loop.create_task(line.run(loop))
+                if not tasks:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if stop_ringing is None:
+                    # Not before: a ring costs the loop of a program without handlers a turn.
+                    stop_ringing = self._kernel.on_ring(partial(self._ring, loop))
+                ended, _ = await asyncio.wait(
+                    tasks.values(), timeout=PAUSE_S, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for task in ended:
+                    task.result()
+        finally:
+            if stop_ringing is not None:
+                stop_ringing()
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            for line in self._lines.values():
+                await line.close()
+
+    async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
+        """Deliver one round of heads; return how many were delivered or are on their way."""
+        return sum(await asyncio.gather(*(line.send_once(loop) for line in self._find_lines())))
+
+    def _find_lines(self) -> list[_Line]:
+        for name in self._kernel.handlers:
+            if name not in self._lines:
+                self._lines[name] = _Line(self._kernel, name, self._hold_us)
+        return list(self._lines.values())
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have every line look at the store, from any thread; a crowd of rings is one."""
+        if not self._is_rung:
+            self._is_rung = True
+            call_on(loop, self._rung_here)
+
+    def _rung_here(self) -> None:
+        self._is_rung = False
+        for line in self._lines.values():
+            line.wake()
 
 
 class _Delivery:
@@ -58,8 +125,8 @@ class _Delivery:
     def __init__(self, row: OutboxRow) -> None:
         self.row = row
         self.began_at: float | None = None
-        """When the call of a plain publisher began, on the monotonic clock."""
-        self.task: asyncio.Task[Attempt]
+        """When the call of a plain handler began, on the monotonic clock."""
+        self.task: asyncio.Task[Settled]
 
     def is_late(self) -> bool:
         """Whether its call hangs."""
@@ -67,14 +134,15 @@ class _Delivery:
         return began_at is not None and time.monotonic() - began_at > LONGEST_PUBLISH_S
 
 
-class Relay:
-    """Takes the heads of keys from the outbox and hands them to the engine's publisher.
+class _Line:
+    """Takes the heads of keys of one handler and hands them to it.
 
-    It takes no more than its publisher can send soon, and renews its hold on them until they are
-    sent: nobody else sends them meanwhile, however slow the publisher is.
+    It takes no more than the handler can do soon, and renews its hold on them until they are done:
+    nobody else delivers them meanwhile, however slow the handler is.
     """
 
-    def __init__(self, kernel: Kernel, *, hold_us: int = HOLD_US) -> None:
+    def __init__(self, kernel: Kernel, name: str, hold_us: int) -> None:
+        self.name = name
         self._kernel = kernel
         self._store: OutboxStore = kernel.store
         self._hold_us = hold_us
@@ -86,63 +154,88 @@ class Relay:
         """How many heads may be in hand, beside those of calls that hang."""
         self._turns = asyncio.Semaphore(ASYNC_PUBLISHERS)
         self._renew_at = 0.0
+        self._rung = asyncio.Event()
+        self._looked_at = 0.0
+        self._looked_in_vain = False
+        self._says_answers = True
         # One round at a time: who finds nothing to send may then say that nothing is being sent.
         self._one_round = asyncio.Lock()
 
+    def wake(self) -> None:
+        """Have it look at the store soon."""
+        self._rung.set()
+
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Publish until cancelled."""
-        try:
-            while self._kernel.publisher is not None:
-                try:
-                    sent = await self.send_once(loop)
-                except StoreError as error:
-                    self._kernel.telemetry.failed("outbox")
-                    log.warning("the outbox fails", extra={"error": str(error)})
-                    sent = 0
-                if not sent:
-                    await asyncio.sleep(PAUSE_S)
-        finally:
-            # What was sent should not be sent again; what is not yet sent will be, by somebody.
-            if self._in_hand:
-                tasks = [delivery.task for delivery in self._in_hand.values()]
-                _, late = await asyncio.wait(tasks, timeout=PATIENCE_S)
-                for task in late:
-                    task.cancel()
-                await self._settle()
-            self._threads.close()
-            self._aside.close()
+        """Deliver until cancelled."""
+        while True:
+            try:
+                sent = await self.send_once(loop)
+            except StoreError as error:
+                self._kernel.telemetry.failed("outbox")
+                log.warning("the outbox fails", extra={"error": str(error)})
+                sent = 0
+                await asyncio.sleep(PAUSE_S)
+            if not sent:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE_S):
+                        await self._rung.wait()
+            self._rung.clear()
+            if self._looked_in_vain:
+                await asyncio.sleep(max(0.0, self._looked_at + LEAST_S - loop.time()))
+
+    async def close(self) -> None:
+        """Record what ends soon, and let go of the rest."""
+        # What was sent should not be sent again; what is not yet sent will be, by somebody.
+        if self._in_hand:
+            tasks = [delivery.task for delivery in self._in_hand.values()]
+            _, late = await asyncio.wait(tasks, timeout=PATIENCE_S)
+            for task in late:
+                task.cancel()
+            await self._settle()
+        self._threads.close()
+        self._aside.close()
 
     async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
-        """Publish one round of heads; answer how many were sent or are still on their way."""
-        if self._kernel.publisher is None:
+        """Deliver one round of heads; return how many were delivered or are on their way."""
+        handler = self._kernel.handlers.get(self.name)
+        if handler is None:
             return 0
         async with self._one_round:
-            return await self._send_heads(loop)
+            return await self._send_heads(loop, handler)
 
-    async def _send_heads(self, loop: asyncio.AbstractEventLoop) -> int:
+    async def _send_heads(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
         await self._renew(loop)
-        taken = await self._take(loop)
+        taken = await self._take(loop, handler)
         if not self._in_hand:
             return 0
         began_at = loop.time()
         tasks = [delivery.task for delivery in self._in_hand.values()]
-        ended, others = await asyncio.wait(
-            tasks,
-            timeout=min(PAUSE_S, self._hold_s / 3),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        ended = await self._await_one(loop, tasks)
+        others = [task for task in tasks if not task.done()]
         if ended and others:
             await asyncio.wait(others, timeout=LINGER_S)
         is_quick = loop.time() - began_at < QUICK_S and all(task.done() for task in tasks)
         sent = await self._settle()
         if not is_quick:
-            self._window = self._at_once()
+            self._window = _at_once(handler)
         elif taken >= self._window:
             self._window = min(2 * self._window, A_ROUND)
         return sent + len(self._in_hand)
 
-    def _at_once(self) -> int:
-        return ASYNC_PUBLISHERS if _is_async(self._kernel.publisher) else PUBLISHERS
+    async def _await_one(
+        self, loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[Settled]]
+    ) -> bool:
+        """Wait until a call ends, which is returned, or there may be more to take, or to renew."""
+        rung = loop.create_task(self._rung.wait())
+        try:
+            ended, _ = await asyncio.wait(
+                [*tasks, rung],
+                timeout=min(PAUSE_S, self._hold_s / 3),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            rung.cancel()
+        return bool(ended - {rung})
 
     async def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold on to everything in hand at a third of the hold."""
@@ -154,17 +247,18 @@ class Relay:
             self._in_hand[_identity(row.message)].row = row
         self._renew_at = loop.time() + self._hold_s / 3
 
-    async def _take(self, loop: asyncio.AbstractEventLoop) -> int:
+    async def _take(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
         """Take as many heads as can be sent soon, and begin to; return how many were taken."""
         late = sum(delivery.is_late() for delivery in self._in_hand.values())
         self._threads.resize(PUBLISHERS + late)
-        self._window = max(self._window, self._at_once())
+        self._window = max(self._window, _at_once(handler))
         places = min(self._window + late, A_ROUND) - len(self._in_hand)
+        self._looked_at, self._looked_in_vain = loop.time(), True
         if places < 1:
             return 0
         if not self._in_hand:
             self._renew_at = loop.time() + self._hold_s / 3
-        take = partial(self._store.take_messages, places, hold_us=self._hold_us)
+        take = partial(self._store.take_messages, self.name, places, hold_us=self._hold_us)
         rows = await self._aside.run(take)
         for row in rows:
             identity = _identity(row.message)
@@ -175,68 +269,104 @@ class Relay:
                 continue
             delivery = self._in_hand[identity] = _Delivery(row)
             # Heads are of different keys: they go side by side, and one that hangs stops itself.
-            delivery.task = loop.create_task(self._try(loop, delivery))
+            delivery.task = loop.create_task(self._try(loop, handler, delivery))
+        self._looked_in_vain = not rows
         return len(rows)
 
-    async def _try(self, loop: asyncio.AbstractEventLoop, delivery: _Delivery) -> Attempt:
-        row, message = delivery.row, delivery.row.message
+    async def _try(
+        self, loop: asyncio.AbstractEventLoop, handler: Handler, delivery: _Delivery
+    ) -> Settled:
+        row, message, now = delivery.row, delivery.row.message, self._store.clock.now()
+        if is_overdue(row.tries, row.give_up_at, now):
+            why = f"its time was over when it could be tried again; before that: {row.error}"
+            return self._failed(handler, row, Verdict(DEAD, now, False, why))
         try:
-            await self._publish(loop, delivery)
+            answer = await self._call(loop, handler, delivery)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            error: BaseException = cancelled  # raised by the publisher itself
-        except Exception as raised:  # noqa: BLE001 - a worker loop: any publisher's failure is retried
+            error: BaseException = cancelled  # raised by the handler itself
+        except Exception as raised:  # noqa: BLE001 - a worker loop: every failure is retried
             error = raised
         else:
-            return message, None
-        wait = TRIES.delay_us(row.tries + 1, message.job_id)
-        facts = {"topic": message.topic, "job_id": to_text(message.job_id), "error": repr(error)}
+            if not isinstance(answer, (RetryLater, Refused)):
+                return Settled(message, self.name, SENT, answer=self._encode(answer))
+            error = answer
+        verdict = judge(
+            error, handler.terms, self._store.clock.now(), tries=row.tries,
+            give_up_at=row.give_up_at, seed=message.job_id,
+        )  # fmt: skip
+        return self._failed(handler, row, verdict)
+
+    def _failed(self, handler: Handler, row: OutboxRow, verdict: Verdict) -> Settled:
+        """Log a failure, and say how it is recorded."""
+        message, is_over = row.message, verdict.state != PENDING
+        level = logging.WARNING if verdict.spends_try else logging.INFO
         log.log(
-            logging.WARNING if wait is not None else logging.ERROR,
-            "a message was not sent" if wait is not None else "a message is a dead letter",
-            extra=facts | {"attempt": row.tries + 1},
-        )
-        return message, (self._store.clock.now() + (wait or 0), wait is None)
+            logging.ERROR if is_over else level,
+            "a message is a dead letter" if is_over else "a message was not sent",
+            extra={
+                "topic": message.topic, "handler": self.name, "job_id": to_text(message.job_id),
+                "error": verdict.error, "attempt": row.tries + verdict.spends_try,
+            },
+        )  # fmt: skip
+        return Settled(
+            message, self.name, verdict.state, verdict.not_before, verdict.spends_try,
+            handler.terms.block and is_over, error=verdict.error,
+        )  # fmt: skip
+
+    def _encode(self, answer: Any) -> bytes | None:
+        """Write what a handler returned; what cannot be kept is left out, and the log says so."""
+        if answer is None:
+            return None
+        try:
+            data = codec.encode(answer)
+            why = find_excess(data, "the answer")
+        except BadInput as error:
+            why = str(error)
+        if why is None:
+            return data
+        if self._says_answers:
+            self._says_answers = False
+            facts = {"handler": self.name, "error": why}
+            log.warning("what a handler returned is not kept", extra=facts)
+        return None
 
     async def _settle(self) -> int:
-        """Record how attempts ended, late ones too; return how many messages were sent."""
+        """Record how attempts ended, late ones too; return how many messages were delivered."""
         ended = [d for d in self._in_hand.values() if d.task.done()]
-        attempts = [d.task.result() for d in ended if not d.task.cancelled()]
-        sent = [message for message, failure in attempts if failure is None]
-        failed = [(message, *failure) for message, failure in attempts if failure is not None]
-        if attempts:
-            await self._aside.run(self._store.settle_messages, sent, failed)
-            dead = sum(gave_up for _, _, gave_up in failed)
-            self._kernel.telemetry.published(len(sent), len(failed) - dead, dead)
+        settled = [d.task.result() for d in ended if not d.task.cancelled()]
+        if settled:
+            await self._aside.run(self._store.settle_messages, settled)
+            sent = sum(end.state == SENT for end in settled)
+            again = sum(end.state == PENDING for end in settled)
+            self._kernel.telemetry.published(sent, again, len(settled) - sent - again)
         for delivery in ended:
             del self._in_hand[_identity(delivery.row.message)]
-        return len(sent)
+        return sum(end.state == SENT for end in settled)
 
-    async def _publish(self, loop: asyncio.AbstractEventLoop, delivery: _Delivery) -> None:
-        publisher, message = self._kernel.publisher, message_view(delivery.row.message)
-        if publisher is None:
-            return
-        if _is_async(publisher):
+    async def _call(
+        self, loop: asyncio.AbstractEventLoop, handler: Handler, delivery: _Delivery
+    ) -> Any:
+        receive, message = handler.receive, message_view(delivery.row.message)
+        if _is_async(receive):
             async with self._turns, asyncio.timeout(LONGEST_PUBLISH_S):
-                answer = publisher(message)
-                if answer is not None:
-                    await answer
-            return
-        answer = await self._on_thread(loop, publisher, message, delivery)
+                return await receive(message)
+        answer = await self._on_thread(loop, receive, message, delivery)
         if inspect.isawaitable(answer):  # such as what a lambda around a coroutine returns
             async with self._turns, asyncio.timeout(LONGEST_PUBLISH_S):
-                await answer
+                return await answer
+        return answer
 
     def _on_thread(
         self,
         loop: asyncio.AbstractEventLoop,
-        publisher: Publisher,
+        receive: Receiver,
         message: View,
         delivery: _Delivery,
     ) -> asyncio.Future[Any]:
-        """Call a plain publisher on a thread; one that hangs must not keep the process alive."""
+        """Call a plain handler on a thread; one that hangs must not keep the process alive."""
         future: asyncio.Future[Any] = loop.create_future()
 
         def tell(set_outcome: Callable[[Any], None], outcome: Any) -> None:
@@ -246,21 +376,25 @@ class Relay:
         def call() -> None:
             delivery.began_at = time.monotonic()
             try:
-                said, set_outcome = publisher(message), future.set_result
+                said, set_outcome = receive(message), future.set_result
             except BaseException as error:  # noqa: BLE001 - a worker loop: raised again on the loop
                 if not isinstance(error, Exception) or isinstance(error, StopIteration):
                     # A future does not take these, or the loop would end with them.
-                    error = RuntimeError(f"the publisher raised {error!r}")
-                said, set_outcome = error, future.set_exception  # type: ignore[assignment]
+                    error = RuntimeError(f"the handler raised {error!r}")
+                said, set_outcome = error, future.set_exception
             call_on(loop, tell, set_outcome, said)
 
         self._threads.run(call)
         return future
 
 
-def _is_async(publisher: Publisher | None) -> bool:
-    return inspect.iscoroutinefunction(publisher) or inspect.iscoroutinefunction(
-        getattr(publisher, "__call__", None)  # noqa: B004 - an object with an async __call__
+def _at_once(handler: Handler) -> int:
+    return ASYNC_PUBLISHERS if _is_async(handler.receive) else PUBLISHERS
+
+
+def _is_async(receive: Receiver) -> bool:
+    return inspect.iscoroutinefunction(receive) or inspect.iscoroutinefunction(
+        getattr(receive, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
 
 

@@ -65,8 +65,8 @@ def trail_damage(row: JobRow, events: Sequence[Event], flow: Flow[Any] | None) -
 def message_damage(events: Sequence[Event], messages: Sequence[OutboxRow]) -> Iterator[Damage]:
     """Compare what the events say they sent with what stands in the outbox."""
     found: dict[int, int] = {}
-    for stored in messages:
-        found[stored.message.seq] = found.get(stored.message.seq, 0) + 1
+    for seq, _ in {(stored.message.seq, stored.message.n) for stored in messages}:
+        found[seq] = found.get(seq, 0) + 1
     for event in events:
         there = found.pop(event.seq, 0)
         if there < event.emitted:

@@ -42,6 +42,8 @@ MOST_PAGES = 5
 # to find out which would take too long: the next pass tries again.
 MOST_IN_VAIN = 30
 FOLD_EVERY = 30
+# Of messages that nobody wants, some hundred a second may come.
+MOST_EXPIRED = 5000
 
 UNRUN = GivenBack(kinds.NOT_RUN, "its worker had leased it and did not run it")
 
@@ -77,7 +79,7 @@ class Upkeep:
         steps = [self._see_to_dates, self._ask_to_expire, self._see_to_requests, self._unpark]
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
-            steps += [self._fold, self._sweep]
+            steps += [self._fold, self._sweep, self._expire_messages]
         for step in [*steps, self._tick_schedules]:
             self._do(step)
         return self.moved - before
@@ -141,6 +143,9 @@ class Upkeep:
 
     def _sweep(self) -> None:
         self._store.sweep(A_PAGE)
+
+    def _expire_messages(self) -> None:
+        self._store.expire_messages(MOST_EXPIRED)
 
     def _tick_schedules(self) -> None:
         self.moved += self._ticker.tick()

@@ -180,24 +180,30 @@ class TrailEvent:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One outbox message, as a publisher gets it. It may come again: `id` is then the same."""
+    """One message, as a handler gets it. It may come again: `id` is then the same."""
 
     id: str
     job_id: str
+    """'' of a message that no stage has sent."""
     topic: str
     key: str
-    """Messages of one key are published in order."""
+    """Messages of one key are delivered in order."""
     data: Any
     at: datetime
 
 
 def message_view(message: StoredMessage) -> Message:
-    """Show a line of the outbox."""
-    job_id = to_text(message.job_id)
+    """Show a message of the outbox."""
     return Message(
-        id=f"{job_id}/{message.seq}/{message.n}", job_id=job_id, topic=message.topic,
-        key=message.key, data=codec.decode(message.data), at=to_datetime(message.at),
+        id=message_id(message), job_id=to_text(message.job_id) if message.seq else "",
+        topic=message.topic, key=message.key, data=codec.decode(message.data),
+        at=to_datetime(message.at),
     )  # fmt: skip
+
+
+def message_id(message: StoredMessage) -> str:
+    """Return the id of a message for the outside."""
+    return f"{to_text(message.job_id)}/{message.seq}/{message.n}"
 
 
 def event_view(event: Event) -> TrailEvent:

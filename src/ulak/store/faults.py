@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 KINDS: Final = (
     "commit", "add", "claim", "renew", "register", "unregister", "request", "dismiss", "report",
-    "unpark", "fold", "prune", "take", "settle", "revive", "declare", "limit", "rate", "pause",
-    "resume", "weigh", "stop", "sweep",
+    "unpark", "fold", "prune", "take", "settle", "redrive", "declare", "limit", "rate", "pause",
+    "resume", "weigh", "stop", "sweep", "handlers", "post",
     "schedules", "tick", "schedule-pause", "credential", "record", "transaction",
 )  # fmt: skip
 """Every kind of write transaction that a store has."""

@@ -19,12 +19,14 @@ from ulak.core.change import (
     Receipt,
     SlotTaken,
 )
+from ulak.core.delivery import NOBODY
 from ulak.core.job import (
     EVERY_TENANT,
     FIRST_MUTABLE,
     OF_STATE,
     SIDE,
     JobRow,
+    Message,
     NewJob,
     Request,
     is_of_state,
@@ -125,12 +127,17 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             name, row = to_text(change.row.id), self._jobs.get(change.row.id)
             if self._is_in_trail(change) or refusal_of(change, row) is not None:
                 continue
-            messages = [(m.job_id, m.seq, m.n) for m in change.messages]
-            if len(set(messages)) < len(messages) or self._messages.keys() & set(messages):
+            if change.messages and self._are_known(change.messages):
                 raise Refused(f"job {name}: two messages have one identity (job, seq, n)")
             stored = self._jobs[change.row.id].seq
             if [e.seq for e in change.events] != list(range(stored + 1, change.row.seq + 1)):
                 raise Refused(f"job {name}: its events do not follow number {stored} of the trail")
+
+    def _are_known(self, messages: Sequence[Message]) -> bool:
+        """Tell whether two of these messages have one identity, or one is stored already."""
+        own, names = {m[:3] for m in messages}, (NOBODY, *self._handlers)
+        is_stored = any((*m, name) in self._messages for m in own for name in names)
+        return is_stored or len(own) < len(messages)
 
     def _commit(self, change: Change, now: Instant) -> Receipt:
         if not self._is_in_trail(change):
@@ -437,7 +444,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     ) -> int:
         with self._transaction() as now:
             kept = {k.job_id for k in self._keys.values() if (k.expires_at or 0) > now}
-            kept |= {m[0] for m, r in self._messages.items() if r.sent_at is None and not r.dead}
+            kept |= {delivery[0] for delivery in self._open}
             ended = [
                 row.id
                 for row in sorted(self._jobs.values())

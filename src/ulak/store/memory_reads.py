@@ -1,15 +1,13 @@
-"""The outbox and the reading verbs of the store in memory."""
+"""The reading verbs of the store in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ulak.clock import Instant
 from ulak.core.change import Change
-from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
+from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import to_text
-from ulak.store.memory_tables import MemoryTables
-from ulak.store.messages import REVIVE, details_of, subject_of
+from ulak.store.memory_outbox import MemoryOutbox
 from ulak.store.protocol import (
     CountRow,
     DedupRow,
@@ -22,63 +20,8 @@ from ulak.store.protocol import (
 )
 
 
-class MemoryReads(MemoryTables):
-    """What reads jobs, and what takes messages from the outbox."""
-
-    # --- outbox -----------------------------------------------------------------
-
-    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
-        with self._transaction() as now:
-            heads: dict[str, OutboxRow] = {}
-            for row in self._messages.values():
-                if row.sent_at is None and not row.dead:
-                    heads.setdefault(row.message.key, row)
-            due = [head for head in heads.values() if head.not_before <= now][:limit]
-            return [self._write(row._replace(not_before=now + hold_us)) for row in due]
-
-    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
-        with self._transaction() as now:
-            held = [row for row in rows if self._find_message(row.message) == row]
-            return [
-                self._write(row._replace(not_before=now + hold_us))
-                for row in held
-                if row.sent_at is None and not row.dead
-            ]
-
-    def settle_messages(
-        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
-    ) -> None:
-        with self._transaction() as now:
-            for message in sent:
-                row = self._find_message(message)
-                if row is not None and row.sent_at is None:
-                    self._write(row._replace(sent_at=now, dead=0))
-            for message, not_before, dead in failed:
-                row = self._find_message(message)
-                if row is not None and row.sent_at is None:
-                    self._write(
-                        row._replace(tries=row.tries + 1, not_before=not_before, dead=int(dead))
-                    )
-
-    def dead_messages(self, limit: int) -> list[OutboxRow]:
-        with self._transaction():
-            return [row for row in self._messages.values() if row.dead][:limit]
-
-    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
-        with self._transaction() as now:
-            row = self._find_message(message)
-            if row is None or not row.dead:
-                return False
-            self._write(row._replace(dead=0, tries=0, not_before=now))
-            self._note(now, actor, REVIVE, subject_of(message), note, details_of(message))
-            return True
-
-    def _find_message(self, message: Message) -> OutboxRow | None:
-        return self._messages.get((message.job_id, message.seq, message.n))
-
-    def _write(self, row: OutboxRow) -> OutboxRow:
-        self._messages[row.message.job_id, row.message.seq, row.message.n] = row
-        return row
+class MemoryReads(MemoryOutbox):
+    """What reads jobs."""
 
     # --- reading ----------------------------------------------------------------
 
@@ -180,7 +123,8 @@ class MemoryReads(MemoryTables):
                 "results": {i for i, results in self._results.items() if results},
                 "requests": {i for i, requests in self._requests.items() if requests},
                 "progress": set(self._progress),
-                "messages": {m[0] for m in self._messages},
+                # A message that no stage has sent is of no event, and of no job.
+                "messages": {m[0] for m in self._messages if m[1]},
                 "dedup key": {key.job_id for key in self._keys.values()},
                 "slot": {slot.job_id for slot in self.slots() if slot.job_id is not None},
                 "tick": {tick.job_id for tick in self._ticks.values()},

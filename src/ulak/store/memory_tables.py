@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 
 from ulak.clock import Clock, Instant
 from ulak.core.admission import StopRow
 from ulak.core.change import Change
+from ulak.core.delivery import EVERY_TOPIC, NOBODY
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
@@ -21,6 +22,7 @@ from ulak.store.protocol import (
     BucketRow,
     CredentialRow,
     DedupRow,
+    HandlerRow,
     LimitRow,
     OutboxRow,
     PauseRow,
@@ -37,6 +39,8 @@ from ulak.store.records import RecordId, RecordRow
 from ulak.store.watchers import Watchers
 
 Key = tuple[str, str, str]
+Delivery = tuple[bytes, int, int, str]
+"""Job, number of its event, number of the message, handler."""
 
 
 class MemoryTables:
@@ -65,7 +69,11 @@ class MemoryTables:
         self._workers: dict[str, WorkerRow] = {}
         self._lease_ends: dict[str, int] = {}
         """By the uptime of the machine: the time of day may be set."""
-        self._messages: dict[tuple[bytes, int, int], OutboxRow] = {}
+        self._handlers: dict[str, HandlerRow] = {}
+        self._messages: dict[Delivery, OutboxRow] = {}
+        self._open: dict[Delivery, None] = {}
+        """The deliveries that stand in the line of their key, the oldest first."""
+        self._posted = 0
         self._proofs: defaultdict[str, list[ProofRow]] = defaultdict(list)
         self._proven: set[bytes] = set()
         """Jobs whose first event has a proof: those of flows with proofs."""
@@ -160,7 +168,7 @@ class MemoryTables:
             self._requests.pop(job_id, None)
             self._progress.pop(job_id, None)
         self._keys = {k: key for k, key in self._keys.items() if key.job_id not in job_ids}
-        self._messages = {m: row for m, row in self._messages.items() if m[0] not in job_ids}
+        self._drop_messages([m for m in self._messages if m[0] in job_ids])
         self._ticks = {t: tick for t, tick in self._ticks.items() if tick.job_id not in job_ids}
 
     # --- what hangs on a job ----------------------------------------------------
@@ -191,8 +199,24 @@ class MemoryTables:
         self._links.clear()
 
     def _post(self, messages: Sequence[Message]) -> None:
+        """Write a delivery of each message for every handler that wants it, or for nobody."""
         for m in messages:
-            self._messages[m.job_id, m.seq, m.n] = OutboxRow(m, None, 0, m.at, 0)
+            wanted = [h for h in self._handlers.values() if h.topic in (m.topic, EVERY_TOPIC)]
+            for handler in wanted or [HandlerRow(NOBODY, EVERY_TOPIC)]:
+                self._posted += 1
+                delivery = (m.job_id, m.seq, m.n, handler.name)
+                limit_us = handler.give_up_us
+                give_up_at = None if limit_us is None else m.at + limit_us
+                self._messages[delivery] = OutboxRow(
+                    m, handler.name, not_before=m.at, give_up_at=give_up_at, position=self._posted
+                )
+                self._open[delivery] = None
+            self._made_due = True
+
+    def _drop_messages(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            del self._messages[delivery]
+            self._open.pop(delivery, None)
 
     def _is_in_trail(self, change: Change) -> bool:
         """Tell whether this very change was written: its last event carries its commit id."""

@@ -15,6 +15,7 @@ from ulak.clock import SECOND, Instant
 from ulak.core.acts import answer
 from ulak.core.change import Change, Committed, LeaseLost, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
+from ulak.core.delivery import DEAD, GAVE_UP, NOBODY, PENDING, SENT
 from ulak.core.intake import Submission, begin
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request
 from ulak.core.keys import keys_of
@@ -41,7 +42,7 @@ from ulak.core.outcome import (
 )
 from ulak.core.table import Place
 from ulak.errors import TransitionNotAllowed
-from ulak.store.protocol import ClaimRequest, Want
+from ulak.store.protocol import ClaimRequest, DeliveryFilter, Settled, Want
 
 if TYPE_CHECKING:
     from ulak.testing.simulator import World
@@ -340,26 +341,27 @@ class Relay(Actor):
     def live(self) -> Steps:
         while True:
             yield
-            rows = self.call("take_messages", 8, hold_us=20 * SECOND)
+            rows = self.call("take_messages", NOBODY, 8, hold_us=20 * SECOND)
             yield
-            sent, failed = [], []
+            settled = []
             for row in rows:
                 if not self.world.is_closing and self.chance(0.1):
                     is_dead = row.tries >= 2
                     if is_dead:
                         self.world.out_of_order.add(row.message.key)
-                    failed.append((row.message, self.world.clock.now() + SECOND, is_dead))
+                    state, again = DEAD if is_dead else PENDING, self.world.clock.now() + SECOND
+                    settled.append(Settled(row.message, NOBODY, state, again))
                 else:
                     in_order = row.message.key not in self.world.out_of_order
                     self.world.watch.published(row.message, in_order=in_order)
-                    sent.append(row.message)
+                    settled.append(Settled(row.message, NOBODY, SENT))
             if rows:
-                self.call("settle_messages", sent, failed)
+                self.call("settle_messages", settled)
             if self.chance(0.2):
                 yield
-                for dead in self.call("dead_messages", 5):
+                for dead in self.call("deliveries", DeliveryFilter(states=GAVE_UP), limit=5):
                     yield
-                    self.call("revive_message", dead.message, actor="olga", note="")
+                    self.call("redrive_message", dead, give_up_at=None, actor="olga", note="")
 
 
 class Steersman(Actor):

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ulak.clock import Instant, ManualClock, micros, to_datetime
+from ulak.core.delivery import PENDING
 from ulak.core.flow import Flow
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
@@ -35,7 +36,7 @@ from ulak.engine.verify import Finding
 from ulak.engine.view import Job, Message, TrailEvent
 from ulak.engine.why import Why
 from ulak.errors import BadInput
-from ulak.store.protocol import Store
+from ulak.store.protocol import DeliveryFilter, Store
 from ulak.wiring import store_of
 
 USUAL = WorkerSettings()
@@ -47,7 +48,7 @@ class Harness:
     """An engine, a `ManualClock`, and the real worker, run on demand. Nothing sleeps.
 
     Everything that a verb of the harness lacks is done with `harness.engine`. Messages that
-    stages emit are collected in `harness.sent`, unless the engine is given a publisher.
+    are sent are collected in `harness.sent`, unless the engine is given a publisher.
 
     Args:
         flows: What the engine serves.
@@ -75,15 +76,14 @@ class Harness:
 
     @classmethod
     def of(cls, engine: Engine, **options: Any) -> Self:
-        """Make a harness with the flows, schedules, resources and publisher of a program's engine.
+        """Make a harness with the flows, schedules, resources and handlers of a program's engine.
 
         The program's own store is not touched. `options` are those of `Harness`.
         """
         made = cls(*engine.inspect.flows, **options)
         made.engine.kernel.schedules.update(engine.kernel.schedules)
         made.engine.kernel.resources.update(engine.kernel.resources)
-        if engine.kernel.publisher is not None:
-            made.engine.outbox.publish(engine.kernel.publisher)
+        made.engine.kernel.handlers.update(engine.kernel.handlers)
         return made
 
     # --- time -------------------------------------------------------------------
@@ -142,9 +142,9 @@ class Harness:
                 yield row.wake_at
             if row.role in CLAIMABLE and row.leased_by is None:
                 yield row.not_before
-            for message in store.scan_messages(row.id):
-                if message.sent_at is None and not message.dead:
-                    yield message.not_before
+        for delivery in store.deliveries(DeliveryFilter(states=(PENDING,)), limit=MOST_MOMENTS):
+            if delivery.handler in self.engine.kernel.handlers:
+                yield delivery.not_before
         for worker in store.workers():
             yield worker.expires_at
         for schedule in store.schedules():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ulak.auth.principal import Principal
 from ulak.core.lifecycle import FAILED
 from ulak.engine.bulk import RETRY, Bulk, BulkAct
-from ulak.engine.documents import dead_message_document
+from ulak.engine.documents import delivery_document
 from ulak.engine.engine import Engine
-from ulak.engine.outbox import DeadMessage
+from ulak.engine.outbox import Delivery
 from ulak.store.protocol import JobFilter
 from ulak.web import schemas
 from ulak.web.acts import MOVED, moved
@@ -53,18 +53,22 @@ class RedrivesAsked(schemas.Body):
 class MessageShown(BaseModel):
     """A message that gave up."""
 
-    id: str = Field(description="job/seq/n")
-    job_id: schemas.JobId
+    id: str = Field(description="job/seq/n, with a handler job/seq/n/handler")
+    handler: str = Field(description="Who should have got it; empty is the publisher.")
+    job_id: str = Field(description="Empty when no stage has sent it.")
     topic: str
-    key: str = Field(description="Messages of one key are published in order.")
+    key: str = Field(description="Messages of one key are delivered in order.")
+    state: Literal["dead", "refused"]
     tries: int
+    error: str | None = Field(description="Why the last try failed.")
     at: schemas.Moment
 
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
-                "id": f"{A_JOB}/3/0", "job_id": A_JOB, "topic": "orders", "key": "4711",
-                "tries": 11, "at": A_MOMENT,
+                "id": f"{A_JOB}/3/0/mail", "handler": "mail", "job_id": A_JOB, "topic": "orders",
+                "key": "4711", "state": "dead", "tries": 11, "error": "TimeoutError",
+                "at": A_MOMENT,
             }
         }
     )  # fmt: skip
@@ -105,7 +109,7 @@ def router(engine: Engine, bulk: Bulk) -> APIRouter:
     @routes.post("/outbox/dead/{id:path}/revive")
     def revive(id: str, principal: Caller, body: ActAsked = NO_NOTE) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
-        return _message(engine.outbox.revive(id, actor=actor_of(principal), note=body.note))
+        return _message(engine.outbox.redrive(id, actor=actor_of(principal), note=body.note))
 
     return routes
 
@@ -115,5 +119,5 @@ def _dead(asked: DeadLettersQuery | RedrivesAsked, principal: Principal) -> JobF
     return JobFilter(tenant=principal.tenant, flow=asked.flow, role=FAILED, code=asked.code)
 
 
-def _message(message: DeadMessage) -> MessageShown:
-    return MessageShown.model_validate(dead_message_document(message))
+def _message(message: Delivery) -> MessageShown:
+    return MessageShown.model_validate(delivery_document(message))

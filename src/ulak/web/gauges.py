@@ -12,10 +12,12 @@ from typing import Any, Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 import ulak
+from ulak.core.delivery import GAVE_UP
 from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
 from ulak.errors import UlakError
 from ulak.store.flow_control import PAUSABLE, QUEUE
+from ulak.store.protocol import DeliveryFilter
 from ulak.web.labels import Labels
 
 log = logging.getLogger("ulak.metrics")
@@ -24,6 +26,7 @@ log = logging.getLogger("ulak.metrics")
 PATIENCE_S = 2.0
 # So many dead messages are counted: the alarm is that there is one.
 MOST_DEAD: Final = 100
+DEAD_ONES: Final = DeliveryFilter(states=GAVE_UP)
 
 HELP: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ulak_info": ("The release of ulak and the kind of store; always 1.", ("version", "store")),
@@ -119,7 +122,7 @@ class Gauges:
             "ulak_workers": _alone(sum(w.expires_at > now for w in store.workers())),
             "ulak_pauses": {(kind,): sum(p.kind == kind for p in pauses) for kind in PAUSABLE},
             "ulak_queue_paused": {(queue,): float(queue in paused) for queue in labels.queues()},
-            "ulak_dead_messages": _alone(len(store.dead_messages(MOST_DEAD))),
+            "ulak_dead_messages": _alone(len(store.deliveries(DEAD_ONES, limit=MOST_DEAD))),
             "ulak_schedules_late": _alone(len(late)),
             **self._slots(labels.limits()),
         }

@@ -45,9 +45,7 @@ class MemorySurgeon:
         del self.store._messages[key]
 
     def add_message(self, message: Message) -> None:
-        self.store._messages[message.job_id, message.seq, message.n] = OutboxRow(
-            message, None, 0, message.at, 0
-        )
+        self.store._messages[message.job_id, message.seq, message.n, ""] = OutboxRow(message, "")
 
     def drop_payload(self, job_id: bytes) -> None:
         del self.store._payloads[job_id]
@@ -147,12 +145,12 @@ class SqlSurgeon:
         self._drop("events", "job_id = ? AND seq = ?", job_id, seq)
 
     def drop_message(self, job_id: bytes, n: int) -> None:
-        self._drop("outbox", "job_id = ? AND n = ?", job_id, n)
+        self._drop("deliveries", "job_id = ? AND n = ?", job_id, n)
 
     def add_message(self, message: Message) -> None:
         self._run(
-            "INSERT INTO outbox (job_id, seq, n, key, topic, data, at, not_before)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+            "INSERT INTO deliveries (job_id, seq, n, key, topic, data, at, handler, not_before)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, '', 0)",
             message,
         )
 

@@ -14,11 +14,11 @@ from ulak.engine import waiting
 NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "retention")
 VERBS = {
     "submit", "submit_many", "call", "get", "find", "jobs", "result", "wait", "decide", "release",
-    "retry", "cancel", "expire", "signal", "note",
+    "retry", "cancel", "expire", "signal", "note", "emit",
 }  # fmt: skip
 PLAIN = {
     "open", "close", "add", "job", "resource", "transaction", "reading", "worker", "working",
-    "lifespan",
+    "lifespan", "on",
 }  # fmt: skip
 """What is declared or entered, and never awaited."""
 PLAIN_OF_NAMESPACES = {

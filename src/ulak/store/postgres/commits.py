@@ -393,7 +393,7 @@ class Rest:
         """Write it all: jobs before keys, keys before slots, slots before pauses."""
         t = self._t
         trail.keep(t.db, self._results)
-        outbox.post(t.db, [m for change in self._messages for m in change.messages])
+        outbox.post(t, [m for change in self._messages for m in change.messages])
         self.give_up()
         if self._spawns:
             intake.add_again(t, self._spawns)

@@ -17,7 +17,7 @@ log = logging.getLogger("ulak.postgres")
 OLDEST_SERVER = 14
 """The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
 
-NEWEST = 6
+NEWEST = 7
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 NAMES_OLDEST = 5

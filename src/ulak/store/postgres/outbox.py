@@ -1,28 +1,36 @@
-"""Outgoing messages: written by the commit that emits them, taken by relays in order per key.
+"""Deliveries: written by the commit that sends a message, taken by relays in order per key.
 
-Who is the head of a key follows from what others post and settle at the same time, so whoever
-does either holds the keys that he touches until he has committed.
+Which delivery is the head of its line follows from what others post and settle at the same time,
+so a transaction that does either holds the keys that it touches until it has committed. A caller's
+own transaction holds none: its deliveries find their place when they are taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ulak.clock import Instant
+from ulak.core.delivery import GAVE_UP, KEPT_US, PENDING, SENT
 from ulak.core.job import Message
 from ulak.store import messages
 from ulak.store.postgres import audit
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.values import (
     OUTBOX_COLUMNS,
+    Array,
     Blobs,
     Id,
     Ids,
     Numbers,
+    Row,
     Texts,
     as_message_row,
 )
-from ulak.store.protocol import OutboxRow
+from ulak.store.protocol import DeliveryCount, DeliveryFilter, HandlerRow, OutboxRow, Settled
+
+Line = tuple[str, str]
+"""A handler and a key."""
 
 HOLD_KEYS = """
     SELECT pg_advisory_xact_lock(hash) FROM (
@@ -30,71 +38,164 @@ HOLD_KEYS = """
         FROM unnest(%s::text[]) AS k (key) ORDER BY hash
     ) AS hashes
 """
-POST = """
-    INSERT INTO ulak.outbox (job_id, seq, n, key, topic, data, at, not_before, head)
-    SELECT m.job_id, m.seq, m.n, m.key, m.topic, m.data, m.at, m.at,
-        (first_of_key AND NOT EXISTS (
-            SELECT FROM ulak.outbox AS o
-            WHERE o.key = m.key AND o.sent_at IS NULL AND o.dead = 0
-        ))::integer
+_POST = """
+    INSERT INTO ulak.deliveries (
+        job_id, seq, n, key, topic, data, at, handler, not_before, give_up_at, head
+    )
+    SELECT m.job_id, m.seq, m.n, m.key, m.topic, m.data, m.at, m.handler, m.at,
+        m.at + m.give_up_us, {head}
     FROM (
-        SELECT *, row_number() OVER (PARTITION BY key ORDER BY line) = 1 AS first_of_key
+        SELECT m.*, coalesce(h.name, '') AS handler, h.give_up_us,
+            row_number() OVER (PARTITION BY h.name, m.key ORDER BY line) = 1 AS is_first
         FROM unnest(
             %s::uuid[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],
             %s::bigint[]
         ) WITH ORDINALITY AS m (job_id, seq, n, key, topic, data, at, line)
+        LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'
     ) AS m
-    ORDER BY m.line
+    ORDER BY m.line, m.handler
+"""
+POST = _POST.format(
+    head="""(m.is_first AND NOT EXISTS (
+            SELECT FROM ulak.deliveries AS d
+            WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
+        ))::integer"""
+)
+POST_UNRANKED = _POST.format(head="-1")
+"""Its place in the line is looked up when messages are taken."""
+
+IS_ANY_DUE = """
+    SELECT EXISTS (
+        SELECT FROM ulak.deliveries
+        WHERE head = 1 AND handler = %(handler)s::text AND not_before <= %(now)s::bigint
+    ) OR EXISTS (SELECT FROM ulak.deliveries WHERE head = -1 AND handler = %(handler)s::text)
+"""
+UNRANKED = "SELECT DISTINCT key FROM ulak.deliveries WHERE head = -1 AND handler = %s::text"
+RANK = """
+    UPDATE ulak.deliveries SET head = 0
+    WHERE head = -1 AND handler = %s::text AND key = ANY (%s::text[])
 """
 TAKE = f"""
-    UPDATE ulak.outbox SET not_before = %s::bigint WHERE position = ANY (ARRAY(
-        SELECT position FROM ulak.outbox WHERE head = 1 AND not_before <= %s::bigint
+    UPDATE ulak.deliveries SET not_before = %s::bigint WHERE position = ANY (ARRAY(
+        SELECT position FROM ulak.deliveries
+        WHERE head = 1 AND handler = %s::text AND not_before <= %s::bigint
         ORDER BY not_before, position LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING {OUTBOX_COLUMNS}, position
-"""
-# What another relay settles at this moment is passed over: nobody waits in a circle.
-HOLD = f"""
-    UPDATE ulak.outbox SET not_before = %s::bigint WHERE position = ANY (ARRAY(
-        SELECT o.position
-        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
-            AS m (job_id, seq, n, not_before)
-        JOIN ulak.outbox AS o ON o.job_id = m.job_id AND o.seq = m.seq AND o.n = m.n
-        WHERE o.not_before = m.not_before AND o.sent_at IS NULL AND o.dead = 0
-        FOR UPDATE OF o SKIP LOCKED
     ))
     RETURNING {OUTBOX_COLUMNS}
 """
-SENT = """
-    UPDATE ulak.outbox AS o SET sent_at = %s::bigint, dead = 0, head = 0
-    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) AS m (job_id, seq, n)
-    WHERE o.job_id = m.job_id AND o.seq = m.seq AND o.n = m.n AND o.sent_at IS NULL
+_SAME = "d.job_id = m.job_id AND d.seq = m.seq AND d.n = m.n AND d.handler = m.handler"
+_ENDS = "%s::uuid[], %s::bigint[], %s::bigint[], %s::text[]"
+# What another relay settles at this moment is passed over: nobody waits in a circle.
+HOLD = f"""
+    UPDATE ulak.deliveries SET not_before = %s::bigint WHERE position = ANY (ARRAY(
+        SELECT d.position
+        FROM unnest({_ENDS}, %s::bigint[]) AS m (job_id, seq, n, handler, not_before)
+        JOIN ulak.deliveries AS d ON {_SAME}
+        WHERE d.not_before = m.not_before AND d.state = 'pending'
+        FOR UPDATE OF d SKIP LOCKED
+    ))
+    RETURNING {OUTBOX_COLUMNS}
 """
-FAILED = """
-    UPDATE ulak.outbox AS o SET tries = tries + 1, not_before = m.not_before, dead = m.dead,
-                                head = CASE WHEN m.dead = 1 THEN 0 ELSE head END
-    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-        AS m (job_id, seq, n, not_before, dead)
-    WHERE o.job_id = m.job_id AND o.seq = m.seq AND o.n = m.n AND o.sent_at IS NULL
+DELIVERED = f"""
+    UPDATE ulak.deliveries AS d
+    SET state = 'sent', sent_at = %s::bigint, answer = m.answer, open = 0, head = 0
+    FROM unnest({_ENDS}, %s::bytea[]) AS m (job_id, seq, n, handler, answer)
+    WHERE {_SAME} AND d.state <> 'sent'
 """
-REVIVE = """
-    UPDATE ulak.outbox SET dead = 0, tries = 0, not_before = %s::bigint
-    WHERE job_id = %s::uuid AND seq = %s::bigint AND n = %s::bigint AND dead = 1
+FAILED = f"""
+    UPDATE ulak.deliveries AS d
+    SET tries = d.tries + m.spends, not_before = m.not_before, error = m.error, state = m.state,
+        open = m.open, head = CASE WHEN m.state = 'pending' THEN d.head ELSE 0 END
+    FROM unnest({_ENDS}, %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bigint[])
+        AS m (job_id, seq, n, handler, spends, not_before, error, state, open)
+    WHERE {_SAME} AND d.state = 'pending'
 """
-# The oldest message that is neither sent nor dead is the head of its key, and no other is.
-DROP_HEADS = """
-    UPDATE ulak.outbox SET head = 0
-    WHERE key = ANY (%s::text[]) AND sent_at IS NULL AND dead = 0 AND head = 1
+_ONE = "job_id = %s::uuid AND seq = %s::bigint AND n = %s::bigint AND handler = %s::text"
+REDRIVE = f"""
+    UPDATE ulak.deliveries SET state = 'pending', tries = 0, not_before = %s::bigint,
+                               give_up_at = %s::bigint, open = 1
+    WHERE {_ONE} AND state IN ('dead', 'refused')
+"""
+DISCARD = f"""
+    UPDATE ulak.deliveries SET state = 'discarded', open = 0, head = 0
+    WHERE {_ONE} AND state IN ('pending', 'dead', 'refused')
+"""
+# The first open delivery of a line is its head, if it is pending, and no other is.
+DROP_HEAD = """
+    UPDATE ulak.deliveries SET head = 0
+    WHERE handler = %s::text AND key = %s::text AND open = 1 AND head = 1
 """
 RAISE_HEADS = """
-    UPDATE ulak.outbox SET head = 1 WHERE head = 0 AND position IN (
+    UPDATE ulak.deliveries SET head = 1 WHERE head <> 1 AND state = 'pending' AND position IN (
         SELECT (
-            SELECT min(position) FROM ulak.outbox
-            WHERE key = k.key AND sent_at IS NULL AND dead = 0
-        ) FROM unnest(%s::text[]) AS k (key)
+            SELECT min(position) FROM ulak.deliveries
+            WHERE handler = l.handler AND key = l.key AND open = 1
+        ) FROM unnest(%s::text[], %s::text[]) AS l (handler, key)
     )
 """
-DEAD = f"SELECT {OUTBOX_COLUMNS} FROM ulak.outbox WHERE dead = 1 ORDER BY position LIMIT %s::bigint"
+LIST = f"SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries WHERE position > %s::bigint"
+COUNT = """
+    SELECT handler, state, count(*), min(at) FROM (
+        SELECT handler, state, at FROM ulak.deliveries WHERE open = 1 AND state = 'pending'
+        UNION ALL SELECT handler, state, at FROM ulak.deliveries WHERE state IN ('dead', 'refused')
+    ) AS d GROUP BY handler, state ORDER BY handler, state
+"""
+KEEP_HANDLER = """
+    INSERT INTO ulak.handlers AS h (name, topic, give_up_us)
+    VALUES (%s::text, %s::text, %s::bigint)
+    ON CONFLICT (name) DO UPDATE SET topic = excluded.topic, give_up_us = excluded.give_up_us
+    WHERE (h.topic, h.give_up_us) IS DISTINCT FROM (excluded.topic, excluded.give_up_us)
+"""
+HANDLERS = "SELECT name, topic, give_up_us FROM ulak.handlers ORDER BY name"
+FORGET_HANDLER = "DELETE FROM ulak.handlers WHERE name = %s::text"
+DISCARD_ALL = """
+    UPDATE ulak.deliveries SET state = 'discarded', open = 0, head = 0
+    WHERE handler = %s::text AND open = 1
+"""
+# From one name to the next, past however many deliveries each of them has.
+UNKNOWN_HANDLERS = """
+    WITH RECURSIVE found (name) AS (
+        SELECT min(handler) FROM ulak.deliveries WHERE open = 1
+        UNION ALL
+        SELECT (SELECT min(handler) FROM ulak.deliveries WHERE open = 1 AND handler > found.name)
+        FROM found WHERE found.name IS NOT NULL
+    )
+    SELECT name FROM found WHERE name IS NOT NULL AND name NOT IN (SELECT name FROM ulak.handlers)
+"""
+OLD_LINES = """
+    SELECT key FROM ulak.deliveries
+    WHERE head = 1 AND handler = %s::text AND not_before < %s::bigint
+    ORDER BY not_before LIMIT %s::bigint
+"""
+EXPIRE = """
+    UPDATE ulak.deliveries SET state = 'discarded', open = 0, head = 0, data = 'null'
+    WHERE handler = %s::text AND key = ANY (%s::text[]) AND open = 1 AND at < %s::bigint
+"""
+REMOVE_LONE = """
+    DELETE FROM ulak.deliveries WHERE position = ANY (ARRAY(
+        SELECT position FROM ulak.deliveries
+        WHERE seq = 0 AND open = 0 AND at < %s::bigint AND state IN ('sent', 'discarded')
+        LIMIT %s::bigint
+    ))
+"""
+
+
+def keep_handlers(t: Transaction, rows: Sequence[HandlerRow]) -> None:
+    for row in sorted(rows, key=lambda row: row.name):
+        t.db.execute(KEEP_HANDLER, row)
+
+
+def handlers(db: Session) -> list[HandlerRow]:
+    return [HandlerRow(*row) for row in db.rows(HANDLERS)]
+
+
+def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | None:
+    if t.db.touch(FORGET_HANDLER, (name,)) == 0:
+        return None
+    discarded = t.db.touch(DISCARD_ALL, (name,))
+    subject, details = messages.handler_subject(name), messages.handler_details(discarded)
+    audit.note(t, actor, messages.FORGET, subject, note, details)
+    return discarded
 
 
 def _hold(db: Session, keys: Iterable[str]) -> Texts:
@@ -103,75 +204,160 @@ def _hold(db: Session, keys: Iterable[str]) -> Texts:
     return held
 
 
-def post(db: Session, messages: Sequence[Message]) -> None:
-    """Write messages in their order."""
+def post(t: Transaction, messages: Sequence[Message]) -> None:
+    """Write the deliveries of messages in their order."""
     if not messages:
         return
-    _hold(db, (m.key for m in messages))
+    _hold(t.db, (m.key for m in messages))
+    t.db.execute(POST, _bind(messages))
+    t.made_due = True
+
+
+def post_unranked(t: Transaction, messages: Sequence[Message]) -> None:
+    """Write deliveries without holding their keys: their places are found when they are taken."""
+    t.db.execute(POST_UNRANKED, _bind(messages))
+    t.made_due = True
+
+
+def _bind(messages: Sequence[Message]) -> tuple[Array, ...]:
+    """Return the values of `POST`."""
     ids, seqs, numbers, keys, topics, data, dates = zip(*messages, strict=True)
-    db.execute(
-        POST,
-        (
-            Ids(ids), Numbers(seqs), Numbers(numbers), Texts(keys), Texts(topics), Blobs(data),
-            Numbers(dates),
-        ),
+    return (
+        Ids(ids), Numbers(seqs), Numbers(numbers), Texts(keys), Texts(topics), Blobs(data),
+        Numbers(dates),
     )  # fmt: skip
 
 
-def take(t: Transaction, limit: int, hold_us: int) -> list[OutboxRow]:
+def is_any_due(db: Session, handler: str, now: Instant) -> bool:
+    """Tell whether there may be something to take."""
+    found = db.row(IS_ANY_DUE, {"handler": handler, "now": now})
+    return found is not None and bool(found[0])
+
+
+def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxRow]:
     """Take due heads, the longest due first, and keep them from every other relay for a while."""
-    taken = t.db.rows(TAKE, (t.now + hold_us, t.now, limit))
-    taken.sort(key=lambda row: row[-1])
-    return [as_message_row(row[:-1]) for row in taken]
+    _rank(t, handler)
+    taken = t.db.rows(TAKE, (t.now + hold_us, handler, t.now, limit))
+    return sorted(map(as_message_row, taken), key=lambda row: row.position)
+
+
+def _rank(t: Transaction, handler: str) -> None:
+    """Find the place of what others have written."""
+    keys = [key for (key,) in t.db.rows(UNRANKED, (handler,))]
+    if keys:
+        t.db.execute(RANK, (handler, _hold(t.db, keys)))
+        _raise(t, [(handler, key) for key in keys])
+
+
+def _raise(t: Transaction, lines: Iterable[Line]) -> None:
+    """Let the first of each line come forward; its key is held."""
+    names, keys = zip(*sorted(set(lines)), strict=True)
+    t.db.execute(RAISE_HEADS, (Texts(names), Texts(keys)))
 
 
 def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
-    """Keep taken messages for longer; return those that nobody else has taken since."""
+    """Keep what was taken for longer; return what nobody else has taken since."""
     dates = Numbers([row.not_before for row in rows])
-    facts = (t.now + hold_us, *_identities([row.message for row in rows]), dates)
+    facts = (t.now + hold_us, *_identities(rows), dates)
     return [as_message_row(row) for row in t.db.rows(HOLD, facts)]
 
 
-def settle(
-    t: Transaction,
-    sent: Sequence[Message],
-    failed: Sequence[tuple[Message, Instant, bool]],
-) -> None:
-    """Record what became of messages, and let the next of each key come forward."""
-    done = [m.key for m in sent] + [m.key for m, _, dead in failed if dead]
-    if done:
-        _hold(t.db, done)
+def settle(t: Transaction, settled: Sequence[Settled]) -> None:
+    """Record what became of deliveries, and let the next of each line come forward."""
+    over = [(end.handler, end.message.key) for end in settled if end.state != PENDING]
+    if over:
+        _hold(t.db, (key for _, key in over))
+    sent = [end for end in settled if end.state == SENT]
     if sent:
-        t.db.execute(SENT, (t.now, *_identities(sent)))
+        answers = Blobs([end.answer for end in sent])
+        t.db.execute(DELIVERED, (t.now, *_identities(sent), answers))
+    failed = [end for end in settled if end.state != SENT]
     if failed:
-        dates = Numbers([at for _, at, _ in failed])
-        dead = Numbers([int(gave_up) for _, _, gave_up in failed])
-        t.db.execute(FAILED, (*_identities([m for m, _, _ in failed]), dates, dead))
-    if done:
-        t.db.execute(RAISE_HEADS, (Texts(sorted(set(done))),))
+        t.db.execute(
+            FAILED,
+            (
+                *_identities(failed),
+                Numbers([int(end.spends_try) for end in failed]),
+                Numbers([end.not_before for end in failed]),
+                Texts([end.error for end in failed]),
+                Texts([end.state for end in failed]),
+                Numbers([int(end.state == PENDING or end.blocks) for end in failed]),
+            ),
+        )
+    if over:
+        _raise(t, over)
 
 
-def _identities(messages: Sequence[Message]) -> tuple[Ids, Numbers, Numbers]:
+def _identities(rows: Sequence[OutboxRow | Settled]) -> tuple[Ids, Numbers, Numbers, Texts]:
     return (
-        Ids([m.job_id for m in messages]),
-        Numbers([m.seq for m in messages]),
-        Numbers([m.n for m in messages]),
+        Ids([row.message.job_id for row in rows]),
+        Numbers([row.message.seq for row in rows]),
+        Numbers([row.message.n for row in rows]),
+        Texts([row.handler for row in rows]),
     )
 
 
-def revive(t: Transaction, message: Message, actor: str, note: str) -> bool:
-    """Let a dead message be tried again; it goes before everything younger of its key."""
-    key = _hold(t.db, [message.key])
-    facts = (t.now, Id(message.job_id), message.seq, message.n)
-    if t.db.touch(REVIVE, facts) == 0:
+def _identity(row: OutboxRow) -> Row:
+    return Id(row.message.job_id), row.message.seq, row.message.n, row.handler
+
+
+def redrive(
+    t: Transaction, row: OutboxRow, give_up_at: Instant | None, actor: str, note: str
+) -> bool:
+    """Let a delivery be tried again; it goes before everything younger of its line."""
+    _hold(t.db, [row.message.key])
+    if t.db.touch(REDRIVE, (t.now, give_up_at, *_identity(row))) == 0:
         return False
-    t.db.execute(DROP_HEADS, (key,))
-    t.db.execute(RAISE_HEADS, (key,))
-    subject, details = messages.subject_of(message), messages.details_of(message)
-    audit.note(t, actor, messages.REVIVE, subject, note, details)
+    t.db.execute(DROP_HEAD, (row.handler, row.message.key))
+    _acted(t, row, (actor, messages.REDRIVE, note))
     return True
 
 
-def dead(db: Session, limit: int) -> list[OutboxRow]:
-    """Return messages that gave up, the oldest first."""
-    return [as_message_row(row) for row in db.rows(DEAD, (limit,))]
+def discard(t: Transaction, row: OutboxRow, actor: str, note: str) -> bool:
+    """Give a delivery up; its line goes on without it."""
+    _hold(t.db, [row.message.key])
+    if t.db.touch(DISCARD, _identity(row)) == 0:
+        return False
+    _acted(t, row, (actor, messages.DISCARD, note))
+    return True
+
+
+def _acted(t: Transaction, row: OutboxRow, said: tuple[str, str, str]) -> None:
+    _raise(t, [(row.handler, row.message.key)])
+    t.made_due = True
+    actor, act, note = said
+    subject, details = messages.subject_of(row.message), messages.details_of(row)
+    audit.note(t, actor, act, subject, note, details)
+
+
+def listed(db: Session, where: DeliveryFilter, after: int, limit: int) -> list[OutboxRow]:
+    """Return deliveries by position upward."""
+    given = {"handler = %s::text": where.handler, "key = %s::text": where.key}
+    terms = {term: value for term, value in given.items() if value is not None}
+    text = LIST + "".join(f" AND {term}" for term in terms)
+    facts: list[Any] = [after, *terms.values()]
+    if where.states:
+        text += " AND state = ANY (%s::text[])"
+        facts.append(Texts(where.states))
+    if where.states and set(where.states) <= set(GAVE_UP):
+        text += " AND state IN ('dead', 'refused')"  # word for word as its index says it
+    found = db.rows(f"{text} ORDER BY position LIMIT %s::bigint", (*facts, limit))
+    return list(map(as_message_row, found))
+
+
+def counted(db: Session) -> list[DeliveryCount]:
+    """Count what is not over, by handler and state."""
+    return [DeliveryCount(*row) for row in db.rows(COUNT)]
+
+
+def expire(t: Transaction, limit: int) -> int:
+    """Discard what nobody has wanted for long, and remove what is over and has no job."""
+    before, expired = t.now - KEPT_US, 0
+    removed = t.db.touch(REMOVE_LONE, (before, limit))
+    for (handler,) in t.db.rows(UNKNOWN_HANDLERS):
+        _rank(t, handler)
+        keys = [key for (key,) in t.db.rows(OLD_LINES, (handler, before, max(0, limit - expired)))]
+        if keys:
+            expired += t.db.touch(EXPIRE, (handler, _hold(t.db, keys), before))
+            _raise(t, [(handler, key) for key in keys])
+    return removed + expired

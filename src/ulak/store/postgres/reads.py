@@ -76,7 +76,7 @@ JOBS_UPWARD = f"""
 """
 FIRST_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs ORDER BY id LIMIT %s::bigint"
 MESSAGES_OF = f"""
-    SELECT {OUTBOX_COLUMNS} FROM ulak.outbox WHERE job_id = %s::uuid ORDER BY seq, n
+    SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries WHERE job_id = %s::uuid ORDER BY seq, n, handler
 """
 _KEYS = """
     SELECT tenant, flow, key, job_id, expires_at FROM ulak.dedup
@@ -97,7 +97,7 @@ OWNED = {
     "results": "results",
     "requests": "requests",
     "progress": "progress",
-    "messages": "outbox",
+    "messages": "deliveries",
     "dedup key": "dedup",
     "slot": "slots",
     "tick": "ticks",
@@ -109,6 +109,7 @@ DATED = ("events", "payloads", "results")
 ORPHANS = {
     table: f"""
     SELECT DISTINCT job_id, NULL::integer FROM ulak.{table} WHERE job_id IS NOT NULL
+    {"AND seq > 0" if table == "deliveries" else ""}
     AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = job_id)
     ORDER BY job_id LIMIT %s::bigint
 """

@@ -92,8 +92,7 @@ _NEEDED = """(
         SELECT FROM ulak.dedup AS d WHERE d.tenant = jobs.tenant AND d.flow = jobs.flow
         AND d.key = jobs.dedup_key AND d.job_id = jobs.id AND d.expires_at > %(now)s::bigint)
     OR EXISTS (
-        SELECT FROM ulak.outbox AS o
-        WHERE o.job_id = jobs.id AND o.sent_at IS NULL AND o.dead = 0)
+        SELECT FROM ulak.deliveries AS d WHERE d.job_id = jobs.id AND d.open = 1)
 )"""
 ENDED = f"""
     SELECT id, flow, flow_version, state, role, tenant, dedup_key, month FROM ulak.jobs
@@ -112,7 +111,7 @@ FORGET = [
     for table, column in (
         ("requests", "job_id"),
         ("progress", "job_id"),
-        ("outbox", "job_id"),
+        ("deliveries", "job_id"),
         ("ticks", "job_id"),
         ("jobs", "id"),
     )

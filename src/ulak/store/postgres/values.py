@@ -33,7 +33,7 @@ JOB_COLUMNS = ", ".join(JobRow._fields)
 EVENT_COLUMNS = ", ".join(Event._fields)
 RESULT_COLUMNS = ", ".join(Result._fields)
 REQUEST_COLUMNS = ", ".join(Request._fields)
-OUTBOX_COLUMNS = ", ".join((*Message._fields, "sent_at", "tries", "not_before", "dead"))
+OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
 
 _UUID, _INT8, _TEXT, _BYTEA = 2950, 20, 25, 17
 _UUID_ARRAY, _INT8_ARRAY, _TEXT_ARRAY, _BYTEA_ARRAY = 2951, 1016, 1009, 1001
@@ -268,5 +268,5 @@ class Groups:
 
 
 def as_message_row(row: Row) -> OutboxRow:
-    """Read a line of the outbox."""
+    """Read a delivery."""
     return OutboxRow(Message(*row[:7]), *row[7:])

@@ -39,7 +39,14 @@ from ulak.store.protocol.leases import (
     Want,
     WorkerRow,
 )
-from ulak.store.protocol.outbox import OutboxRow, OutboxStore
+from ulak.store.protocol.outbox import (
+    DeliveryCount,
+    DeliveryFilter,
+    HandlerRow,
+    OutboxRow,
+    OutboxStore,
+    Settled,
+)
 from ulak.store.protocol.scans import DedupRow, ProofRow, ScanStore
 from ulak.store.protocol.schedules import ScheduleRow, ScheduleStore, Tick, TickRow
 from ulak.store.protocol.upkeep import UpkeepStore
@@ -61,7 +68,10 @@ __all__ = [
     "CredentialRow",
     "CredentialStore",
     "DedupRow",
+    "DeliveryCount",
+    "DeliveryFilter",
     "Features",
+    "HandlerRow",
     "JobFilter",
     "JobStore",
     "LeaseStore",
@@ -76,6 +86,7 @@ __all__ = [
     "ScanStore",
     "ScheduleRow",
     "ScheduleStore",
+    "Settled",
     "SlotRow",
     "Store",
     "Tick",

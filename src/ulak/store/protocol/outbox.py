@@ -1,4 +1,4 @@
-"""The outbox: messages that stages emit."""
+"""The outbox: messages, and their deliveries to handlers."""
 
 from __future__ import annotations
 
@@ -6,51 +6,138 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ulak.clock import Clock, Instant
+from ulak.core.delivery import PENDING
 from ulak.core.job import Message
 
 
+class HandlerRow(NamedTuple):
+    """A handler of messages, as the engines that opened have stored it."""
+
+    name: str
+    topic: str
+    """What it wants; `*` is every message."""
+    give_up_us: int | None = None
+    """For how long a delivery is tried; None is for ever."""
+
+
 class OutboxRow(NamedTuple):
-    """A message and how far it has come."""
+    """One delivery: a message for one handler, and how far it has come."""
 
     message: Message
-    sent_at: Instant | None
-    tries: int
-    not_before: Instant
-    dead: int
+    handler: str
+    state: str = PENDING
+    tries: int = 0
+    not_before: Instant = 0
+    give_up_at: Instant | None = None
+    sent_at: Instant | None = None
+    answer: bytes | None = None
+    """What the handler returned, as JSON; None is nothing."""
+    error: str | None = None
+    """Why the last try failed."""
+    position: int = 0
+    """Later ones have higher numbers."""
+
+
+class Settled(NamedTuple):
+    """How a try to deliver has ended."""
+
+    message: Message
+    handler: str
+    state: str
+    """`pending` when it is to be tried again."""
+    not_before: Instant = 0
+    spends_try: bool = True
+    blocks: bool = False
+    """Whether one that gave up stops its key."""
+    answer: bytes | None = None
+    error: str | None = None
+
+
+class DeliveryFilter(NamedTuple):
+    """Which deliveries; what is not said does not matter."""
+
+    handler: str | None = None
+    states: Sequence[str] = ()
+    key: str | None = None
+
+
+class DeliveryCount(NamedTuple):
+    """How many deliveries of a handler stand in a state, and the date of the oldest message."""
+
+    handler: str
+    state: str
+    deliveries: int
+    oldest_at: Instant
 
 
 class OutboxStore(Protocol):
-    """Messages, in order per key."""
+    """Deliveries, in order per handler and key."""
 
     clock: Clock
 
-    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
-        """Take the head of up to `limit` keys for this relay alone, for `hold_us`.
+    def keep_handlers(self, rows: Sequence[HandlerRow]) -> None:
+        """Store handlers, or how they are declared now. From then on a message that is committed
+        has a delivery for each stored handler that wants its topic, or one for the handler `""`
+        when there is none."""
 
-        The head of a key is its oldest message that is neither sent nor dead; a key whose head
-        is not due, or is taken, gives nothing: order per key is kept and no key waits for another.
+    def handlers(self) -> list[HandlerRow]:
+        """Return every stored handler by name."""
+
+    def forget_handler(self, name: str, *, actor: str, note: str) -> int | None:
+        """Drop a handler and discard its open deliveries; audited, of the subject `handler/NAME`.
+
+        Returns how many were discarded; None, and writes nothing, when there is no such handler.
+        """
+
+    def post_messages(self, messages: Sequence[Message]) -> None:
+        """Write messages that no change brings."""
+
+    def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        """Take the head of up to `limit` keys of a handler for this relay alone, for `hold_us`.
+
+        The head of a key is its oldest open delivery; a key whose head is not due, is taken, or
+        gave up and blocks, gives nothing: order per key is kept and no key waits for another.
         """
 
     def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
-        """Hold taken messages for `hold_us` from now; return those that are held, as they are now.
+        """Hold what was taken for `hold_us` from now; return what is held, as it is now.
 
-        A message that was sent or is dead, or that another relay has taken or tried since, is left
-        as it is: its `not_before` is not that of the row.
+        A delivery that has ended, or that another relay has taken or tried since, is left as it
+        is: its `not_before` is not that of the row.
         """
 
-    def settle_messages(
-        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
-    ) -> None:
-        """Record what was published, and for failures when to try again or that they are dead.
+    def settle_messages(self, settled: Sequence[Settled]) -> None:
+        """Record how tries have ended; the next delivery of a key comes forward.
 
-        What was published is recorded however late, of a message that is dead meanwhile too.
+        What was sent is recorded however late, of a delivery that gave up meanwhile too. A failure
+        is recorded only while the delivery is pending.
         """
 
-    def dead_messages(self, limit: int) -> list[OutboxRow]:
-        """Return messages that gave up, the oldest first."""
+    def deliveries(
+        self, where: DeliveryFilter, *, after: int = 0, limit: int = 100
+    ) -> list[OutboxRow]:
+        """Return deliveries by position upward."""
 
-    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
-        """Let a dead message be tried again; audited, of the subject `message/JOB/SEQ/N`.
+    def count_deliveries(self) -> list[DeliveryCount]:
+        """Count the deliveries that are pending, dead or refused, by handler and state."""
 
-        Returns False, and writes nothing, when it is not dead.
+    def redrive_message(
+        self, row: OutboxRow, *, give_up_at: Instant | None, actor: str, note: str
+    ) -> bool:
+        """Let a dead or refused delivery be tried again, with all its tries, before everything
+        younger of its key; audited, of the subject `message/JOB/SEQ/N`.
+
+        Returns False, and writes nothing, when it is neither.
         """
+
+    def discard_message(self, row: OutboxRow, *, actor: str, note: str) -> bool:
+        """Give up a delivery that is pending, dead or refused; audited as a redrive is. One that is
+        on its way at this moment may still arrive, and counts as sent then.
+
+        Returns False, and writes nothing, when it is none of them.
+        """
+
+    def expire_messages(self, limit: int) -> int:
+        """Remove deliveries of messages without a job that were sent or discarded, seven days after
+        their messages, and discard those of handlers that are not stored as late, with what they
+        carry: about `limit` of each. Return how many."""

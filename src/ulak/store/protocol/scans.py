@@ -38,7 +38,7 @@ class ScanStore(Protocol):
         """Return jobs by id, upward."""
 
     def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
-        """Return every message of a job, sent ones too."""
+        """Return every delivery of the messages of a job, sent ones too."""
 
     def scan_keys(self) -> Iterator[DedupRow]:
         """Return every dedup key."""

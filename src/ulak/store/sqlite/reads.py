@@ -55,7 +55,9 @@ SLOTS_OF = (
     "SELECT limit_name, n, job_id, closed, of_state FROM slots WHERE limit_name = ? ORDER BY n"
 )
 JOBS_UPWARD = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
-MESSAGES_OF = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE job_id = ? ORDER BY seq, n"
+MESSAGES_OF = f"""
+    SELECT {OUTBOX_COLUMNS} FROM deliveries WHERE job_id = ? ORDER BY seq, n, handler
+"""
 _KEYS = """
     SELECT tenant, flow, key, job_id, expires_at FROM dedup
     WHERE (tenant, flow, key) {after} (?, ?, ?) ORDER BY tenant, flow, key LIMIT ?
@@ -74,7 +76,7 @@ OWNED = {
     "results": "results",
     "requests": "requests",
     "progress": "progress",
-    "messages": "outbox",
+    "messages": "(SELECT job_id FROM deliveries WHERE seq > 0)",
     "dedup key": "dedup",
     "slot": "slots",
     "tick": "ticks",

@@ -40,7 +40,7 @@ JOB_COLUMNS = ", ".join(JobRow._fields)
 EVENT_COLUMNS = ", ".join(Event._fields)
 RESULT_COLUMNS = ", ".join(Result._fields)
 REQUEST_COLUMNS = ", ".join(Request._fields)
-OUTBOX_COLUMNS = ", ".join((*Message._fields, "sent_at", "tries", "not_before", "dead"))
+OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
 
 PACKED_IDS = """(
     WITH RECURSIVE ids (at) AS (
@@ -149,7 +149,7 @@ def pack(ids: Iterable[bytes]) -> bytes:
 
 
 def as_message_row(row: Row) -> OutboxRow:
-    """Read a line of the outbox."""
+    """Read a delivery."""
     return OutboxRow(Message(*row[:7]), *row[7:])
 
 

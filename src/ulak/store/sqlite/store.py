@@ -31,7 +31,10 @@ from ulak.store.protocol import (
     CountRow,
     CredentialRow,
     DedupRow,
+    DeliveryCount,
+    DeliveryFilter,
     Features,
+    HandlerRow,
     JobFilter,
     LimitRow,
     OutboxRow,
@@ -41,6 +44,7 @@ from ulak.store.protocol import (
     RateRow,
     Renewal,
     ScheduleRow,
+    Settled,
     SlotRow,
     Store,
     Tick,
@@ -574,22 +578,50 @@ class SqliteStore(StopVerbs):
 
     # --- outbox -----------------------------------------------------------------
 
-    def take_messages(self, limit: int, *, hold_us: int) -> list[OutboxRow]:
-        return self._writer.run("take", lambda t: outbox.take(t, limit, hold_us))
+    def keep_handlers(self, rows: Sequence[HandlerRow]) -> None:
+        self._writer.run("handlers", lambda t: outbox.keep_handlers(t, rows))
+
+    def handlers(self) -> list[HandlerRow]:
+        return self._read(outbox.handlers)
+
+    def forget_handler(self, name: str, *, actor: str, note: str) -> int | None:
+        return self._writer.run("handlers", lambda t: outbox.forget_handler(t, name, actor, note))
+
+    def post_messages(self, messages: Sequence[Message]) -> None:
+        self._writer.run("post", lambda t: outbox.post(t, messages))
+
+    def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
+        # Most looks are in vain: those do not write.
+        if not self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now())):
+            return []
+        return self._writer.run("take", lambda t: outbox.take(t, handler, limit, hold_us))
 
     def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
         return self._writer.run("take", lambda t: outbox.hold(t, rows, hold_us))
 
-    def settle_messages(
-        self, sent: Sequence[Message], failed: Sequence[tuple[Message, Instant, bool]]
-    ) -> None:
-        self._writer.run("settle", lambda t: outbox.settle(t, sent, failed))
+    def settle_messages(self, settled: Sequence[Settled]) -> None:
+        self._writer.run("settle", lambda t: outbox.settle(t, settled))
 
-    def dead_messages(self, limit: int) -> list[OutboxRow]:
-        return self._read(lambda db: outbox.dead(db, limit))
+    def deliveries(
+        self, where: DeliveryFilter, *, after: int = 0, limit: int = 100
+    ) -> list[OutboxRow]:
+        return self._read(lambda db: outbox.listed(db, where, after, limit))
 
-    def revive_message(self, message: Message, *, actor: str, note: str) -> bool:
-        return self._writer.run("revive", lambda t: outbox.revive(t, message, actor, note))
+    def count_deliveries(self) -> list[DeliveryCount]:
+        return self._read(outbox.counted)
+
+    def redrive_message(
+        self, row: OutboxRow, *, give_up_at: Instant | None, actor: str, note: str
+    ) -> bool:
+        return self._writer.run(
+            "redrive", lambda t: outbox.redrive(t, row, give_up_at, actor, note)
+        )
+
+    def discard_message(self, row: OutboxRow, *, actor: str, note: str) -> bool:
+        return self._writer.run("redrive", lambda t: outbox.discard(t, row, actor, note))
+
+    def expire_messages(self, limit: int) -> int:
+        return self._writer.run("sweep", lambda t: outbox.expire(t, limit))
 
     # --- reading ----------------------------------------------------------------
 

@@ -78,7 +78,7 @@ ENDED = """
         SELECT 1 FROM dedup WHERE dedup.tenant = jobs.tenant AND dedup.flow = jobs.flow
         AND dedup.key = jobs.dedup_key AND dedup.job_id = jobs.id AND dedup.expires_at > ?2)
       AND NOT EXISTS (
-        SELECT 1 FROM outbox WHERE outbox.job_id = jobs.id AND sent_at IS NULL AND dead = 0)
+        SELECT 1 FROM deliveries WHERE deliveries.job_id = jobs.id AND open = 1)
       AND (?4 IS NULL OR (flow = ?4 AND state = ?5))
     ORDER BY changed_at, id LIMIT ?3
 """
@@ -98,7 +98,7 @@ FORGET = [
         ("results", "job_id"),
         ("requests", "job_id"),
         ("progress", "job_id"),
-        ("outbox", "job_id"),
+        ("deliveries", "job_id"),
         ("ticks", "job_id"),
     )
 ]

@@ -28,6 +28,7 @@ from ulak.testing.conformance.awkward_records import TestAwkwardRecords
 from ulak.testing.conformance.claims import TestClaims
 from ulak.testing.conformance.commits import TestCommits
 from ulak.testing.conformance.credentials import TestCredentials
+from ulak.testing.conformance.deliveries import TestDeliveries
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.fairness import TestFairness
 from ulak.testing.conformance.features import TestFeatures
@@ -63,6 +64,7 @@ __all__ = [
     "TestClaims",
     "TestCommits",
     "TestCredentials",
+    "TestDeliveries",
     "TestFairness",
     "TestFeatures",
     "TestIntake",

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from ulak.core.delivery import NOBODY, SENT
 from ulak.core.job import JobRow
 from ulak.core.outcome import Cancel, Decide, Elapsed, Held, Raised
 from ulak.core.policy import LimitTerms
-from ulak.store.protocol import Added, Progress
+from ulak.store.protocol import Added, Progress, Settled
 from ulak.testing.conformance.desk import Desk, Suite
 from ulak.testing.conformance.flows import BRIEF, DATED, LINE, REVIEW, TIGHT, WAITS
 
@@ -114,8 +115,8 @@ class TestUpkeep(Suite):
         desk.write(desk.act(row, Cancel("ada")))
         desk.turn(days=30)
         assert desk.store.prune(before=desk.now, limit=9) == 0
-        (out,) = desk.store.take_messages(9, hold_us=1)
-        desk.store.settle_messages([out.message], [])
+        (out,) = desk.store.take_messages(NOBODY, 9, hold_us=1)
+        desk.store.settle_messages([Settled(out.message, NOBODY, SENT)])
         assert desk.store.prune(before=desk.now, limit=9) == 1
 
     def test_folding_counts_twice_or_with_nothing_to_fold_is_nothing(self, desk: Desk) -> None:
@@ -151,7 +152,7 @@ def _ended(desk: Desk, dedup_key: str | None = None) -> JobRow:
     desk.submit(dedup_key=dedup_key)
     desk.hire("w")
     (row,) = desk.write(desk.emit(desk.lease(), "key"))
-    (out,) = desk.store.take_messages(9, hold_us=1)
-    desk.store.settle_messages([out.message], [])
+    (out,) = desk.store.take_messages(NOBODY, 9, hold_us=1)
+    desk.store.settle_messages([Settled(out.message, NOBODY, SENT)])
     (row,) = desk.write(desk.end(desk.lease(), PERMANENT))
     return row

@@ -121,8 +121,10 @@ def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
     [
         (upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
         (upkeep.ENDED, "jobs_ended (changed_at<?)"),
-        (outbox.TAKE, "outbox_heads (not_before<?)"),
-        (outbox.DEAD, "outbox_dead"),
+        (outbox.TAKE, "deliveries_heads (handler=? AND not_before<?)"),
+        (outbox.RAISE_HEAD, "deliveries_open (handler=? AND key=?)"),
+        (outbox.POST, "deliveries_open (handler=? AND key=?)"),
+        (outbox.LIST + " AND state IN ('dead', 'refused')", "deliveries_gave_up"),
     ],
 )
 def test_upkeep_and_relays_read_an_index_of_their_own(

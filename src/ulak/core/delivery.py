@@ -1,0 +1,99 @@
+"""What becomes of a delivery when its handler has returned or raised.
+
+A delivery is one message for one handler. Pure: a store writes what is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ulak.clock import SECOND, Instant, read_micros
+from ulak.core.draft import clean
+from ulak.core.outcome import Refused, RetryLater
+from ulak.core.policy import Backoff
+from ulak.errors import BadInput
+
+PENDING: Final = "pending"
+SENT: Final = "sent"
+DEAD: Final = "dead"
+REFUSED: Final = "refused"
+DISCARDED: Final = "discarded"
+STATES: Final = (PENDING, SENT, DEAD, REFUSED, DISCARDED)
+"""Stored with every delivery."""
+GAVE_UP: Final = (DEAD, REFUSED)
+"""Nobody tries these again, until a person redrives them."""
+
+EVERY_TOPIC: Final = "*"
+"""The topic of a handler that gets every message."""
+NOBODY: Final = ""
+"""The handler of messages that no stored handler wants. A publisher has this name."""
+
+KEPT_US: Final = 7 * 24 * 3600 * SECOND
+"""How long a message without a handler is kept, and one without a job after it was sent."""
+
+
+class Terms(NamedTuple):
+    """How often, how long and in which order a handler's deliveries are tried."""
+
+    retry: Backoff
+    give_up_us: int | None = None
+    """A delivery that was tried is dead so long after its message; None is never."""
+    block: bool = False
+    """A delivery that gave up stops its key."""
+
+
+class Verdict(NamedTuple):
+    """What is to be written of a delivery that was not made."""
+
+    state: str
+    not_before: Instant
+    spends_try: bool
+    error: str
+
+
+def judge(
+    error: BaseException,
+    terms: Terms,
+    now: Instant,
+    *,
+    tries: int,
+    give_up_at: Instant | None,
+    seed: bytes,
+) -> Verdict:
+    """Decide when a failed delivery is tried again, if at all.
+
+    Args:
+        error: What the handler raised.
+        terms: Those of the handler.
+        now: The store's time.
+        tries: How many tries have failed before.
+        give_up_at: When its time is over.
+        seed: What the jitter is drawn from.
+    """
+    if isinstance(error, Refused):
+        return Verdict(REFUSED, now, True, clean(error.why) or "refused")
+    spends_try, why = True, _describe(error)
+    wait = terms.retry.delay_us(tries + 1, seed)
+    if isinstance(error, RetryLater):
+        try:
+            after = read_micros(error.after, "RetryLater(after=)")
+        except BadInput as wrong:
+            why = _describe(wrong)
+        else:
+            spends_try, why = error.spend_attempt, clean(error.why) or "later"
+            wait = after if wait is not None or not spends_try else None
+    if wait is None:
+        return Verdict(DEAD, now, spends_try, why)
+    if give_up_at is not None and now + wait >= give_up_at:
+        return Verdict(DEAD, now, spends_try, f"its time is over; before that: {why}")
+    return Verdict(PENDING, now + wait, spends_try, why)
+
+
+def is_overdue(tries: int, give_up_at: Instant | None, now: Instant) -> bool:
+    """Tell whether the time of a delivery that was tried before has passed meanwhile."""
+    return give_up_at is not None and tries > 0 and now >= give_up_at
+
+
+def _describe(error: BaseException) -> str:
+    said = str(error)
+    return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__) or ""
