@@ -18,6 +18,7 @@ from tests.scenario.doubles import SOON, codes, eventually, kinds, settings
 from ulak import Flow, Lifecycle, Run
 from ulak.store.faults import POINTS
 from ulak.store.postgres import timeouts
+from ulak.store.protocol import JobFilter
 from ulak.testing import faults
 from ulak.testing.servers import Postgres
 
@@ -97,6 +98,33 @@ def test_the_move_is_in_the_very_transaction_of_the_rows(url: str) -> None:
     with psycopg.connect(url) as db:
         rows = db.execute("SELECT xmin FROM tickets").fetchall()
         event = db.execute("SELECT xmin FROM ulak.events WHERE to_state = 'booked'").fetchall()
+    assert rows == event != []
+
+
+@pytest.mark.shows("E-72")
+def test_what_follows_the_end_is_in_the_transaction_of_the_rows(url: str) -> None:
+    notice: Flow[Any] = Flow("notice", Lifecycle("new", {"new": ["done"]}))
+    notice.stage("new")(lambda run: None)
+    follows = ulak.OnEnd(notice, payload=lambda job, code: {"job": job.id})
+    flow: Flow[Any] = Flow("last", Lifecycle("new", {"new": ["done"]}), retry=0, on_end=follows)
+
+    @flow.stage("new", transaction=True)
+    def book(run: Run[Any]) -> None:
+        issue(run)
+        if run.payload == 2:
+            raise LookupError("no such seat")
+
+    with ulak.connect(url, flows=[flow, notice]) as engine, engine.working(settings()):
+        ends = [engine.wait(engine.submit(flow, n).id, timeout=SOON).state for n in (1, 2)]
+        assert ends == ["done", "failed"]
+        eventually(lambda: len(engine.jobs(JobFilter(flow="notice", role="done"))) == 2)
+        assert engine.inspect.verify() == []
+    with psycopg.connect(url) as db:
+        rows = db.execute("SELECT xmin FROM tickets").fetchall()
+        event = db.execute(
+            """SELECT s.xmin FROM ulak.events AS s JOIN ulak.events AS e ON e.xmin = s.xmin
+               WHERE s.kind = 'submitted' AND e.kind = 'moved'"""
+        ).fetchall()
     assert rows == event != []
 
 
