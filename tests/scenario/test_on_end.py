@@ -336,7 +336,9 @@ def test_a_process_without_the_flow_leaves_the_end_to_one_that_has_it(shared_url
 @pytest.mark.shows("E-72", "E-7")
 def test_what_follows_must_be_registered_too() -> None:
     engine = Engine(store_of("memory://"), flows=[order(notice())])
-    with pytest.raises(FlowError, match="order: its on_end submits notice, which is not regist"):
+    with pytest.raises(
+        FlowError, match="order: its on_end submits notice, which is not registered"
+    ):
         engine.open()
 
 

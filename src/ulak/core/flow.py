@@ -124,7 +124,7 @@ class Stage(Generic[P, R_co]):
         self.flow.must_be_open()
         if self.before_function is not None:
             raise FlowError(
-                f'{self.flow.name}: stage "{self.state}" has two befores; keep one function'
+                f'{self.flow.name}: stage "{self.state}" has two functions before it; keep one'
             )
         self.before_function = function
         return function

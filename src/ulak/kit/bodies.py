@@ -1,8 +1,8 @@
 """Strict bodies: JSON that says one thing, read once the caller is known, each fault named.
 
-    Sent = Annotated[NewLetter, strict_body(NewLetter)]
+    Sent = Annotated[Letter, strict_body(Letter)]
 
-    @router.post("/letters", openapi_extra=describe_body(NewLetter))
+    @router.post("/letters", openapi_extra=describe_body(Letter))
     async def write(principal: Caller, letter: Sent) -> Written: ...
 
 FastAPI alone reads a body before it asks who sends it, and takes `NaN` and a member that is there

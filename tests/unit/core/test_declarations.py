@@ -63,10 +63,10 @@ def limited_state(**life: object) -> Flow:
     return flow
 
 
-def preceded(moves: dict, *befores: Callable, **options: object) -> Flow:
+def preceded(moves: dict, *functions: Callable, **options: object) -> Flow:
     """A flow of whose first stage something is called before."""
     flow = staged(moves, "a", "b", **options)
-    for function in befores:
+    for function in functions:
         flow.declared.stages[0].before(function)
     return flow
 
@@ -260,9 +260,9 @@ BAD: dict[str, tuple[Callable[[], Flow], list[str]]] = {
         lambda: preceded(DURING, async_work, during="running"),
         ["orders", '"a"', "async", "a plain def"],
     ),
-    "two befores": (
+    "two functions before": (
         lambda: preceded(DURING, work, work, during="running"),
-        ["orders", '"a"', "two befores", "keep one"],
+        ["orders", '"a"', "two functions before", "keep one"],
     ),
     "isolation": (
         lambda: staged(TWO, "a", "b", isolate="thread"),
