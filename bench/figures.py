@@ -31,6 +31,7 @@ from bench import (
     storms,
     submit,
     upkeep,
+    waits,
 )
 from bench.measure import DATA, ROOT, Figure, commit, keep, machine, wait_for_quiet
 from bench.soak import restarts
@@ -65,6 +66,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "faults": storms.faults_figures,
     "reasons": reasons.reasons_figures,
     "http": http.http_figures,
+    "waits": waits.waits_figures,
     "idempotency": idempotency.idempotency_figures,
     "pdf": pdf.pdf_figures,
     "modules": bare.modules_figure,
