@@ -1,6 +1,9 @@
 """What each part of flow control costs: the drain of no-op jobs with it, of the drain without.
 
-`python -m bench.control_costs URL KIND JOBS` drains once and prints jobs per second.
+Admission is asked when a job is submitted, so that submits are measured with and without it too.
+
+`python -m bench.control_costs URL KIND JOBS` submits and drains once and prints jobs per second;
+with `submits` after it, it submits one by one.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -35,18 +38,31 @@ KINDS = {
     "fair": f"turns of {TENANTS} tenants",
     "pause": "another queue is paused",
     "ticks": f"{SCHEDULES} schedules that tick each second",
+    "state": "a limit of its busy state that is never reached",
+    "bounded": "a bound of waiting jobs that is never reached",
 }
+ADMISSION = {
+    "plain": "nothing",
+    "stopped": "another flow is stopped",
+    "rule": "a rule of admission",
+    "bounded": "a bound of waiting jobs that is never reached",
+}
+SUBMITS = 1_500
 
 
 def flow_of(kind: str) -> ulak.Flow[Any]:
     """No-op jobs under one part of flow control."""
+    moves = {"only": ["doing"], "doing": ["done"]} if kind == "state" else {"only": ["done"]}
     flow: ulak.Flow[Any] = ulak.Flow(
-        "noop", ulak.Lifecycle("only", {"only": ["done"]}), fair=kind == "fair"
-    )
+        "noop", ulak.Lifecycle("only", moves), fair=kind == "fair",
+        max_waiting=10 * JOBS if kind == "bounded" else None,
+        admission=(lambda intake: None) if kind == "rule" else None,
+    )  # fmt: skip
     options: dict[str, Any] = {
         "limit": {"limit": ulak.Limit(PLENTY)},
         "keys": {"limit": ulak.Limit(PLENTY // KEYS, key=lambda p: p["key"])},
         "rate": {"rate": ulak.Rate(1_000, per=timedelta(milliseconds=1), burst=1_000_000)},
+        "state": {"limit": ulak.Limit(PLENTY, of="state"), "during": "doing"},
     }.get(kind, {})
     flow.stage("only", **options)(nothing)
     return flow
@@ -79,22 +95,38 @@ def drain(url: str, kind: str, jobs: int) -> float:
     return jobs / took
 
 
-def costs(name: str, fresh: Callable[[], str]) -> Figure:
-    """Drain with each in turn, and answer what is left of the plain rate."""
-    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(ROUNDS):
-        for kind in KINDS:
-            rates[kind].append(in_child("bench.control_costs", fresh(), kind, JOBS))
-    median = {kind: statistics.median(taken) for kind, taken in rates.items()}
-    plain = median.pop("plain")
-    shares = "; ".join(f"{KINDS[kind]} {rate / plain:.2f}" for kind, rate in median.items())
-    return Figure(
-        f"what flow control leaves of the drain of {JOBS:,} no-op jobs, {name}",
-        "published",
-        f"{shares} (of {plain:,.0f} jobs/s)",
-        True,
-        "python -m bench.figures costs",
-    )
+def submit(url: str, kind: str, jobs: int) -> float:
+    """Submit that many jobs one by one; return how many a second."""
+    flow, another = flow_of(kind), ulak.Flow.steps("another", ("only", nothing))
+    with ulak.connect(url, flows=[flow, another]) as engine:
+        if kind == "stopped":
+            engine.flow_control.stop_accepting("another", actor="bench")
+        began = time.perf_counter()
+        for n in range(jobs):
+            engine.submit(flow, {"key": n})
+        return jobs / (time.perf_counter() - began)
+
+
+def costs(name: str, fresh: Callable[[], str]) -> list[Figure]:
+    """Measure with each in turn; return what is left of the plain rates."""
+
+    def figure(what: str, kinds: Mapping[str, str], jobs: int, *more: str) -> Figure:
+        taken = [
+            {kind: in_child("bench.control_costs", fresh(), kind, jobs, *more) for kind in kinds}
+            for _ in range(ROUNDS)
+        ]
+        median = {kind: statistics.median(each[kind] for each in taken) for kind in kinds}
+        plain = median.pop("plain")
+        shares = "; ".join(f"{kinds[kind]} {rate / plain:.2f}" for kind, rate in median.items())
+        return Figure(
+            f"{what}, {name}", "published", f"{shares} (of {plain:,.0f} jobs/s)", True,
+            "python -m bench.figures costs",
+        )  # fmt: skip
+
+    return [
+        figure(f"what flow control leaves of the drain of {JOBS:,} no-op jobs", KINDS, JOBS),
+        figure(f"what admission leaves of {SUBMITS:,} submits", ADMISSION, SUBMITS, "submits"),
+    ]
 
 
 def costs_figures() -> list[Figure]:
@@ -104,8 +136,9 @@ def costs_figures() -> list[Figure]:
         sqlite = costs("SQLite", lambda: f"sqlite:///{folder / f'{next(numbers)}.db'}")
     with durable() as bench:
         postgres = costs("PostgreSQL", bench.fresh)
-    return [sqlite, postgres]
+    return [*sqlite, *postgres]
 
 
 if __name__ == "__main__":
-    print(drain(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    measure = submit if sys.argv[4:] == ["submits"] else drain
+    print(measure(sys.argv[1], sys.argv[2], int(sys.argv[3])))
