@@ -32,9 +32,7 @@ def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None
         events = change.events
         # Most changes move a job on, and are done with here.
         if not events or (
-            events[0].kind in _QUIET
-            and events[-1].kind in _QUIET
-            and change.row.role not in _BAD
+            events[0].kind in _QUIET and events[-1].kind in _QUIET and change.row.role not in _BAD
         ):
             continue
         events = own_events(change)
