@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.store.protocol import Added, Claimed, ClaimRequest
-from ulak.store.sqlite import SqliteStore, commits, intake
+from ulak.store.sqlite import SqliteStore, commits, intake, keys
 from ulak.store.sqlite.writer import Transaction
 
 # As long as a log writer might wait for company; a kill finds the gap soon.
@@ -21,10 +22,6 @@ _PUT_IN_EVENT = (
     f"INSERT OR IGNORE INTO events ({', '.join(Event._fields)}) "  # noqa: S608 - our own names
     f"VALUES ({', '.join('?' * len(Event._fields))})"
 )
-_FREE_LAPSED_SLOTS = """
-    UPDATE slots SET job_id = NULL, of_state = 0
-    WHERE of_state = 1 AND job_id IN (SELECT id FROM jobs WHERE lapsed = 1)
-"""
 _SAME_KEY = "SELECT id FROM jobs WHERE tenant = ? AND flow = ? AND dedup_key = ?"
 _NAME_KEY = "UPDATE jobs SET dedup_key = ? WHERE id = ?"
 
@@ -110,7 +107,10 @@ class SlotFreedByALapse(SqliteStore):
 
     def claim(self, request: ClaimRequest) -> Claimed:
         claimed = super().claim(request)
-        self._writer.run("claim", lambda t: t.db.execute(_FREE_LAPSED_SLOTS))
+        for slot in self.slots():
+            job = None if slot.job_id is None else self.find_job(slot.job_id)
+            if job is not None and job.lapsed and slot.of_state:
+                self._writer.run("claim", partial(keys.free_slot, limit=slot.limit, job_id=job.id))
         return claimed
 
 
