@@ -142,7 +142,7 @@ def test_whoever_was_slower_is_told_the_name_of_the_faster(jobs_url: str) -> Non
         engine = harness.engine
         read = engine.kernel.get_row(job_id)
         engine.decide(job_id, "approve", actor="fast", data=Verdict(1))
-        real, engine.kernel.get_row = engine.kernel.get_row, lambda wanted: read  # type: ignore[method-assign]
+        real, engine.kernel.get_row = engine.kernel.get_row, lambda *_: read  # type: ignore[method-assign]
         with pytest.raises(StaleJob, match="fast was faster") as refusal:
             engine.decide(job_id, "refuse", actor="slow")
         engine.kernel.get_row = real  # type: ignore[method-assign]

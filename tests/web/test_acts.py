@@ -144,7 +144,7 @@ def test_two_who_have_read_the_same_are_told_apart_by_the_store(desk, monkeypatc
     read = desk.engine.kernel.get_row
     stale = read(job)
     desk.act(job, "decide", choice="go on")
-    monkeypatch.setattr(desk.engine.kernel, "get_row", lambda job_id: stale)
+    monkeypatch.setattr(desk.engine.kernel, "get_row", lambda *_: stale)
     late = desk.act(job, "decide", who="other-operator", choice="stop")
     assert (late.status_code, late.json()["code"]) == (409, "stale-job")
     assert (late.json()["decided_by"], late.json()["job_id"]) == ("olga", job)

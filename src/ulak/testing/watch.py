@@ -254,7 +254,7 @@ class Watch:
                 self.accuse(
                     new, f"an act on version {change.version} was written over {old.version}"
                 )
-            elif new is not None and new[:SIDE] != change.row[:SIDE]:
+            elif new is not None and not _is_as_committed(new, change.row):
                 self.accuse(new, "its row is not what was committed")
 
     # --- the whole store --------------------------------------------------------
@@ -352,6 +352,13 @@ def has_a_way_on(flow: Flow[Any], row: JobRow) -> bool:
 
 def _key_of(row: JobRow) -> Key | None:
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
+
+def _is_as_committed(stored: JobRow, row: JobRow) -> bool:
+    """A job that was parked may have got the slot that another change of the commit has freed."""
+    if stored.parked_on is None and row.parked_on is not None:
+        row = row._replace(parked_on=None)
+    return stored[:SIDE] == row[:SIDE]
 
 
 def _guarded(row: JobRow | None) -> tuple[object, ...] | None:
