@@ -148,7 +148,7 @@ class ActiveRun:
             stage = self.place.stage
             if stage is None:
                 raise FlowError(f'{self.flow.name}: no stage leaves "{self.row.state}"')
-            if self.is_before() and stage.before_function is not None:
+            if self.place.enters is not None and stage.before_function is not None:
                 return stage.before_function
             return stage.function
         owed = self.row.started.split()[-1]
@@ -163,8 +163,9 @@ class ActiveRun:
 
     def read_return(self, returned: object) -> Outcome:
         """Read what the function returned."""
-        read = read_before if self.is_before() else read_return
-        return read(returned, self.messages, self.spawns)
+        if self.place.enters is not None and self.row.role != UNDOING:
+            return read_before(returned, self.messages, self.spawns)
+        return read_return(returned, self.messages, self.spawns)
 
     def is_transactional(self) -> bool:
         """Whether it may ask for a transaction of its own; an undo may not."""

@@ -42,10 +42,11 @@ def make_job(
         raise BadInput(
             f"{flow.name}: no key can be made of this payload ({type(error).__name__})"
         ) from error
-    key = None if dedup_key is None else short_key(dedup_key)
+    if dedup_key is not None or keys is not None:
+        key = None if dedup_key is None else short_key(dedup_key)
+        submission = submission._replace(dedup_key=key, keys=keys)
     return begin(
-        flow, Payload(codec.encode(payload), flow.schema, trace),
-        submission._replace(dedup_key=key, keys=keys), now,
+        flow, Payload(codec.encode(payload), flow.schema, trace), submission, now,
         job_id=unguessable_id() if flow.unguessable_ids else time_ordered_id(now),
         commit_id=commit_id,
     )  # fmt: skip

@@ -58,18 +58,24 @@ TAKE_FREE_KEYS = Batch(
 # One job, each value bound: what a batch saves by sharing values it spends on sorting them out.
 INSERT_JOB = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({', '.join('?' * len(JobRow._fields))})"
 INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema, trace) VALUES (?, ?, ?, ?)"
+INSERT_PAYLOAD_UNLESS_STOPPED = """
+    INSERT INTO payloads (job_id, data, schema, trace)
+    SELECT ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM stops)
+"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new, every key free and every flow open."""
-    stops = find_stops(t.db, jobs)
-    # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
     lone = jobs[0].row if len(jobs) == 1 else None
+    stops = NO_STOPS if lone is not None else find_stops(t.db, jobs)
+    # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
     if not stops and (lone is None or lone.dedup_key is None or Rest(t).holder_of(lone) is None):
         if _insert_all(t, jobs):
             return [Added(job.row, True) for job in jobs]
         t.start_over()
+    if lone is not None:
+        stops = find_stops(t.db, jobs)
     rest = Rest(t)
     added = [admit(t, rest, job, stops) for job in jobs]
     finish(t, rest)
@@ -79,10 +85,10 @@ def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
 def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     """Store all the jobs, or return False: the transaction must be started over."""
     try:
-        if len(jobs) == 1:
-            _insert_one(t, jobs[0])
-        else:
+        if len(jobs) != 1:
             _insert(t, sorted(jobs, key=_id))
+        elif not _insert_one(t, jobs[0], INSERT_PAYLOAD_UNLESS_STOPPED):
+            return False
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
         # An id that is stored already, or data that no table takes: one by one it is known which.
@@ -133,16 +139,19 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             t.prove(job.row.tenant, [job.event], [job.proof])
 
 
-def _insert_one(t: Transaction, job: NewJob) -> None:
+def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> bool:
+    """Store a job, unless `insert_payload` stores nothing; tell whether it was stored."""
     row, event, payload, _, proof, _ = job
+    if not t.db.execute(insert_payload, (row.id, *payload)).rowcount:
+        return False
     t.db.execute(INSERT_JOB, tuple(row))
-    t.db.execute(INSERT_PAYLOAD, (row.id, *payload))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
     if row.lane:
         t.made_due = True
     if proof is not None:
         t.prove(row.tenant, [event], [proof])
+    return True
 
 
 def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> Added:
