@@ -1,11 +1,13 @@
 """Every store keeps every promise of `ulak.store.protocol`."""
 
+from ulak.testing import conformance
 from ulak.testing.conformance import (  # noqa: F401 - pytest collects the classes from here
     TestAwkwardData,
     TestAwkwardRecords,
     TestClaims,
     TestCommits,
     TestCredentials,
+    TestDeliveries,
     TestFairness,
     TestFeatures,
     TestIntake,
@@ -32,3 +34,8 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestStops,
     TestUpkeep,
 )
+
+
+def test_every_class_of_the_suite_is_collected_here() -> None:
+    suite = {name for name in conformance.__all__ if name.startswith("Test")}
+    assert suite - globals().keys() == set()

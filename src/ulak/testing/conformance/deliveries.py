@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from functools import partial
 
 import pytest
 
@@ -11,10 +14,12 @@ from ulak.core.delivery import DEAD, DISCARDED, GAVE_UP, NOBODY, PENDING, REFUSE
 from ulak.core.job import Message
 from ulak.ids import to_text
 from ulak.store.protocol import DeliveryCount, DeliveryFilter, HandlerRow, OutboxRow, Settled
-from ulak.testing.conformance.desk import Desk, Reopen, Suite
+from ulak.testing.conformance.desk import PATIENCE_S, Desk, Reopen, Suite, at_once
 from ulak.testing.conformance.outbox import failed, sent
 
 HOLD = 60 * SECOND
+POSTED = 40
+"""How many messages each of two writers posts."""
 OLGA = {"actor": "olga", "note": "seen"}
 
 
@@ -170,6 +175,29 @@ class TestDeliveries(Suite):
         assert desk.store.scan_orphans() == []
 
     @pytest.mark.shows("E-70")
+    def test_what_is_posted_while_others_are_settled_is_never_stuck(self, desk: Desk) -> None:
+        keep(desk, "mail")
+        got: list[tuple[int, int]] = []
+        give_up = time.monotonic() + PATIENCE_S
+
+        def send(writer: int) -> None:
+            for n in range(POSTED):
+                data = json.dumps([writer, n]).encode()
+                message = Message(os.urandom(16), 0, 0, "key", "topic", data, desk.now)
+                desk.store.post_messages([message])
+
+        def deliver() -> None:
+            while len(got) < 2 * POSTED:
+                assert time.monotonic() < give_up, f"it stands after {len(got)} messages"
+                for row in desk.store.take_messages("mail", 9, hold_us=HOLD):
+                    got.append(tuple(json.loads(row.message.data)))
+                    sent(desk, row.message, handler="mail")
+
+        at_once(partial(send, 0), partial(send, 1), deliver)
+        for writer in (0, 1):
+            assert [n for other, n in got if other == writer] == list(range(POSTED))
+
+    @pytest.mark.shows("E-70")
     def test_a_message_rings(self, desk: Desk) -> None:
         rings: list[int] = []
         desk.store.on_commit(lambda: rings.append(1))
@@ -208,7 +236,8 @@ class TestDeliveries(Suite):
         assert desk.store.expire_messages(10) == 4
         assert desk.store.count_deliveries() == [DeliveryCount(NOBODY, PENDING, 1, young.at)]
         rows = desk.store.scan_messages(messages[0].job_id)
-        assert {(row.state, row.message.data) for row in rows} == {(DISCARDED, b"null")}
+        old = [row for row in rows if row.message.at < young.at]
+        assert {(row.state, row.message.data) for row in old} == {(DISCARDED, b"null")}
         assert desk.store.expire_messages(10) == 1
         assert desk.store.scan_messages(lone.job_id) == [], "it has no job to be pruned with"
         assert take(desk, NOBODY) == [young]
