@@ -332,6 +332,12 @@ def test_names_are_given_once_and_never_derived() -> None:
             engine.on(topic, name=name)(lambda message: None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="give_up="):
         engine.on("paid", name="other", give_up=-1)(lambda message: None)
+    for retry in (-1, True, "5", ulak.Backoff(3, factor=0.5)):
+        with pytest.raises(BadInput, match="retry="):
+            engine.on("paid", name="other", retry=retry)(lambda message: None)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="3 cannot be called"):
+        engine.on("paid", name="other")(3)  # type: ignore[type-var]
+    assert engine.outbox.handlers() == {"mail": "paid"}
 
 
 @pytest.mark.shows("E-70")
@@ -385,7 +391,7 @@ def test_a_message_that_cannot_be_stored_is_refused(jobs_url: str) -> None:
                 engine.emit(topic, data, key=key)  # type: ignore[arg-type]
 
         async def on_a_loop() -> None:
-            with pytest.raises(BadInput, match=r"await engine\.aio\.emit"):
+            with pytest.raises(BadInput, match=r"await engine\.aio\.emit.*or use run\.emit"):
                 engine.emit("told", 1)
 
         asyncio.run(on_a_loop())

@@ -373,7 +373,7 @@ def test_another_encoding_is_refused(shop: Shop) -> None:
 
 @pytest.mark.shows("E-33")
 def test_another_driver_is_refused_with_what_works(shop: Shop) -> None:
-    works = r"cannot hold a job here; give a psycopg\.Connection.*SQLAlchemy over psycopg"
+    works = r"cannot be used here; give a psycopg\.Connection.*SQLAlchemy over psycopg"
     with closing(on_sqlite_alchemy()) as mine, pytest.raises(BadInput, match=works) as refused:
         shop.engine.submit(shop.flow, {"order": 1}, connection=mine)
     assert "sqlalchemy.Connection over sqlite3.Connection" in str(refused.value)
@@ -388,7 +388,7 @@ def test_another_driver_is_refused_with_what_works(shop: Shop) -> None:
         finally:
             await engine.dispose()
 
-    with pytest.raises(BadInput, match=r"AsyncConnection over asyncpg\.Connection cannot hold"):
+    with pytest.raises(BadInput, match=r"AsyncConnection over asyncpg\.Connection cannot be used here"):
         asyncio.run(with_asyncpg())
     assert shop.is_untouched()
 

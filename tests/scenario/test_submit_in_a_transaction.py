@@ -337,9 +337,9 @@ def test_a_connection_to_another_file_is_refused(shop: Shop, tmp_path: Path, nam
 def test_what_is_no_connection_is_refused_with_what_works(shop: Shop) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{shop.path}")
     for odd in (object(), "sqlite:///shop.db", engine):
-        with pytest.raises(BadInput, match=r"cannot hold a job here; give a sqlite3\.Connection"):
+        with pytest.raises(BadInput, match=r"cannot be used here; give a sqlite3\.Connection"):
             shop.engine.submit(shop.flow, {"order": 1}, connection=odd)
-        with pytest.raises(BadInput, match=r"cannot hold a job here; give a sqlite3\.Connection"):
+        with pytest.raises(BadInput, match=r"cannot be used here; give a sqlite3\.Connection"):
             asyncio.run(shop.engine.aio.submit(shop.flow, {"order": 1}, connection=odd))
     assert shop.is_untouched()
 

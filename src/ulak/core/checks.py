@@ -277,10 +277,10 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
             yield from _can_share_its_transaction(stage, where)
         if stage.queue is not None and not STORABLE_NAME.fullmatch(stage.queue):
             yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
-        yield from _backoff_makes_sense(stage.retry, where)
-    yield from _backoff_makes_sense(flow.retry, "retry=")
-    yield from _backoff_makes_sense(flow.undo_retry, "undo_retry=")
-    yield from _backoff_makes_sense(flow.operator_retry, "operator_retry=")
+        yield from backoff_makes_sense(stage.retry, where)
+    yield from backoff_makes_sense(flow.retry, "retry=")
+    yield from backoff_makes_sense(flow.undo_retry, "undo_retry=")
+    yield from backoff_makes_sense(flow.operator_retry, "operator_retry=")
 
 
 def _durations_are_durations(flow: Flow[Any]) -> Complaints:
@@ -348,7 +348,8 @@ def _can_share_its_transaction(stage: Stage[Any, Any], where: str) -> Complaints
         )
 
 
-def _backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
+def backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
+    """Find what is wrong with how something is tried again."""
     if backoff is None:
         return
     spans = [backoff.first, backoff.longest, *(backoff.delays or ())]

@@ -2,7 +2,7 @@
 
 `Goto`, `Hold` and `RetryLater` are what a stage may return instead of its result; `RetryLater` may
 be raised too, and `Refused` is raised by handlers of messages. The rest is made by the engine:
-`decide` takes one of these and answers the change.
+`decide` takes one of these and returns the change.
 """
 
 from __future__ import annotations

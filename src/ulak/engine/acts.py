@@ -15,7 +15,6 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import AddNote, Asked, Cancel, Decide, Expire, Release, Retry, Signal
 from ulak.engine.asking import approving, decision, with_reason, write_note
-from ulak.engine.intake import acting_on
 from ulak.engine.reads import Reads
 from ulak.engine.runner import make_note
 from ulak.engine.telemetry import commit_one
@@ -211,8 +210,8 @@ class Acts(Reads):
 
     def _act(self, verb: str, connection: Any, act: Callable[[JobActs], Job]) -> Job:
         is_own = connection is None
-        return acting_on(
-            self.kernel, verb, connection, lambda store: act(JobActs(self.kernel, store, is_own))
+        return self.kernel.acting_on(
+            connection, verb, lambda store: act(JobActs(self.kernel, store, is_own))
         )
 
 

@@ -18,7 +18,6 @@ from ulak.engine.crossing import call_on
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
 from ulak.engine.inspect import Inspect
-from ulak.engine.intake import guest_of
 from ulak.engine.kernel import next_part
 from ulak.engine.outbox import Outbox
 from ulak.engine.retention import Retention
@@ -183,7 +182,7 @@ class AsyncEngine:
         await self._ready()
         with submitting(self._kernel.tracing) as span:
             if connection is not None:
-                guest = guest_of(self._kernel.store)
+                guest = caller.find_guest(self._kernel.store)
                 added = await caller.write_async(
                     guest, connection, lambda: add_steps(self._kernel, guest, make())
                 )

@@ -35,7 +35,6 @@ from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.inspect import Inspect
-from ulak.engine.intake import acting_on, guest_of
 from ulak.engine.kernel import Kernel
 from ulak.engine.outbox import TRIES, Outbox, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
@@ -290,7 +289,7 @@ class Engine(Acts, Transactions):
             StoreError: the store could not answer.
         """
         kernel = self.kernel
-        kernel.refuse_on_a_loop("submit")
+        kernel.refuse_on_a_loop("submit", "run.spawn")
         if repeat_note is not None:
             check_kind(repeat_note)
 
@@ -302,7 +301,7 @@ class Engine(Acts, Transactions):
 
         with submitting(kernel.tracing) as span:
             if connection is not None:
-                guest = guest_of(kernel.store)
+                guest = caller.find_guest(kernel.store)
                 added = caller.write(guest, connection, lambda: add_steps(kernel, guest, make()))
                 kernel.telemetry.accepted((added,), None)
             else:
@@ -337,7 +336,7 @@ class Engine(Acts, Transactions):
             UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
         """
         kernel = self.kernel
-        kernel.refuse_on_a_loop("submit_many")
+        kernel.refuse_on_a_loop("submit_many", "run.spawn")
         with submitting(kernel.tracing) as span:
             jobs = kernel.prepare_many(flow, payloads, options)
             for job in jobs[:1]:
@@ -361,9 +360,9 @@ class Engine(Acts, Transactions):
             StoreError: the store could not answer.
         """
         kernel = self.kernel
-        kernel.refuse_on_a_loop("emit")
+        kernel.refuse_on_a_loop("emit", "run.emit")
         message = make_message(kernel, topic, data, key)
-        acting_on(kernel, "emit", connection, lambda store: store.post_messages([message]))
+        kernel.acting_on(connection, "emit", lambda store: store.post_messages([message]))
         return message_id(message)
 
     # --- waiting ----------------------------------------------------------------

@@ -24,7 +24,6 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
 from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
-from ulak.engine.intake import acting_on
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE, is_keyed, stage_of
@@ -454,7 +453,7 @@ class FlowControl:
         features = self._kernel.store.features
         if not features.flow_control:
             raise _cannot(features, "flow control")
-        return acting_on(self._kernel, f"flow_control.{verb}", connection, act)
+        return self._kernel.acting_on(connection, f"flow_control.{verb}", act)
 
 
 def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:

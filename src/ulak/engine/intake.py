@@ -7,27 +7,20 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol
 
 from ulak.core.admission import stopped
 from ulak.core.job import NewJob
 from ulak.engine.telemetry import NOBODY, Telemetry
-from ulak.errors import Contended, NotSupported, Overloaded, Refused, StoreError
-from ulak.store import caller
-from ulak.store.caller import Guest
+from ulak.errors import Contended, Overloaded, Refused, StoreError
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.waiting import WaitUntil, WouldWait
 
-if TYPE_CHECKING:
-    from ulak.engine.kernel import Kernel
-
 log = logging.getLogger("ulak.intake")
-
-T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
 # So short that after an outage the former rate is there within a few hundred milliseconds.
@@ -375,34 +368,3 @@ def _all_stored(added: list[Added]) -> list[Added]:
 def _offer(jobs: Sequence[NewJob], answer: Answer, give_up_at: float) -> Offer:
     size = sum(len(job.payload.data) for job in jobs)
     return Offer(jobs, answer, size, give_up_at)
-
-
-def guest_of(store: Store, verb: str = "submit") -> Guest:
-    """Return the store as one that writes in a caller's own transaction.
-
-    Raises:
-        NotSupported: it cannot, and to write beside the transaction would break what was asked
-            for; naming the store, the call and the cure.
-    """
-    if store.features.caller_transactions:
-        return cast(Guest, store)
-    cure = f"leave connection= out, commit your own rows first and then {verb}"
-    if verb == "submit":
-        cure += " with a dedup_key, so that after a crash in between you can submit again"
-    raise NotSupported(
-        f"{verb}(connection=...) is not to be had from the {store.features.name} store: it cannot "
-        f"write in a transaction of yours; {cure}"
-    )
-
-
-def acting_on(kernel: Kernel, verb: str, connection: Any, work: Callable[[Store], T]) -> T:
-    """Do something with the store, or with its verbs inside a caller's own transaction.
-
-    Raises:
-        BadInput: the connection cannot be used; nothing was changed.
-        NotSupported: the store cannot write in a transaction of yours.
-    """
-    if connection is None:
-        return work(kernel.open().store)
-    guest = guest_of(kernel.store, verb)
-    return caller.use(guest, connection, verb, work, ready=kernel.open)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ulak.clock import Duration, Instant
 from ulak.core.flow import Flow, names
@@ -24,12 +24,15 @@ from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import Tracing
 from ulak.errors import BadInput, FlowError, JobNotFound, TransitionNotAllowed, UnknownOutcome
 from ulak.ids import CommitIds, from_text, to_text
+from ulak.store import caller
 from ulak.store.forks import tell_of_forks
 from ulak.store.protocol import LARGEST_BATCH, Added, Store
 
 if TYPE_CHECKING:
     from ulak.engine.schedules import Declared
     from ulak.engine.worker import Worker
+
+T = TypeVar("T")
 
 log = logging.getLogger("ulak.engine")
 
@@ -302,8 +305,24 @@ class Kernel:
             raise self.unknown_outcome(jobs, stored=len(added)) from None
         return added
 
-    def refuse_on_a_loop(self, verb: str) -> None:
+    def acting_on(self, connection: Any, verb: str, work: Callable[[Store], T]) -> T:
+        """Do something with the store, or with its verbs inside a caller's own transaction.
+
+        Raises:
+            BadInput: the connection cannot be used; nothing was changed.
+            NotSupported: the store cannot write in a transaction of yours.
+        """
+        if connection is None:
+            return work(self.open().store)
+        guest = caller.find_guest(self.store, verb)
+        return caller.use(guest, connection, verb, work, ready=self.open)
+
+    def refuse_on_a_loop(self, verb: str, inside: str = "") -> None:
         """Refuse a verb that would stop the event loop of this thread.
+
+        Args:
+            verb: As it is called on the engine.
+            inside: What a stage uses instead.
 
         Raises:
             BadInput: naming the verb for a loop.
@@ -312,7 +331,7 @@ class Kernel:
         if asyncio._get_running_loop() is not None:
             raise BadInput(
                 f"engine.{verb} would stop the event loop of this thread; "
-                f"await engine.aio.{verb}(...), or use run.spawn inside a stage"
+                f"await engine.aio.{verb}(...)" + (inside and f", or use {inside} inside a stage")
             )
 
     def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ulak.clock import Duration, read_micros, to_datetime
 from ulak.core.acts import must_act
 from ulak.core.bounds import must_fit
+from ulak.core.checks import backoff_makes_sense
 from ulak.core.delivery import EVERY_TOPIC, GAVE_UP, NOBODY, PENDING, STATES, Terms
 from ulak.core.job import Message as StoredMessage
 from ulak.core.keys import storable_key
@@ -228,19 +229,30 @@ def make_handler(
     """Read the declaration of a handler.
 
     Raises:
-        BadInput: topic or name cannot be stored, or a span is none.
+        BadInput: topic or name cannot be stored, a span is none, or nothing can be called.
     """
     storable_key(topic, "engine.on: the topic")
     storable_key(name, "engine.on: the name")
+    if not callable(receive):
+        raise BadInput(f"engine.on: {receive!r} cannot be called; decorate a function of a message")
     return Handler(name, topic, receive, make_terms(retry, give_up, block=block))
 
 
 def make_terms(
     retry: int | Backoff, give_up: Duration | None = None, *, block: bool = False
 ) -> Terms:
-    """Read how a handler's deliveries are tried."""
+    """Read how a handler's deliveries are tried.
+
+    Raises:
+        BadInput: `retry` or `give_up` makes no sense.
+    """
     give_up_us = None if give_up is None else read_micros(give_up, "engine.on: give_up=")
-    return Terms(as_backoff(retry), give_up_us, block)
+    backoff = as_backoff(retry)
+    if isinstance(retry, bool) or not isinstance(backoff, Backoff):
+        raise BadInput(f"engine.on: retry= cannot be {retry!r}; give a number or a Backoff")
+    for wrong in backoff_makes_sense(backoff, "engine.on: retry="):
+        raise BadInput(wrong)
+    return Terms(backoff, give_up_us, block)
 
 
 def make_message(kernel: Kernel, topic: str, data: object, key: str | None) -> StoredMessage:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from ulak.core.admission import Ask
 from ulak.core.job import NewJob
-from ulak.errors import BadInput
+from ulak.errors import BadInput, NotSupported
 from ulak.store.protocol import Added, Store
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ Values = Any
 
 
 class Rows(list[tuple[Any, ...]]):
-    """The rows that a statement has answered."""
+    """The rows that a statement has returned."""
 
     touched = 0
     """How many rows of a table it has written."""
@@ -84,6 +84,24 @@ class Guest(Protocol):
         """
 
 
+def find_guest(store: Store, verb: str = "submit") -> Guest:
+    """Return the store as one that writes in a caller's own transaction.
+
+    Raises:
+        NotSupported: it cannot, and to write beside the transaction would break its promise;
+            naming the store, the call and the cure.
+    """
+    if store.features.caller_transactions:
+        return cast(Guest, store)
+    cure = f"leave connection= out, commit your own rows first and then {verb}"
+    if verb == "submit":
+        cure += " with a dedup_key, so that after a crash in between you can submit again"
+    raise NotSupported(
+        f"{verb}(connection=...) is not to be had from the {store.features.name} store: it cannot "
+        f"write in a transaction of yours; {cure}"
+    )
+
+
 def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
     """Store a job in the transaction of a synchronous connection.
 
@@ -105,7 +123,7 @@ def write(guest: Guest, connection: object, make: Callable[[], Steps[T]]) -> T:
 
 
 def take(steps: Steps[T], execute: Callable[[str, Values], Rows]) -> T:
-    """Take steps with what runs a statement, and return their answer."""
+    """Take steps with what runs a statement, and return what they return."""
     try:
         step = next(steps)
         while True:
@@ -266,7 +284,7 @@ def _driver(guest: Guest, below: object, given: object) -> Driver:
     if driver is None:
         over = "" if below is given else f" over {_name(below)}"
         raise BadInput(
-            f"connection={_name(given)}{over} cannot hold a job here; give {guest.caller_kinds}"
+            f"connection={_name(given)}{over} cannot be used here; give {guest.caller_kinds}"
         )
     return driver
 

@@ -216,7 +216,7 @@ def change_limit(
 ) -> LimitRow | None:
     """Set a limit, or that of one key, or go back to the declared one.
 
-    The limit of the stage is held for a key too: whoever claims holds it.
+    The limit of the stage is locked for a key too, as a claim locks it.
     """
     known = _limit(t, name)
     if known is None or (key is not None and not known.keyed):

@@ -34,8 +34,8 @@ KINDS = (
 )
 
 NOT_A_WRITE = (
-    "on SQLite a transaction that takes a job must have begun as a write: begin it with "
-    '"BEGIN IMMEDIATE", or write a row of yours first (a Session: flush() first), then submit'
+    "on SQLite a transaction that the engine writes in must have begun as a write: begin it with "
+    '"BEGIN IMMEDIATE", or write a row of yours first (a Session: flush() first)'
 )
 
 FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
@@ -233,16 +233,16 @@ class Borrowed:
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
 
-    def execute(self, statement: str, values: Values = ()) -> Answer:
-        return Answer(self._execute(statement, values))
+    def execute(self, statement: str, values: Values = ()) -> Fetched:
+        return Fetched(self._execute(statement, values))
 
     def executemany(self, statement: str, many: Iterable[Values]) -> None:
         for values in many:
             self._execute(statement, values)
 
 
-class Answer:
-    """What a cursor of the caller's has answered."""
+class Fetched:
+    """The rows of one statement, read as those of a cursor."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

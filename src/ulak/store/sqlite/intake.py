@@ -155,7 +155,7 @@ def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOA
 
 
 def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> Added:
-    """Decide to store a job, or answer the one that is there in its place, or why not."""
+    """Decide to store a job; else return the one in its place, or the stop that keeps it out."""
     stored = rest.find_new(job.row.id) or find_job(t.db, job.row.id)
     if stored is not None:
         return Added(stored, True)

@@ -1,4 +1,4 @@
-"""Slots of a state: never more jobs in a busy state than its limit says, whoever runs them."""
+"""Slots of a state: never more jobs in a busy state than its limit says, leased or not."""
 
 from __future__ import annotations
 
