@@ -388,7 +388,9 @@ def test_another_driver_is_refused_with_what_works(shop: Shop) -> None:
         finally:
             await engine.dispose()
 
-    with pytest.raises(BadInput, match=r"AsyncConnection over asyncpg\.Connection cannot be used here"):
+    with pytest.raises(
+        BadInput, match=r"AsyncConnection over asyncpg\.Connection cannot be used here"
+    ):
         asyncio.run(with_asyncpg())
     assert shop.is_untouched()
 
