@@ -60,7 +60,7 @@ INSERT_JOB = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({', '.join('?' * len(Job
 INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema, trace) VALUES (?, ?, ?, ?)"
 INSERT_PAYLOAD_UNLESS_STOPPED = """
     INSERT INTO payloads (job_id, data, schema, trace)
-    SELECT ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM stops)
+    VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL ELSE ? END, ?)
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
@@ -87,11 +87,11 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     try:
         if len(jobs) != 1:
             _insert(t, sorted(jobs, key=_id))
-        elif not _insert_one(t, jobs[0], INSERT_PAYLOAD_UNLESS_STOPPED):
-            return False
+        else:
+            _insert_one(t, jobs[0], INSERT_PAYLOAD_UNLESS_STOPPED)
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
-        # An id that is stored already, or data that no table takes: one by one it is known which.
+        # A stop, an id that is stored already, or data that no table takes: one by one it is known.
         return False
 
 
@@ -139,11 +139,9 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             t.prove(job.row.tenant, [job.event], [job.proof])
 
 
-def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> bool:
-    """Store a job, unless `insert_payload` stores nothing; tell whether it was stored."""
+def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> None:
     row, event, payload, _, proof, _ = job
-    if not t.db.execute(insert_payload, (row.id, *payload)).rowcount:
-        return False
+    t.db.execute(insert_payload, (row.id, *payload))
     t.db.execute(INSERT_JOB, tuple(row))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
@@ -151,7 +149,6 @@ def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOA
         t.made_due = True
     if proof is not None:
         t.prove(row.tenant, [event], [proof])
-    return True
 
 
 def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> Added:

@@ -181,6 +181,10 @@ class LockFile:
 
     def _open(self) -> int:
         try:
-            return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # To be allowed to create it one waits for the folder, which takes longer.
+            try:
+                return os.open(self._name, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"{self._database} cannot be opened: {error.strerror}") from error
