@@ -132,3 +132,10 @@ def test_a_file_has_the_name_that_the_url_says(url: str, path: str) -> None:
 def test_an_option_without_a_value_is_refused() -> None:
     with pytest.raises(ulak.BadInput, match="the only option is synchronous"):
         store_of("sqlite:///app.db?mode")
+
+
+def test_an_engine_of_a_url_names_what_takes_one_and_not_its_password() -> None:
+    url: Any = "postgresql://ada:secret@db.example/jobs"
+    with pytest.raises(ulak.BadInput, match=r"ulak\.connect") as refused:
+        ulak.Engine(url)
+    assert "secret" not in str(refused.value)

@@ -77,6 +77,8 @@ class Engine(Acts, Transactions):
         flows: Iterable[Flow[Any]] = (),
         submit_timeout: Duration = timedelta(seconds=30),
     ) -> None:
+        if isinstance(store, str):
+            raise BadInput("Engine takes a store; ulak.connect(url, flows=...) takes a URL")
         self.kernel = Kernel(store, read_micros(submit_timeout, "submit_timeout=") / 1e6)
         """What its parts share; not for programs."""
         self.schedules = Schedules(self.kernel)
