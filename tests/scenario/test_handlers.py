@@ -16,7 +16,7 @@ from tests.scenario.doubles import Double, engine_on, eventually, settings, stor
 from ulak.engine.outbox import Delivery
 from ulak.errors import BadInput, FlowError, NotFound, NotSupported
 from ulak.ids import from_text
-from ulak.testing import Harness
+from ulak.testing import Harness, faults
 
 HOUR = timedelta(hours=1)
 
@@ -297,6 +297,39 @@ def test_messages_that_nobody_wants_are_dropped_after_seven_days(jobs_url: str) 
         assert harness.verify() == []
         assert engine.store.prune(before=harness.clock.now(), limit=9) == 1
         assert engine.outbox.deliveries() == []
+
+
+def deliver_and_die(url: str) -> None:
+    """The life of a child that delivers until it is killed."""
+    with Harness(sender(), url=url) as harness:
+        harness.engine.kernel.handlers.clear()  # no publisher
+
+        @harness.engine.on("paid", name="mail")
+        def say(message: ulak.Message) -> None:
+            print(message.data["n"], flush=True)  # noqa: T201 - how a child tells its parent
+
+        harness.run_until_idle()
+
+
+@pytest.mark.shows("E-70")
+@pytest.mark.parametrize("point", ["settle.before", "settle.inside", "settle.after"])
+def test_what_a_killed_relay_had_is_free_after_its_lease(shared_url: str, point: str) -> None:
+    flow, got = sender(), list[int]()
+    with Harness(flow, url=shared_url) as harness:
+        engine = harness.engine
+        without_publisher(harness)
+        engine.on("paid", name="mail")(lambda message: got.append(message.data["n"]))
+        harness.submit(flow, {"times": 3})
+        crashed = faults.run(deliver_and_die, shared_url, kill_at=point)
+        assert crashed.killed, crashed.errors
+        assert crashed.lines == ("0",)
+        left = [1, 2] if point == "settle.after" else [0, 1, 2]
+        harness.run_until_idle()
+        assert got == ([] if 0 in left else left), "it may still be on its way"
+        harness.advance(seconds=31)
+        assert got == left
+        assert {delivery.state for delivery in of(engine, "mail")} == {"sent"}
+        assert harness.verify() == []
 
 
 @pytest.mark.shows("E-70")
