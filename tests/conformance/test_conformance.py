@@ -10,6 +10,7 @@ from ulak.testing.conformance import (  # noqa: F401 - pytest collects the class
     TestDeliveries,
     TestFairness,
     TestFeatures,
+    TestFollowers,
     TestIntake,
     TestLeases,
     TestLimits,

@@ -63,7 +63,7 @@ WRITES = {
 READS = {
     "reading",
     "due", "ended", "overdue_leased", "asked", "deliveries", "count_deliveries", "handlers",
-    "find_job", "find_payload",
+    "has_due", "find_job", "find_payload",
     "find_results",
     "find_key", "find_commits", "find_progress", "trail", "list_jobs", "count_jobs", "counts",
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",

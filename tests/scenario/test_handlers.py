@@ -113,7 +113,7 @@ def test_a_slow_handler_does_not_hold_up_another(jobs_url: str) -> None:
 def test_a_message_comes_by_a_ring_and_not_by_a_look_now_and_then(
     jobs_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ulak.engine.relay.PAUSE_S", 3600.0)
+    monkeypatch.setattr("ulak.engine.deliverer.PAUSE_S", 3600.0)
     got, has_looked_in_vain, store = list[Any](), threading.Event(), store_of(jobs_url)
     double = Double(store_of(jobs_url) if store.features.shared else store)
     double.after["take_messages"] = lambda rows: rows or (got and has_looked_in_vain.set())

@@ -5,13 +5,16 @@ A delivery is one message for one handler. Pure: a store writes what is decided 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ulak.clock import SECOND, Instant, read_micros
 from ulak.core.draft import clean
+from ulak.core.job import Event, Message
 from ulak.core.outcome import Refused, RetryLater
 from ulak.core.policy import Backoff
 from ulak.errors import BadInput
+from ulak.ids import to_text
 
 PENDING: Final = "pending"
 SENT: Final = "sent"
@@ -27,6 +30,11 @@ EVERY_TOPIC: Final = "*"
 """The topic of a handler that gets every message."""
 NOBODY: Final = ""
 """The handler of messages that no stored handler wants. A publisher has this name."""
+
+EVENT: Final = -1
+"""The number of a delivery that is an event of a trail for a follower, and no message."""
+MOST_EVENTS: Final = 1000
+"""A guess: so many events a follower gets in one transaction, in which others may wait for it."""
 
 KEPT_US: Final = 7 * 24 * 3600 * SECOND
 """How long a message without a handler is kept, and one without a job after it was sent."""
@@ -92,6 +100,36 @@ def judge(
 def is_overdue(tries: int, give_up_at: Instant | None, now: Instant) -> bool:
     """Tell whether the time of a delivery that was tried before has passed meanwhile."""
     return give_up_at is not None and tries > 0 and now >= give_up_at
+
+
+def make_delivery(flow: str, event: Event) -> Message:
+    """Make what stands for an event in the table of deliveries: its line is that of its job."""
+    key = to_text(event.job_id)
+    return Message(event.job_id, event.seq, EVENT, key, flow, b"null", event.at)
+
+
+def judge_events(
+    error: BaseException, terms: Terms, now: Instant, *, tries: int, jobs: int, seed: bytes
+) -> Verdict:
+    """Decide when the events of a job are handed to a follower again, as one of so many `jobs`.
+
+    Which job of several was at fault is not known. So each of them is tried again alone, at once,
+    and has spent nothing.
+    """
+    verdict = judge(error, terms, now, tries=tries, give_up_at=None, seed=seed)
+    if jobs == 1 or isinstance(error, RetryLater):
+        return verdict
+    return Verdict(PENDING, now, False, verdict.error)
+
+
+def count_whole(events: Sequence[Event], limit: int) -> int:
+    """Return how many of these events, of one job, make up whole commits within a limit."""
+    if len(events) <= limit:
+        return len(events)
+    n = limit
+    while n and events[n - 1].commit_id == events[n].commit_id:
+        n -= 1
+    return n or limit  # a commit that is larger than the limit is parted
 
 
 def _describe(error: BaseException) -> str:

@@ -36,9 +36,15 @@ from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
 from ulak.engine.inspect import Inspect
 from ulak.engine.kernel import Kernel
-from ulak.engine.outbox import TRIES, Outbox, make_handler, make_message
+from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
-from ulak.engine.ports import Receiver, Resource, ResourceFactory, WorkerSettings
+from ulak.engine.ports import (
+    FollowFunction,
+    Receiver,
+    Resource,
+    ResourceFactory,
+    WorkerSettings,
+)
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
@@ -56,6 +62,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 A = ParamSpec("A")
 H = TypeVar("H", bound=Receiver)
+F = TypeVar("F", bound=FollowFunction)
 Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger("ulak.engine")
@@ -197,6 +204,35 @@ class Engine(Acts, Transactions):
             made = make_handler(topic, name, receive, retry=retry, give_up=give_up, block=block)
             declare_handler(self.kernel, made)
             return receive
+
+        return declare
+
+    def follow(self, *, name: str, flow: str, retry: int | Backoff = TRIES) -> Callable[[F], F]:
+        """Declare a follower: it gets every event of a flow's trails that is committed from now on.
+
+        It is called with a sequence of `JobEvent`, in order per job, and the driver's connection of
+        an open transaction. Rows that it writes there and the end of the delivery are one commit,
+        so that they are written once; what it does elsewhere may happen again. If it raises, they
+        are taken back and tried again later. A store in memory has no connection: None.
+
+        On SQLite nobody else writes meanwhile, so keep it short, and do not use the engine inside
+        but by `connection=`. An async function has a loop of its own.
+
+        Args:
+            name: Under which its deliveries are stored, for ever. Programs that follow with one
+                name share the work.
+            flow: The name of the flow; this program need not declare it.
+            retry: How often the events of a job are tried again; then that job waits until they are
+                redriven or discarded.
+
+        Raises:
+            BadInput: the name is no text of 1 to 500 characters, or no flow can be named so.
+            FlowError: another handler of this engine has the name.
+        """
+
+        def declare(function: F) -> F:
+            declare_handler(self.kernel, make_follower(name, flow, function, retry=retry))
+            return function
 
         return declare
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ulak.clock import Duration, read_micros, to_datetime
 from ulak.core.acts import must_act
 from ulak.core.bounds import must_fit
-from ulak.core.checks import backoff_makes_sense
+from ulak.core.checks import STORABLE_NAME, backoff_makes_sense
 from ulak.core.delivery import EVERY_TOPIC, GAVE_UP, NOBODY, PENDING, STATES, Terms
 from ulak.core.job import Message as StoredMessage
 from ulak.core.keys import storable_key
 from ulak.core.policy import Backoff, as_backoff
-from ulak.engine.ports import Handler, Receiver
+from ulak.engine.ports import FollowFunction, Handler, Receiver
 from ulak.engine.view import message_id
 from ulak.errors import BadInput, FlowError, NotFound
 from ulak.ids import from_text, time_ordered_id, to_text
@@ -33,20 +33,23 @@ UNHANDLED = "unhandled"
 """The state of a pending message that nobody wants, in counts."""
 
 DELIVERY_ID = re.compile(
-    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9})(?:/(.+))?", re.ASCII
+    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,9})/([0-9]{1,9}|-1)(?:/(.+))?",
+    re.ASCII,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message for one handler, and how far it has come."""
+    """A message for one handler, or an event for one follower, and how far it has come."""
 
     id: str
-    """`job/seq/n/handler`; that of the publisher is the message's own id."""
+    """`job/seq/n/handler`; that of the publisher is the message's own id, and n of an event for a
+    follower is -1."""
     handler: str
     """'' is the publisher, or nobody."""
     job_id: str
     topic: str
+    """Of an event, the flow."""
     key: str
     state: str
     """`pending`, `sent`, `dead`, `refused` or `discarded`."""
@@ -127,8 +130,10 @@ class Outbox:
         ]
 
     def handlers(self) -> dict[str, str]:
-        """Return every stored handler with its topic; '' is the publisher."""
-        return {row.name: row.topic for row in self._kernel.open().store.handlers()}
+        """Return every stored handler with its topic, and every follower with `flow:` and the name
+        of its flow; '' is the publisher."""
+        rows = self._kernel.open().store.handlers()
+        return {row.name: f"flow:{row.flow}" if row.flow else row.topic for row in rows}
 
     def redrive(
         self, delivery_id: str, *, actor: str, note: str = "", give_up: Duration | None = None
@@ -236,6 +241,20 @@ def make_handler(
     if not callable(receive):
         raise BadInput(f"engine.on: {receive!r} cannot be called; decorate a function of a message")
     return Handler(name, topic, receive, make_terms(retry, give_up, block=block))
+
+
+def make_follower(
+    name: str, flow: str, function: FollowFunction, *, retry: int | Backoff
+) -> Handler:
+    """Read the declaration of a follower.
+
+    Raises:
+        BadInput: the name cannot be stored, or no flow can be named so.
+    """
+    storable_key(name, "engine.follow: the name")
+    if not isinstance(flow, str) or not STORABLE_NAME.fullmatch(flow):
+        raise BadInput(f"engine.follow: flow={flow!r}; give the name of a flow, such as 'pdf'")
+    return Handler(name, "", function, make_terms(retry, block=True), flow)
 
 
 def make_terms(

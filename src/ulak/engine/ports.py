@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -11,7 +11,7 @@ from typing import Any
 
 from ulak.clock import Clock, Duration, Instant, ManualClock, read_micros
 from ulak.core.delivery import Terms
-from ulak.engine.view import Message
+from ulak.engine.view import JobEvent, Message
 from ulak.store.protocol import HandlerRow
 
 ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
@@ -20,20 +20,26 @@ ResourceFactory = Callable[[], AbstractAsyncContextManager[Any]]
 Receiver = Callable[[Message], Any]
 """Handles one message, plain or async; raising means it was not delivered."""
 
+FollowFunction = Callable[[Sequence[JobEvent], Any], Any]
+"""Gets events and a connection, plain or async; raising takes back what it wrote there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What `engine.on` declares."""
+    """What `engine.on` and `engine.follow` declare."""
 
     name: str
     topic: str
-    receive: Receiver
+    receive: Callable[..., Any]
+    """A `Receiver`; of a follower, a `FollowFunction`."""
     terms: Terms
+    flow: str | None = None
+    """The flow that is followed."""
 
     @property
     def row(self) -> HandlerRow:
         """What is stored of it."""
-        return HandlerRow(self.name, self.topic, self.terms.give_up_us)
+        return HandlerRow(self.name, self.topic, self.terms.give_up_us, self.flow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,18 @@ from ulak.core.bounds import find_excess
 from ulak.core.delivery import DEAD, PENDING, SENT, Verdict, is_overdue, judge
 from ulak.core.job import Message
 from ulak.core.outcome import Refused, RetryLater
+from ulak.engine import deliverer
 from ulak.engine.crossing import call_on
+from ulak.engine.deliverer import Deliverer
+from ulak.engine.followers import Follower
 from ulak.engine.ports import Handler, Receiver
 from ulak.engine.threads import Aside, Threads
 from ulak.engine.view import Message as View
 from ulak.engine.view import message_view
-from ulak.errors import BadInput, StoreError
+from ulak.errors import BadInput
 from ulak.ids import to_text
 from ulak.store import codec
-from ulak.store.protocol import OutboxRow, OutboxStore, Settled
+from ulak.store.protocol import OutboxRow, Settled
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -45,16 +47,10 @@ LONGEST_PUBLISH_S = 30.0
 # crowd it.
 PUBLISHERS = 8
 ASYNC_PUBLISHERS = 32
-# How often a relay looks by itself: for what is to be tried again, and for rings that were lost.
-PAUSE_S = 0.5
-# The least time between two looks in vain: where others commit all the time, they ring as often.
-LEAST_S = 0.02
 # A handler that does all that it was given within this time is given more the next time.
 QUICK_S = 0.1
 # How long what has ended waits for others, to be recorded with them.
 LINGER_S = 0.02
-# How long a relay that is stopped waits for what is on its way.
-PATIENCE_S = 1.0
 
 
 class Relay:
@@ -63,7 +59,7 @@ class Relay:
     def __init__(self, kernel: Kernel, *, hold_us: int = HOLD_US) -> None:
         self._kernel = kernel
         self._hold_us = hold_us
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Deliverer] = {}
         self._is_rung = False
 
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,13 +72,13 @@ class Relay:
                     if line.name not in tasks:
                         tasks[line.name] = loop.create_task(line.run(loop))
                 if not tasks:
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(deliverer.PAUSE_S)
                     continue
                 if stop_ringing is None:
                     # Not before: a ring costs the loop of a program without handlers a turn.
                     stop_ringing = self._kernel.on_ring(partial(self._ring, loop))
                 ended, _ = await asyncio.wait(
-                    tasks.values(), timeout=PAUSE_S, return_when=asyncio.FIRST_EXCEPTION
+                    tasks.values(), timeout=deliverer.PAUSE_S, return_when=asyncio.FIRST_EXCEPTION
                 )
                 for task in ended:
                     task.result()
@@ -99,10 +95,11 @@ class Relay:
         """Deliver one round of heads; return how many were delivered or are on their way."""
         return sum(await asyncio.gather(*(line.send_once(loop) for line in self._find_lines())))
 
-    def _find_lines(self) -> list[_Line]:
-        for name in self._kernel.handlers:
+    def _find_lines(self) -> list[Deliverer]:
+        for name, handler in tuple(self._kernel.handlers.items()):
             if name not in self._lines:
-                self._lines[name] = _Line(self._kernel, name, self._hold_us)
+                line = _Line if handler.flow is None else Follower
+                self._lines[name] = line(self._kernel, name, self._hold_us)
         return list(self._lines.values())
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -134,7 +131,7 @@ class _Delivery:
         return began_at is not None and time.monotonic() - began_at > LONGEST_PUBLISH_S
 
 
-class _Line:
+class _Line(Deliverer):
     """Takes the heads of keys of one handler and hands them to it.
 
     It takes no more than the handler can do soon, and renews its hold on them until they are done:
@@ -142,10 +139,7 @@ class _Line:
     """
 
     def __init__(self, kernel: Kernel, name: str, hold_us: int) -> None:
-        self.name = name
-        self._kernel = kernel
-        self._store: OutboxStore = kernel.store
-        self._hold_us = hold_us
+        super().__init__(kernel, name, hold_us)
         self._hold_s = hold_us / 1e6
         self._threads = Threads(PUBLISHERS, "publisher")
         self._aside = Aside("relay")
@@ -154,56 +148,21 @@ class _Line:
         """How many heads may be in hand, beside those of calls that hang."""
         self._turns = asyncio.Semaphore(ASYNC_PUBLISHERS)
         self._renew_at = 0.0
-        self._rung = asyncio.Event()
-        self._looked_at = 0.0
-        self._looked_in_vain = False
         self._says_answers = True
-        # One round at a time: who finds nothing to send may then say that nothing is being sent.
-        self._one_round = asyncio.Lock()
-
-    def wake(self) -> None:
-        """Have it look at the store soon."""
-        self._rung.set()
-
-    async def run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver until cancelled."""
-        while True:
-            try:
-                sent = await self.send_once(loop)
-            except StoreError as error:
-                self._kernel.telemetry.failed("outbox")
-                log.warning("the outbox fails", extra={"error": str(error)})
-                sent = 0
-                await asyncio.sleep(PAUSE_S)
-            if not sent:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE_S):
-                        await self._rung.wait()
-            self._rung.clear()
-            if self._looked_in_vain:
-                await asyncio.sleep(max(0.0, self._looked_at + LEAST_S - loop.time()))
 
     async def close(self) -> None:
         """Record what ends soon, and let go of the rest."""
         # What was sent should not be sent again; what is not yet sent will be, by somebody.
         if self._in_hand:
             tasks = [delivery.task for delivery in self._in_hand.values()]
-            _, late = await asyncio.wait(tasks, timeout=PATIENCE_S)
+            _, late = await asyncio.wait(tasks, timeout=deliverer.PATIENCE_S)
             for task in late:
                 task.cancel()
             await self._settle()
         self._threads.close()
         self._aside.close()
 
-    async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
-        """Deliver one round of heads; return how many were delivered or are on their way."""
-        handler = self._kernel.handlers.get(self.name)
-        if handler is None:
-            return 0
-        async with self._one_round:
-            return await self._send_heads(loop, handler)
-
-    async def _send_heads(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
+    async def _send(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
         await self._renew(loop)
         taken = await self._take(loop, handler)
         if not self._in_hand:
@@ -230,7 +189,7 @@ class _Line:
         try:
             ended, _ = await asyncio.wait(
                 [*tasks, rung],
-                timeout=min(PAUSE_S, self._hold_s / 3),
+                timeout=min(deliverer.PAUSE_S, self._hold_s / 3),
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
+from ulak.core.delivery import EVENT
 from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
@@ -65,7 +66,7 @@ def trail_damage(row: JobRow, events: Sequence[Event], flow: Flow[Any] | None) -
 def message_damage(events: Sequence[Event], messages: Sequence[OutboxRow]) -> Iterator[Damage]:
     """Compare what the events say they sent with what stands in the outbox."""
     found: dict[int, int] = {}
-    for seq, _ in {(stored.message.seq, stored.message.n) for stored in messages}:
+    for seq, _ in {(s.message.seq, s.message.n) for s in messages if s.message.n != EVENT}:
         found[seq] = found.get(seq, 0) + 1
     for event in events:
         there = found.pop(event.seq, 0)

@@ -48,7 +48,8 @@ class Telemetry(Protocol):
         """
 
     def published(self, sent: int, failed: int, dead: int) -> None:
-        """Outbox messages were sent, were not and will be tried again, or gave up."""
+        """Deliveries of messages and events were made, failed and will be tried again, or gave
+        up."""
 
     def ticked(self, ticks: Sequence[Tick], written: Sequence[bool]) -> None:
         """Schedules were due; what was not written, another process has written."""

@@ -179,6 +179,14 @@ class TrailEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEvent(TrailEvent):
+    """A line of a trail, as a follower gets it, with its job."""
+
+    job: Job
+    """As it stands when the events are handed over, which may be further on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message, as a handler gets it. It may come again: `id` is then the same."""
 
@@ -208,13 +216,24 @@ def message_id(message: StoredMessage) -> str:
 
 def event_view(event: Event) -> TrailEvent:
     """Show a stored event."""
-    return TrailEvent(
-        seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
-        actor=event.actor, code=event.code, message=event.message,
-        details=None if event.details is None else codec.decode(event.details.encode()),
-        round=event.round, attempt=event.attempt, worker=event.worker,
-        started_at=_moment(event.started_at), at=to_datetime(event.at),
-    )  # fmt: skip
+    return TrailEvent(**_event_facts(event))
+
+
+def job_event_view(event: Event, job: Job) -> JobEvent:
+    """Show a stored event with its job."""
+    return JobEvent(job=job, **_event_facts(event))
+
+
+def _event_facts(event: Event) -> dict[str, Any]:
+    """Return the fields of a `TrailEvent`."""
+    return {
+        "seq": event.seq, "kind": event.kind, "from_state": event.from_state,
+        "to_state": event.to_state, "actor": event.actor, "code": event.code,
+        "message": event.message,
+        "details": None if event.details is None else codec.decode(event.details.encode()),
+        "round": event.round, "attempt": event.attempt, "worker": event.worker,
+        "started_at": _moment(event.started_at), "at": to_datetime(event.at),
+    }  # fmt: skip
 
 
 def _moment(instant: Instant | None) -> datetime | None:

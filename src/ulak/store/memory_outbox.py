@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ulak.clock import Instant
-from ulak.core.delivery import DISCARDED, GAVE_UP, KEPT_US, PENDING, SENT
+from ulak.core.delivery import (
+    DISCARDED,
+    EVENT,
+    GAVE_UP,
+    KEPT_US,
+    PENDING,
+    SENT,
+)
 from ulak.core.job import Message
+from ulak.store import followers
 from ulak.store.memory_tables import Delivery, MemoryTables
 from ulak.store.messages import (
     DISCARD,
@@ -17,7 +25,14 @@ from ulak.store.messages import (
     handler_subject,
     subject_of,
 )
-from ulak.store.protocol import DeliveryCount, DeliveryFilter, HandlerRow, OutboxRow, Settled
+from ulak.store.protocol import (
+    DeliveryCount,
+    DeliveryFilter,
+    Followed,
+    HandlerRow,
+    OutboxRow,
+    Settled,
+)
 
 
 class MemoryOutbox(MemoryTables):
@@ -44,6 +59,38 @@ class MemoryOutbox(MemoryTables):
     def post_messages(self, messages: Sequence[Message]) -> None:
         with self._transaction():
             self._post(messages)
+
+    def has_due(self, handler: str) -> bool:
+        with self._lock:
+            now = self.clock.now()
+            return any(row.not_before <= now for row in self._heads(handler))
+
+    def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
+        with self._transaction() as now:
+            due = [row for row in self._heads(handler) if row.not_before <= now]
+            heads = followers.choose(sorted(due, key=lambda row: row.not_before)[:limit])
+            lines = [
+                (row.message.key, row.position, self._trails[m[0]][m[1] - 1])
+                for m in self._open
+                if m[3] == handler and (row := self._messages[m]).message.key in heads
+            ]
+            taken = followers.gather(sorted(lines), heads, self._jobs)
+            for one in taken:
+                self._write(one.head._replace(not_before=now + hold_us))
+            return taken
+
+    def finish_events(self, taken: Sequence[Followed]) -> None:
+        with self._transaction():
+            self._drop_messages(
+                [
+                    (event.job_id, event.seq, EVENT, one.head.handler)
+                    for one in taken
+                    for event in one.events
+                ]
+            )
+
+    def settle_events(self, settled: Sequence[Settled]) -> None:
+        self.settle_messages(settled)
 
     def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
         with self._transaction() as now:

@@ -11,7 +11,7 @@ from hashlib import sha256
 from ulak.clock import Clock, Instant
 from ulak.core.admission import StopRow
 from ulak.core.change import Change
-from ulak.core.delivery import EVERY_TOPIC, NOBODY
+from ulak.core.delivery import EVERY_TOPIC, NOBODY, make_delivery
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
@@ -177,6 +177,10 @@ class MemoryTables:
         """Add events to the trail; what they prove is chained at the end of the transaction."""
         for event in events:
             self._trails.setdefault(event.job_id, []).append(event)
+            if self._handlers:
+                flow = self._jobs[event.job_id].flow
+                followers = [h for h in self._handlers.values() if h.flow == flow]
+                self._deliver(make_delivery(flow, event), followers)
         for event, body in zip(events, proofs, strict=False):
             self._links.append((tenant, event.job_id, event.seq, body))
 
@@ -202,15 +206,18 @@ class MemoryTables:
         """Write a delivery of each message for every handler that wants it, or for nobody."""
         for m in messages:
             wanted = [h for h in self._handlers.values() if h.topic in (m.topic, EVERY_TOPIC)]
-            for handler in wanted or [HandlerRow(NOBODY, EVERY_TOPIC)]:
-                self._posted += 1
-                delivery = (m.job_id, m.seq, m.n, handler.name)
-                limit_us = handler.give_up_us
-                give_up_at = None if limit_us is None else m.at + limit_us
-                self._messages[delivery] = OutboxRow(
-                    m, handler.name, not_before=m.at, give_up_at=give_up_at, position=self._posted
-                )
-                self._open[delivery] = None
+            self._deliver(m, wanted or [HandlerRow(NOBODY, EVERY_TOPIC)])
+
+    def _deliver(self, m: Message, handlers: Sequence[HandlerRow]) -> None:
+        for handler in handlers:
+            self._posted += 1
+            delivery = (m.job_id, m.seq, m.n, handler.name)
+            limit_us = handler.give_up_us
+            give_up_at = None if limit_us is None else m.at + limit_us
+            self._messages[delivery] = OutboxRow(
+                m, handler.name, not_before=m.at, give_up_at=give_up_at, position=self._posted
+            )
+            self._open[delivery] = None
             self._made_due = True
 
     def _drop_messages(self, deliveries: Iterable[Delivery]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ulak.errors import BadInput
+from ulak.store.protocol.outbox import EventSource
 from ulak.store.records import RecordClaim, RecordRow, RecordTransaction
 
 
@@ -41,6 +42,10 @@ class OpenTransaction(RecordTransaction, Protocol):
 
     def roll_back(self) -> None:
         """Take back everything; never raises, and doing so twice is nothing."""
+
+
+class FollowTransaction(OpenTransaction, EventSource, Protocol):
+    """One that a store begins: a follower gets its events in it."""
 
 
 class LoopTransaction(OpenTransaction, Protocol):
@@ -92,7 +97,7 @@ class TransactionStore(Protocol):
             StoreError: the database does not answer.
         """
 
-    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> OpenTransaction:
+    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> FollowTransaction:
         """Begin a transaction on a connection of its own, which nobody else uses meanwhile.
 
         Args:

@@ -17,14 +17,16 @@ from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from ulak.clock import Instant
 from ulak.core.admission import Ask, stopped
+from ulak.core.delivery import make_delivery
 from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Execute, Rows, Steps
-from ulak.store.postgres import intake, keys, stops, values
+from ulak.store.postgres import followers, intake, keys, stops, values
 from ulak.store.postgres.connections import Session
+from ulak.store.postgres.deliveries import bind
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
 from ulak.store.protocol import Added
-from ulak.store.stops import find_steps
+from ulak.store.stops import look_steps
 
 KINDS = (
     "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
@@ -66,7 +68,7 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
     found: Rows = yield WHERE_WE_ARE, ()
     if found != [here]:
         raise BadInput(ELSEWHERE)
-    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    stop, followed = yield from look_steps(stops.SQL, stops.LOOK, row.flow, row.tenant)
     if stop is not None or ask is not None:
         # Nothing may be written before it is refused, so that the key is only looked at.
         held = yield from _find_holder(row, now)
@@ -81,6 +83,8 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
         if first is not None:
             return Added(first, False)
     yield intake.INSERT, intake.bind([job])
+    if row.flow in followed:
+        yield followers.POST_UNRANKED, bind([make_delivery(row.flow, job.event)])
     return Added(row, True)
 
 

@@ -37,8 +37,10 @@ from ulak.core.job import (
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
+from ulak.store.followers import NO_FLOWS, read_flows
 from ulak.store.postgres import control, intake, keys, outbox, slots, trail
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.followers import FLOWS
 from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import (
@@ -101,10 +103,11 @@ MOVE_LEASED = f"""
         SELECT moved.month, {", ".join(_WRITTEN[name] for name in Event._fields)} FROM moved
         WHERE {_WRITTEN["kind"]} IS NOT NULL
     )
-    SELECT id, requests FROM moved
+    SELECT id, requests, {FLOWS} FROM moved
 """
 LOCK = f"""
-    SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT {FLOWS}, {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])
+    ORDER BY id FOR NO KEY UPDATE
 """
 MOVE_ONE = f"""
     UPDATE ulak.jobs SET {", ".join(f"{name} = %s::{JOB_TYPES[name]}" for name in _MUTABLE)}
@@ -145,12 +148,12 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     stored: dict[bytes, JobRow] = {}
     if len(plain) < len(ordered):
         # Taken by id, all of them, before any is written.
-        stored = _lock(t.db, ordered)
+        stored = _lock(t, ordered)
         plain = [c for c in ordered if _is_plain(c) or _may_pass(c, stored.get(c.row.id))]
     moved = _move(t, plain, stored)
     left = [change for change in ordered if change.row.id not in moved]
     if left and not stored:
-        stored = _look(t.db, left)
+        stored = _look(t, left)
     rest = Rest(t)
     receipts: dict[bytes, Receipt] = {}
     for change in ordered:
@@ -225,7 +228,10 @@ def _move(
             (*_shared_of(row), *shared, origin, role, len(events)),
             (row.id, token, *_own_of(row), *own),
         )
-    moved: dict[bytes, int] = dict(t.db.rows(MOVE_LEASED, groups.bind(MOVES)))
+    found = t.db.rows(MOVE_LEASED, groups.bind(MOVES))
+    moved: dict[bytes, int] = {job_id: requests for job_id, requests, _ in found}
+    if found:
+        t.followed = read_flows(found[0][-1])
     earlier = [
         (month_of(change.row.created_at), event)
         for change in changes
@@ -265,21 +271,23 @@ def _count_move(t: Transaction, change: Change) -> None:
         t.count((row.flow, row.flow_version, row.state, row.role), 1)
 
 
-def _lock(db: Session, changes: Sequence[Change]) -> dict[bytes, JobRow]:
-    ids = Ids([change.row.id for change in changes])
-    return {row[0]: as_job(row) for row in db.rows(LOCK, (ids,))}
+def _lock(t: Transaction, changes: Sequence[Change]) -> dict[bytes, JobRow]:
+    found = t.db.rows(LOCK, (Ids([change.row.id for change in changes]),))
+    if found:
+        t.followed = read_flows(found[0][0])
+    return {row[1]: as_job(row[1:]) for row in found}
 
 
-def _look(db: Session, changes: Sequence[Change]) -> dict[bytes, JobRow]:
+def _look(t: Transaction, changes: Sequence[Change]) -> dict[bytes, JobRow]:
     """Read the jobs of changes that their guard has stopped.
 
     A lease that is lost stays lost, so those are not locked: the jobs of this batch that come
     after them are locked already, and to go back would be to wait in a circle.
     """
     ids = Ids([change.row.id for change in changes])
-    stored = {row[0]: as_job(row) for row in db.rows(FIND_JOBS, (ids,))}
+    stored = {row[0]: as_job(row) for row in t.db.rows(FIND_JOBS, (ids,))}
     held = [c for c in changes if (row := stored.get(c.row.id)) and row.token == c.token]
-    return stored | _lock(db, held) if held else stored
+    return stored | _lock(t, held) if held else stored
 
 
 def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) -> Receipt:
@@ -351,6 +359,8 @@ class Rest:
     def follow(self, change: Change, row: JobRow) -> None:
         """Note what hangs on a change that was written. The row's fixed columns are the stored."""
         t = self._t
+        if t.followed != NO_FLOWS:
+            t.follow(row.flow, change.events)
         if change.row.lane and change.row.leased_by is None:
             t.made_due = True
         for stage in change.voids:

@@ -22,7 +22,7 @@ from ulak.clock import Clock, Instant
 from ulak.core.job import Event
 from ulak.errors import Contended, Misconfigured, Refused, StoreError
 from ulak.store import faults
-from ulak.store.postgres import proofs, timeouts, values
+from ulak.store.postgres import followers, proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
 from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
@@ -177,14 +177,22 @@ class Session:
 class Transaction:
     """What one write sees and leaves: the session, the time, what it counted and proves."""
 
-    __slots__ = ("_clock", "counts", "db", "has_rung", "links", "made_due", "now")
+    __slots__ = (
+        "_clock", "counts", "db", "followed", "followed_events", "has_rung", "is_guest", "links",
+        "made_due", "now",
+    )  # fmt: skip
 
-    def __init__(self, db: Session, clock: Clock) -> None:
+    def __init__(self, db: Session, clock: Clock, *, is_guest: bool = False) -> None:
         self.db = db
         self.now = clock.now()
         self._clock = clock
+        self.is_guest = is_guest
+        """Whether it is a caller's own, which may stay open for long."""
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
+        self.followed: frozenset[str] | None = None
+        """The flows that are followed, once it has looked."""
+        self.followed_events: list[tuple[str, Event]] = []
         self.made_due = False
         self.has_rung = False
         """Whether other processes were told along with the commit."""
@@ -209,8 +217,18 @@ class Transaction:
         for event, body in zip(events, bodies, strict=False):
             self.links.append((tenant, event.job_id, event.seq, body))
 
+    def follow(self, flow: str, events: Iterable[Event]) -> None:
+        """Let the followers of a flow have these events, which are written."""
+        if self.followed is None:
+            self.followed = followers.read_flows(self.db)
+        if flow in self.followed:
+            self.followed_events += [(flow, event) for event in events]
+            self.made_due = True
+
     def finish(self) -> None:
         """Write what is written last."""
+        if self.followed_events:
+            followers.post(self.db, self.followed_events, ranked=not self.is_guest)
         counted = [(key, jobs) for key, jobs in self.counts.items() if jobs]
         if counted:
             flows, versions, states, roles = zip(*(key for key, _ in counted), strict=True)

@@ -88,11 +88,11 @@ def give_back_lapsed(t: Transaction, worker: str) -> int:
         # The token moves, so that the vanished worker cannot write over its successor.
         t.db.execute(LAPSE, (t.now, Ids([row.id for row in lost])))
         t.made_due = True
-    written: list[tuple[str, int, Event]] = []
+    written: list[tuple[JobRow, int, Event]] = []
     for row in lost:
         line = row._replace(seq=row.seq + 1)
         event = own_event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
-        written.append((row.tenant, month_of(row.created_at), event))
+        written.append((row, month_of(row.created_at), event))
     trail.append_own(t, written)
     t.db.execute(FORGET_WORKERS, (Texts(workers),))
     held = [(slot, row.id) for row in lost if (slot := wanted_slot(row.slot)) is not None]

@@ -169,13 +169,13 @@ def claims_of(request: ClaimRequest, leased: Sequence[Row]) -> list[Claim]:
 
 def write_entries(t: Transaction, worker: str, leased: Sequence[Row]) -> None:
     """Write down which of the jobs that were leased have entered a busy state thereby."""
-    entered: list[tuple[str, int, Event]] = []
+    entered: list[tuple[JobRow, int, Event]] = []
     for found in leased:
         month, origin = found[_WIDTH : _WIDTH + 2]
         if origin is not None:
             row = as_job(found[:_WIDTH])
             event = own_event(row, kinds.ENTERED, origin, worker, worker, t.now)
-            entered.append((row.tenant, month, event))
+            entered.append((row, month, event))
             t.count((row.flow, row.flow_version, origin, READY), -1)
             t.count((row.flow, row.flow_version, row.state, BUSY), 1)
     trail.append_own(t, entered)

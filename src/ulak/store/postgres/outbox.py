@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ulak.clock import Instant
-from ulak.core.delivery import GAVE_UP, KEPT_US, PENDING, SENT
+from ulak.core.delivery import EVENT, GAVE_UP, KEPT_US, PENDING, SENT
 from ulak.core.job import Message
 from ulak.store import messages
 from ulak.store.postgres import audit
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.deliveries import HOLD_KEYS, RAISE_HEADS, bind, posting
 from ulak.store.postgres.values import (
     OUTBOX_COLUMNS,
-    Array,
     Blobs,
     Id,
     Ids,
@@ -32,43 +32,22 @@ from ulak.store.protocol import DeliveryCount, DeliveryFilter, HandlerRow, Outbo
 Line = tuple[str, str]
 """A handler and a key."""
 
-HOLD_KEYS = """
-    SELECT pg_advisory_xact_lock(hash) FROM (
-        SELECT DISTINCT hashtextextended('ulak ' || key, 0) AS hash
-        FROM unnest(%s::text[]) AS k (key) ORDER BY hash
-    ) AS hashes
-"""
-_POST = """
-    INSERT INTO ulak.deliveries (
-        job_id, seq, n, key, topic, data, at, handler, not_before, give_up_at, head
-    )
-    SELECT m.job_id, m.seq, m.n, m.key, m.topic, m.data, m.at, m.handler, m.at,
-        m.at + m.give_up_us, {head}
-    FROM (
-        SELECT m.*, coalesce(h.name, '') AS handler, h.give_up_us,
-            row_number() OVER (PARTITION BY h.name, m.key ORDER BY line) = 1 AS is_first
-        FROM unnest(
-            %s::uuid[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],
-            %s::bigint[]
-        ) WITH ORDINALITY AS m (job_id, seq, n, key, topic, data, at, line)
-        LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'
-    ) AS m
-    ORDER BY m.line, m.handler
-"""
-POST = _POST.format(
-    head="""(m.is_first AND NOT EXISTS (
+_WANTED = "LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'"
+POST = posting(
+    _WANTED,
+    """(m.is_first AND NOT EXISTS (
             SELECT FROM ulak.deliveries AS d
             WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
-        ))::integer"""
+        ))::integer""",
 )
-POST_UNRANKED = _POST.format(head="-1")
+POST_UNRANKED = posting(_WANTED, "-1")
 """Its place in the line is looked up when messages are taken."""
 
-IS_ANY_DUE = """
+LOOK = """
     SELECT EXISTS (
         SELECT FROM ulak.deliveries
         WHERE head = 1 AND handler = %(handler)s::text AND not_before <= %(now)s::bigint
-    ) OR EXISTS (SELECT FROM ulak.deliveries WHERE head = -1 AND handler = %(handler)s::text)
+    ), EXISTS (SELECT FROM ulak.deliveries WHERE head = -1 AND handler = %(handler)s::text)
 """
 UNRANKED = "SELECT DISTINCT key FROM ulak.deliveries WHERE head = -1 AND handler = %s::text"
 RANK = """
@@ -125,14 +104,6 @@ DROP_HEAD = """
     UPDATE ulak.deliveries SET head = 0
     WHERE handler = %s::text AND key = %s::text AND open = 1 AND head = 1
 """
-RAISE_HEADS = """
-    UPDATE ulak.deliveries SET head = 1 WHERE head <> 1 AND state = 'pending' AND position IN (
-        SELECT (
-            SELECT min(position) FROM ulak.deliveries
-            WHERE handler = l.handler AND key = l.key AND open = 1
-        ) FROM unnest(%s::text[], %s::text[]) AS l (handler, key)
-    )
-"""
 LIST = f"SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries WHERE position > %s::bigint"
 COUNT = """
     SELECT handler, state, count(*), min(at) FROM (
@@ -141,13 +112,22 @@ COUNT = """
     ) AS d GROUP BY handler, state ORDER BY handler, state
 """
 KEEP_HANDLER = """
-    INSERT INTO ulak.handlers AS h (name, topic, give_up_us)
-    VALUES (%s::text, %s::text, %s::bigint)
-    ON CONFLICT (name) DO UPDATE SET topic = excluded.topic, give_up_us = excluded.give_up_us
-    WHERE (h.topic, h.give_up_us) IS DISTINCT FROM (excluded.topic, excluded.give_up_us)
+    INSERT INTO ulak.handlers AS h (name, topic, give_up_us, flow)
+    VALUES (%s::text, %s::text, %s::bigint, %s::text)
+    ON CONFLICT (name) DO UPDATE
+    SET topic = excluded.topic, give_up_us = excluded.give_up_us, flow = excluded.flow
+    WHERE (h.topic, h.give_up_us, h.flow)
+        IS DISTINCT FROM (excluded.topic, excluded.give_up_us, excluded.flow)
 """
-HANDLERS = "SELECT name, topic, give_up_us FROM ulak.handlers ORDER BY name"
+HANDLERS = "SELECT name, topic, give_up_us, flow FROM ulak.handlers ORDER BY name"
 FORGET_HANDLER = "DELETE FROM ulak.handlers WHERE name = %s::text"
+# A follower locks the head of a line, and later takes its key and then the rest of the line: so
+# does everybody else who touches a line of events that may be taken.
+HOLD_HEADS = "SELECT FROM ulak.deliveries WHERE head = 1 AND handler = %s::text FOR UPDATE"
+HOLD_HEAD = """
+    SELECT FROM ulak.deliveries
+    WHERE handler = %s::text AND key = %s::text AND open = 1 AND head = 1 FOR UPDATE
+"""
 DISCARD_ALL = """
     UPDATE ulak.deliveries SET state = 'discarded', open = 0, head = 0
     WHERE handler = %s::text AND open = 1
@@ -192,6 +172,7 @@ def handlers(db: Session) -> list[HandlerRow]:
 def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | None:
     if t.db.touch(FORGET_HANDLER, (name,)) == 0:
         return None
+    t.db.execute(HOLD_HEADS, (name,))
     discarded = t.db.touch(DISCARD_ALL, (name,))
     subject, details = messages.handler_subject(name), messages.handler_details(discarded)
     audit.note(t, actor, messages.FORGET, subject, note, details)
@@ -209,44 +190,35 @@ def post(t: Transaction, messages: Sequence[Message]) -> None:
     if not messages:
         return
     _hold(t.db, (m.key for m in messages))
-    t.db.execute(POST, _bind(messages))
+    t.db.execute(POST, bind(messages))
     t.made_due = True
 
 
 def post_unranked(t: Transaction, messages: Sequence[Message]) -> None:
     """Write deliveries without holding their keys: their places are found when they are taken."""
-    t.db.execute(POST_UNRANKED, _bind(messages))
+    t.db.execute(POST_UNRANKED, bind(messages))
     t.made_due = True
 
 
-def _bind(messages: Sequence[Message]) -> tuple[Array, ...]:
-    """Return the values of `POST`."""
-    ids, seqs, numbers, keys, topics, data, dates = zip(*messages, strict=True)
-    return (
-        Ids(ids), Numbers(seqs), Numbers(numbers), Texts(keys), Texts(topics), Blobs(data),
-        Numbers(dates),
-    )  # fmt: skip
+def look(db: Session, handler: str, now: Instant) -> tuple[bool, bool]:
+    """Tell whether a head is due, and whether there is something without a place."""
+    ((is_due, is_unranked),) = db.rows(LOOK, {"handler": handler, "now": now})
+    return is_due, is_unranked
 
 
-def is_any_due(db: Session, handler: str, now: Instant) -> bool:
-    """Tell whether there may be something to take."""
-    found = db.row(IS_ANY_DUE, {"handler": handler, "now": now})
-    return found is not None and bool(found[0])
-
-
-def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxRow]:
-    """Take due heads, the longest due first, and keep them from every other relay for a while."""
-    _rank(t, handler)
-    taken = t.db.rows(TAKE, (t.now + hold_us, handler, t.now, limit))
-    return sorted(map(as_message_row, taken), key=lambda row: row.position)
-
-
-def _rank(t: Transaction, handler: str) -> None:
-    """Find the place of what others have written."""
+def rank(t: Transaction, handler: str) -> None:
+    """Find the place of what callers' transactions have written."""
     keys = [key for (key,) in t.db.rows(UNRANKED, (handler,))]
     if keys:
         t.db.execute(RANK, (handler, _hold(t.db, keys)))
         _raise(t, [(handler, key) for key in keys])
+
+
+def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxRow]:
+    """Take due heads, the longest due first, and keep them from every other relay for a while."""
+    rank(t, handler)
+    taken = t.db.rows(TAKE, (t.now + hold_us, handler, t.now, limit))
+    return sorted(map(as_message_row, taken), key=lambda row: row.position)
 
 
 def _raise(t: Transaction, lines: Iterable[Line]) -> None:
@@ -315,6 +287,8 @@ def redrive(
 
 def discard(t: Transaction, row: OutboxRow, actor: str, note: str) -> bool:
     """Give a delivery up; its line goes on without it."""
+    if row.message.n == EVENT:
+        t.db.execute(HOLD_HEAD, (row.handler, row.message.key))
     _hold(t.db, [row.message.key])
     if t.db.touch(DISCARD, _identity(row)) == 0:
         return False
@@ -355,7 +329,7 @@ def expire(t: Transaction, limit: int) -> int:
     before, expired = t.now - KEPT_US, 0
     removed = t.db.touch(REMOVE_LONE, (before, limit))
     for (handler,) in t.db.rows(UNKNOWN_HANDLERS):
-        _rank(t, handler)
+        rank(t, handler)
         keys = [key for (key,) in t.db.rows(OLD_LINES, (handler, before, max(0, limit - expired)))]
         if keys:
             expired += t.db.touch(EXPIRE, (handler, _hold(t.db, keys), before))

@@ -21,6 +21,7 @@ from ulak.errors import NotSupported, Refused, StoreError
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Execute, Rows, Steps, take
 from ulak.store.flow_control import FIRST_PAGE
+from ulak.store.followers import NO_FLOWS
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
     audit,
@@ -148,6 +149,8 @@ class PostgresStore(StopVerbs):
         self._stopped: set[str] = set()
         """Flows that were stopped when their jobs were last looked at, so that no write fails in
         vain while a stop lasts."""
+        self._followed = NO_FLOWS
+        """Flows that were followed then: their new jobs are written with deliveries."""
         self._lent: LentConnections | None = None
         self._opening = threading.Lock()
         self._is_inherited = False
@@ -297,15 +300,20 @@ class PostgresStore(StopVerbs):
             return self._add_carefully(jobs)
         try:
             if intake.are_plain(jobs):
-                return self._db.run("add", lambda t: intake.add_plain(t, jobs))
-            return self._add(jobs, intake.add)
+                return self._db.run("add", lambda t: intake.add_plain(t, jobs, self._followed))
+            return self._add(jobs, lambda t, jobs: intake.add(t, jobs, self._followed))
         except Refused as error:
-            if not isinstance(error, AlreadyThere) and not intake.is_stop(error.__cause__):
+            if not isinstance(error, AlreadyThere) and not intake.is_in_the_way(error.__cause__):
                 raise
             return self._add_carefully(jobs)
 
     def _add_carefully(self, jobs: Sequence[NewJob]) -> list[Added]:
-        added = self._add(jobs, intake.add_carefully)
+        def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+            added = intake.add_carefully(t, jobs)
+            self._followed = t.followed or NO_FLOWS
+            return added
+
+        added = self._add(jobs, add)
         others = self._stopped - {job.row.flow for job in jobs}
         self._stopped = others | {one.stop.flow for one in added if one.stop is not None}
         return added
@@ -638,9 +646,15 @@ class PostgresStore(StopVerbs):
     def post_messages(self, messages: Sequence[Message]) -> None:
         self._db.run("post", lambda t: outbox.post(t, messages))
 
+    def has_due(self, handler: str) -> bool:
+        is_due, is_unranked = self._read(lambda db: outbox.look(db, handler, self.clock.now()))
+        if is_unranked:
+            self._db.run("take", lambda t: outbox.rank(t, handler))
+        return is_due or is_unranked
+
     def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
         # Most looks are in vain: those do not write.
-        if not self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now())):
+        if not any(self._read(lambda db: outbox.look(db, handler, self.clock.now()))):
             return []
         return self._db.run("take", lambda t: outbox.take(t, handler, limit, hold_us))
 
@@ -769,7 +783,7 @@ class _InsideStore(PostgresStore):
         return read(self._session)
 
     def run(self, kind: str, work: Callable[[Transaction], T], **_: object) -> T:
-        t = Transaction(self._session, self.clock)
+        t = Transaction(self._session, self.clock, is_guest=True)
         answer = work(t)
         t.finish()
         return answer

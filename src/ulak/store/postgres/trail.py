@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from ulak.core.draft import proof_body
-from ulak.core.job import Event, Result
+from ulak.core.job import Event, JobRow, Result
+from ulak.store.followers import read_flows
 from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.followers import FLOWS
 from ulak.store.postgres.values import (
     EVENT_COLUMNS,
     RESULT_COLUMNS,
@@ -56,7 +58,7 @@ KEEP = f"""
     ON CONFLICT (job_id, round, stage, name, month) DO UPDATE SET data = excluded.data
 """
 JOBS_WITH_PROOFS = "SELECT job_id FROM ulak.proofs WHERE seq = 1 AND job_id = ANY (%s::uuid[])"
-ANY_PROOFS = "SELECT EXISTS (SELECT FROM ulak.proof_heads)"
+LOOK = f"SELECT EXISTS (SELECT FROM ulak.proof_heads), {FLOWS}"
 
 Line = tuple[int, Event]
 """An event with the month of its job."""
@@ -72,21 +74,26 @@ def append(db: Session, lines: Sequence[Line]) -> None:
     db.execute(APPEND, groups.bind(EVENTS))
 
 
-def append_own(t: Transaction, written: Sequence[tuple[str, int, Event]]) -> None:
-    """Write events that no change brought, with tenant and month, and prove what must be proved.
+def append_own(t: Transaction, written: Sequence[tuple[JobRow, int, Event]]) -> None:
+    """Write events that no change brought, with job and month, and prove what must be proved.
 
     A store knows no flows. A job whose first event has a proof is of a flow with proofs.
     """
     if not written:
         return
     append(t.db, [(month, event) for _, month, event in written])
-    if t.db.rows(ANY_PROOFS) == [(False,)]:
+    ((any_proofs, flows),) = t.db.rows(LOOK)
+    t.followed = read_flows(flows)
+    if t.followed:
+        for job, _, event in written:
+            t.follow(job.flow, [event])
+    if not any_proofs:
         return
     ids = Ids([event.job_id for _, _, event in written])
     proven = {row[0] for row in t.db.rows(JOBS_WITH_PROOFS, (ids,))}
-    for tenant, _, event in written:
+    for job, _, event in written:
         if event.job_id in proven:
-            t.prove(tenant, [event], [proof_body(event)])
+            t.prove(job.tenant, [event], [proof_body(event)])
 
 
 def keep(db: Session, results: Sequence[tuple[int, Result]]) -> None:

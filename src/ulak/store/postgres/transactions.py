@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import psycopg
@@ -10,7 +10,7 @@ import psycopg
 from ulak.clock import Clock
 from ulak.errors import BadInput, StoreError
 from ulak.store import faults
-from ulak.store.postgres import records
+from ulak.store.postgres import followers, outbox, records
 from ulak.store.postgres.block import Complaints, begin_block, must_be_open, undo_block
 from ulak.store.postgres.connections import (
     BEGIN,
@@ -25,6 +25,7 @@ from ulak.store.postgres.connections import (
 from ulak.store.postgres.lent import LentConnections
 from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.values import Row
+from ulak.store.protocol import Followed, Settled
 from ulak.store.records import RecordClaim, RecordRow
 
 T = TypeVar("T")
@@ -104,6 +105,18 @@ class PostgresTransaction:
             self._ended = (row, ttl_us)
             return True
         return self._own(lambda t: records.finish(t, row, ttl_us))
+
+    def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
+        def take(t: Transaction) -> list[Followed]:
+            return followers.take(t.db, t.now, handler, limit)
+
+        return self._first(take) if self._session is None else self._own(take)
+
+    def finish_events(self, taken: Sequence[Followed]) -> None:
+        self._own(lambda t: followers.finish(t.db, taken))
+
+    def settle_events(self, settled: Sequence[Settled]) -> None:
+        self._own(lambda t: outbox.settle(t, settled))
 
     def undo(self) -> None:
         block, self._block = self._block, None

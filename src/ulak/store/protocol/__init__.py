@@ -42,6 +42,8 @@ from ulak.store.protocol.leases import (
 from ulak.store.protocol.outbox import (
     DeliveryCount,
     DeliveryFilter,
+    EventSource,
+    Followed,
     HandlerRow,
     OutboxRow,
     OutboxStore,
@@ -70,7 +72,9 @@ __all__ = [
     "DedupRow",
     "DeliveryCount",
     "DeliveryFilter",
+    "EventSource",
     "Features",
+    "Followed",
     "HandlerRow",
     "JobFilter",
     "JobStore",

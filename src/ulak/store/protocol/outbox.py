@@ -7,17 +7,19 @@ from typing import NamedTuple, Protocol
 
 from ulak.clock import Clock, Instant
 from ulak.core.delivery import PENDING
-from ulak.core.job import Message
+from ulak.core.job import Event, JobRow, Message
 
 
 class HandlerRow(NamedTuple):
-    """A handler of messages, as the engines that opened have stored it."""
+    """A handler of messages, or a follower, as the engines that opened have stored it."""
 
     name: str
     topic: str
-    """What it wants; `*` is every message."""
+    """What it wants; `*` is every message. A follower wants none: ''."""
     give_up_us: int | None = None
     """For how long a delivery is tried; None is for ever."""
+    flow: str | None = None
+    """The flow whose events a follower gets."""
 
 
 class OutboxRow(NamedTuple):
@@ -70,8 +72,39 @@ class DeliveryCount(NamedTuple):
     oldest_at: Instant
 
 
+class Followed(NamedTuple):
+    """Events of one job that a follower has not got, the oldest first."""
+
+    head: OutboxRow
+    """The delivery of the first one; what becomes of all of them is recorded with it."""
+    job: JobRow
+    events: tuple[Event, ...]
+    positions: tuple[int, ...]
+    """Those of their deliveries."""
+
+
+class EventSource(Protocol):
+    """Where a follower gets events: a transaction, or a store that has no transactions."""
+
+    def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
+        """Take events of up to `limit` jobs for this follower alone, until the transaction ends; of
+        a store without one, for `hold_us`.
+
+        A job whose events failed before comes alone. Of each job all that are there come, in order,
+        as long as they are not more than `MOST_EVENTS` together; those of one commit are not
+        parted. The events of a job that is taken, is not due, or gave up, wait.
+        """
+
+    def finish_events(self, taken: Sequence[Followed]) -> None:
+        """Record that a follower has got them: they never come again."""
+
+    def settle_events(self, settled: Sequence[Settled]) -> None:
+        """Record how a try has failed, as `OutboxStore.settle_messages` does."""
+
+
 class OutboxStore(Protocol):
-    """Deliveries, in order per handler and key."""
+    """Deliveries, in order per handler and key. A commit that brings events of a flow writes one
+    delivery of each event for every stored follower of that flow; the key is the job."""
 
     clock: Clock
 
@@ -91,6 +124,9 @@ class OutboxStore(Protocol):
 
     def post_messages(self, messages: Sequence[Message]) -> None:
         """Write messages that no change brings."""
+
+    def has_due(self, handler: str) -> bool:
+        """Tell whether there may be something to take; a look in vain writes nothing."""
 
     def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
         """Take the head of up to `limit` keys of a handler for this relay alone, for `hold_us`.

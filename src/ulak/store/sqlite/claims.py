@@ -509,7 +509,7 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
     """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
     kept: list[bytes] = []
-    written: list[tuple[str, Event]] = []
+    written: list[tuple[JobRow, Event]] = []
     for job_id, claim in claims.items():
         row = claim.row
         entry = (row.flow, row.flow_version, row.state)
@@ -524,7 +524,7 @@ def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) ->
             state=busy, role=BUSY, version=row.version + 1, seq=row.seq + 1, changed_at=t.now
         )
         event = own_event(moved, kinds.ENTERED, row.state, request.worker, request.worker, t.now)
-        written.append((row.tenant, event))
+        written.append((row, event))
         slot = wanted_slot(row.slot)
         if slot is not None and entry in request.keeps:
             kept.append(job_id)
@@ -577,14 +577,14 @@ def give_back_lapsed(t: Transaction) -> int:
     if not workers:
         return 0
     lost = [row for worker in workers for row in t.db.execute(LEASED_BY, worker).fetchall()]
-    written: list[tuple[str, Event]] = []
+    written: list[tuple[JobRow, Event]] = []
     for row in map(as_job, sorted(lost)):
         # The token moves, so that the vanished worker cannot write over its successor.
         seq = row.seq + 1
         t.db.execute(LAPSE, (row.token + 1, row.lapses + 1, t.now, row.version + 1, seq, row.id))
         line = row._replace(seq=seq)
         event = own_event(line, kinds.LAPSED, row.state, kinds.ENGINE, row.leased_by, t.now)
-        written.append((row.tenant, event))
+        written.append((row, event))
         t.made_due = True
     trail.append_own(t, written)
     t.db.executemany(FORGET_WORKER, workers)

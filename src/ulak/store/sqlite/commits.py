@@ -30,7 +30,9 @@ from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import Refused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
+from ulak.store.followers import read_flows
 from ulak.store.sqlite import intake, outbox, trail
+from ulak.store.sqlite.followers import FLOWS
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     ABSENT,
@@ -90,6 +92,7 @@ VOID_STAGE = "DELETE FROM results WHERE job_id = ? AND stage = ?"
 VOID_ALL = "DELETE FROM results WHERE job_id = ? AND substr(stage, 1, 1) <> '/'"
 
 ANY_REQUESTS = "SELECT EXISTS (SELECT 1 FROM requests)"
+LOOK = f"{ANY_REQUESTS}, {FLOWS}"
 REQUESTS_OF = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE job_id = ? ORDER BY at, kind, name"
 JOBS_WITH_REQUESTS = f"SELECT DISTINCT job_id FROM requests WHERE job_id IN {PACKED_IDS}"
 SETTLE = "DELETE FROM requests WHERE job_id = ? AND kind = ? AND name = ?"
@@ -104,10 +107,12 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
     ordered = sorted(changes, key=_id)
     plan = _plan(ordered, _tokens(t.db, ordered))
     if plan is not None:
+        any_requests, flows = t.db.execute(LOOK).fetchone()
+        t.followed = read_flows(flows)
         try:
             if MOVE_LEASED.write(t.db, plan.groups) == len(changes):
                 _follow(t, ordered, plan)
-                return _receipts(t, changes)
+                return _receipts(t, changes) if any_requests else [COMMITTED] * len(changes)
         except sqlite3.IntegrityError:
             # A repeated change that kept its lease, or data that no table takes: look at each.
             pass
@@ -184,6 +189,9 @@ def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
     for (origin, target), jobs in plan.moves.items():
         t.count(origin, -jobs)
         t.count(target, jobs)
+    if t.followed:
+        for change in changes:
+            t.follow(change.row.flow, change.events)
     results = [r for change in changes if not change.voids for r in change.results]
     if results:
         trail.keep(t.db, results)
@@ -241,14 +249,12 @@ def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None
 
 
 def _receipts(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
-    receipts: list[Receipt] = [COMMITTED] * len(changes)
-    if t.db.execute(ANY_REQUESTS).fetchone()[0]:
-        ids = pack(change.row.id for change in changes)
-        jobs = {job_id for (job_id,) in t.db.execute(JOBS_WITH_REQUESTS, (ids,)).fetchall()}
-        for n, change in enumerate(changes):
-            if change.row.id in jobs:
-                receipts[n] = Committed(_requests_of(t, change.row.id))
-    return receipts
+    ids = pack(change.row.id for change in changes)
+    jobs = {job_id for (job_id,) in t.db.execute(JOBS_WITH_REQUESTS, (ids,)).fetchall()}
+    return [
+        Committed(_requests_of(t, change.row.id)) if change.row.id in jobs else COMMITTED
+        for change in changes
+    ]
 
 
 def _requests_of(t: Transaction, job_id: bytes) -> tuple[Request, ...]:
@@ -307,6 +313,7 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
         version = row.flow_version
         t.db.execute(MIGRATE_ONE, (version, row.keys, row.id))
     trail.append(t.db, change.events)
+    t.follow(old.flow, change.events)
     left = (old.flow, old.flow_version, old.state, old.role)
     entered = (old.flow, version, row.state, row.role)
     if left != entered:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob
+from ulak.store.followers import NO_FLOWS
 from ulak.store.protocol import Added
 from ulak.store.sqlite import trail
 from ulak.store.sqlite.order import Rest
@@ -137,6 +138,8 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     for job in jobs:
         if job.proof is not None:
             t.prove(job.row.tenant, [job.event], [job.proof])
+        if t.followed != NO_FLOWS:
+            t.follow(job.row.flow, [job.event])
 
 
 def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> None:
@@ -145,6 +148,7 @@ def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOA
     t.db.execute(INSERT_JOB, tuple(row))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
+    t.follow(row.flow, [event])
     if row.lane:
         t.made_due = True
     if proof is not None:

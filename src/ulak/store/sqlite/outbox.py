@@ -91,10 +91,11 @@ COUNT = """
     ) GROUP BY handler, state ORDER BY handler, state
 """
 KEEP_HANDLER = """
-    INSERT INTO handlers (name, topic, give_up_us) VALUES (?, ?, ?)
-    ON CONFLICT (name) DO UPDATE SET topic = excluded.topic, give_up_us = excluded.give_up_us
+    INSERT INTO handlers (name, topic, give_up_us, flow) VALUES (?, ?, ?, ?)
+    ON CONFLICT (name) DO UPDATE
+    SET topic = excluded.topic, give_up_us = excluded.give_up_us, flow = excluded.flow
 """
-HANDLERS = "SELECT name, topic, give_up_us FROM handlers ORDER BY name"
+HANDLERS = "SELECT name, topic, give_up_us, flow FROM handlers ORDER BY name"
 FORGET_HANDLER = "DELETE FROM handlers WHERE name = ?"
 DISCARD_ALL = """
     UPDATE deliveries SET state = 'discarded', open = 0, head = 0 WHERE handler = ? AND open = 1

@@ -590,9 +590,12 @@ class SqliteStore(StopVerbs):
     def post_messages(self, messages: Sequence[Message]) -> None:
         self._writer.run("post", lambda t: outbox.post(t, messages))
 
+    def has_due(self, handler: str) -> bool:
+        return self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now()))
+
     def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
         # Most looks are in vain: those do not write.
-        if not self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now())):
+        if not self.has_due(handler):
             return []
         return self._writer.run("take", lambda t: outbox.take(t, handler, limit, hold_us))
 

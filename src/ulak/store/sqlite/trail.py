@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from ulak.core.draft import proof_body
-from ulak.core.job import Event, Result
+from ulak.core.job import Event, JobRow, Result
+from ulak.store.followers import read_flows
+from ulak.store.sqlite.followers import FLOWS
 from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     PACKED_IDS,
@@ -50,7 +52,7 @@ WRITE_RESULTS = Batch(
     "ON CONFLICT (job_id, round, stage, name) DO UPDATE SET data = excluded.data",
 )
 
-ANY_PROOFS = "SELECT EXISTS (SELECT 1 FROM proof_heads)"
+LOOK = f"SELECT EXISTS (SELECT 1 FROM proof_heads), {FLOWS}"
 JOBS_WITH_PROOFS = f"SELECT job_id FROM proofs WHERE seq = 1 AND job_id IN {PACKED_IDS}"
 
 
@@ -71,20 +73,27 @@ def append_one(db: sqlite3.Connection, event: Event) -> None:
     db.execute(INSERT_EVENT, tuple(event))
 
 
-def append_own(t: Transaction, written: Sequence[tuple[str, Event]]) -> None:
-    """Write events that no change brought, each with its tenant, and prove what must be proved.
+def append_own(t: Transaction, written: Sequence[tuple[JobRow, Event]]) -> None:
+    """Write events that no change brought, each with its job, and prove what must be proved.
 
     A store knows no flows. A job whose first event has a proof is of a flow with proofs.
     """
+    if not written:
+        return
     events = [event for _, event in written]
     append(t.db, events)
-    if not events or not t.db.execute(ANY_PROOFS).fetchone()[0]:
+    any_proofs, flows = t.db.execute(LOOK).fetchone()
+    t.followed = read_flows(flows)
+    if t.followed:
+        for job, event in written:
+            t.follow(job.flow, [event])
+    if not any_proofs:
         return
     ids = pack(event.job_id for event in events)
     proven = {job_id for (job_id,) in t.db.execute(JOBS_WITH_PROOFS, (ids,)).fetchall()}
-    for tenant, event in written:
+    for job, event in written:
         if event.job_id in proven:
-            t.prove(tenant, [event], [proof_body(event)])
+            t.prove(job.tenant, [event], [proof_body(event)])
 
 
 def keep(db: sqlite3.Connection, results: Sequence[Result]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 from ulak.clock import Clock
 from ulak.errors import BadInput, Contended, StoreError
 from ulak.store import faults
+from ulak.store.protocol import Followed, Settled
 from ulak.store.records import RecordClaim, RecordRow
-from ulak.store.sqlite import records
+from ulak.store.sqlite import followers, outbox, records
 from ulak.store.sqlite.turns import LockFile
-from ulak.store.sqlite.writer import Writer, connect, translated
+from ulak.store.sqlite.writer import Transaction, Writer, connect, translated
 
 T = TypeVar("T")
 
@@ -235,6 +236,15 @@ class SqliteTransaction:
 
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
         return self._own(lambda: records.finish(self._db, self._clock.now(), row, ttl_us))
+
+    def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
+        return self._own(lambda: followers.take(self._db, self._clock.now(), handler, limit))
+
+    def finish_events(self, taken: Sequence[Followed]) -> None:
+        self._own(lambda: followers.finish(self._db, taken))
+
+    def settle_events(self, settled: Sequence[Settled]) -> None:
+        self._own(lambda: outbox.settle(Transaction(self._db, self._clock), settled))
 
     def undo(self) -> None:
         if self._is_lent:

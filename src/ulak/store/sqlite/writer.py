@@ -15,7 +15,7 @@ from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
 from ulak.errors import Misconfigured, Refused, StoreError
 from ulak.store import faults
-from ulak.store.sqlite import proofs
+from ulak.store.sqlite import followers, proofs
 from ulak.store.sqlite.turns import LockFile, Turns
 from ulak.store.sqlite.wal import Wal
 from ulak.store.waiting import StoreAway, WouldWait, get_deadline
@@ -98,7 +98,9 @@ class Files:
 class Transaction:
     """What one write sees and leaves: the connection, the time, what it counted and proves."""
 
-    __slots__ = ("_clock", "counts", "db", "links", "made_due", "now")
+    __slots__ = (
+        "_clock", "counts", "db", "followed", "followed_events", "links", "made_due", "now",
+    )  # fmt: skip
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self.db = db
@@ -106,6 +108,9 @@ class Transaction:
         self._clock = clock
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
+        self.followed: frozenset[str] | None = None
+        """The flows that are followed, once it has looked."""
+        self.followed_events: list[tuple[str, Event]] = []
         self.made_due = False
 
     def uptime(self) -> Uptime:
@@ -121,8 +126,18 @@ class Transaction:
         for event, body in zip(events, bodies, strict=False):
             self.links.append((tenant, event.job_id, event.seq, body))
 
+    def follow(self, flow: str, events: Iterable[Event]) -> None:
+        """Let the followers of a flow have these events, which are written."""
+        if self.followed is None:
+            self.followed = followers.read_flows(self.db)
+        if flow in self.followed:
+            self.followed_events += [(flow, event) for event in events]
+            self.made_due = True
+
     def finish(self) -> None:
         """Write what is written last."""
+        if self.followed_events:
+            followers.post(self.db, self.followed_events)
         for key, jobs in self.counts.items():
             if jobs:
                 self.db.execute(APPEND_DELTA, (*key, jobs))
@@ -136,6 +151,8 @@ class Transaction:
         self.db.execute("BEGIN IMMEDIATE")
         self.counts.clear()
         self.links.clear()
+        self.followed = None
+        self.followed_events.clear()
         self.made_due = False
 
 

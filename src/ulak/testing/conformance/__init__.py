@@ -32,6 +32,7 @@ from ulak.testing.conformance.deliveries import TestDeliveries
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.fairness import TestFairness
 from ulak.testing.conformance.features import TestFeatures
+from ulak.testing.conformance.followers import TestFollowers
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
 from ulak.testing.conformance.limits import TestLimits
@@ -67,6 +68,7 @@ __all__ = [
     "TestDeliveries",
     "TestFairness",
     "TestFeatures",
+    "TestFollowers",
     "TestIntake",
     "TestLeases",
     "TestLimits",
