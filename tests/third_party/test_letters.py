@@ -8,8 +8,11 @@ import asyncio
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ import ulak.web
 from tests.architecture.contract import private_names
 from tests.conformance.stores import make_schema
 from ulak.auth.identity import Identity
-from ulak.auth.principal import OPERATOR, SERVICE, VIEWER
+from ulak.auth.principal import OPERATOR, SERVICE, VIEWER, Principal
 from ulak.cli import main
 from ulak.engine.ports import WorkerSettings
 from ulak.service import attach, get_service
@@ -33,6 +36,15 @@ PACKAGE = HERE / "acme_letters"
 SECRET = "a-secret-of-these-tests-and-of-nothing-else"  # noqa: S105 - it guards nothing
 MOST_LINES = 250
 AMPLE_S = 120
+ADA = Principal("ada", tenant=None, roles=frozenset({OPERATOR}))
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Wait until something holds; fail when it does not in time."""
+    deadline = time.monotonic() + AMPLE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +189,8 @@ def test_errors_of_a_service_have_its_codes_statuses_members_and_envelope(
     assert (full.status_code, full.headers["retry-after"]) == (429, "30")
     assert (full.json()["code"], full.json()["retry_after_seconds"]) == ("office-full", 30)
     assert full.json()["retryable"] is True
-    assert len(site.engine.jobs()) == 1  # the refused one left nothing
+    flows = [job.flow for job in site.engine.jobs()]
+    assert flows.count("letters") == 1  # the refused one left nothing
 
 
 @pytest.mark.shows("E-69")
@@ -259,6 +272,75 @@ def test_its_commands_settings_and_scopes_are_those_of_the_command_line(
     code, _, told = run("letters", "list")
     assert (code, told.count("\n")) == (1, 1)
     assert "LETTERS_MOST_WAITING" in told
+
+
+class Hook(HTTPServer):
+    """A server that keeps what it is told; the first request fails."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Listener)
+        self.told: list[dict[str, str]] = []
+        self.failures = 1
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/ended"
+
+
+class Listener(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        hook: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fails, hook.failures = hook.failures > 0, hook.failures - 1
+        if not fails:
+            hook.told.append(body)
+        self.send_response(503 if fails else 204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with Hook() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.shows("E-70")
+def test_a_message_of_the_service_comes_to_its_handler(site: Site) -> None:
+    letter = site.write(site.key(SERVICE))
+    filed = "SELECT filed FROM {schema}.acme_letters"
+    with site.engine.working():
+        eventually(lambda: site.office.tables.read(filed) == [(1,)])
+        eventually(lambda: site.engine.outbox.counts() == [])
+    (delivery,) = site.engine.outbox.deliveries(handler="letters-archive")
+    assert (delivery.state, delivery.answer) == ("sent", f"filed {letter}")
+    assert site.engine.outbox.handlers() == {"letters-archive": "letter.posted"}
+    assert site.engine.inspect.verify() == []
+
+
+@pytest.mark.shows("E-72")
+def test_a_webhook_is_told_of_each_end_and_tried_again_when_it_fails(
+    site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.office, "webhook", hook.url)
+    key = site.key(SERVICE)
+    posted, withdrawn = site.write(key), site.write(key)
+    jobs = {letter: site.office.read(letter, ADA)[0] for letter in (posted, withdrawn)}
+    assert site.ask("DELETE", f"/letters/{withdrawn}", key).status_code == 204
+    with site.engine.working():
+        eventually(lambda: len(hook.told) == 2)
+    assert sorted(hook.told, key=lambda told: told["state"]) == [
+        {"job": jobs[withdrawn], "state": "cancelled"}, {"job": jobs[posted], "state": "posted"},
+    ]  # fmt: skip
+    ended = [job for job in site.engine.jobs() if job.flow == "letters-webhooks"]
+    assert len(ended) == 2
+    assert hook.failures < 0, "one request has failed"
 
 
 def post_letters(folder: str, url: str) -> None:

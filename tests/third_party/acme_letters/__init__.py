@@ -1,12 +1,14 @@
 """Letters: a service that a package outside ulak brings, by documented names alone."""
 
+import json
 from contextlib import nullcontext
 from datetime import timedelta
 from hashlib import sha256
 from importlib import import_module
 from importlib.resources import files
+from urllib.request import urlopen
 
-from ulak import Engine, Flow, Lifecycle, Run
+from ulak import Engine, Flow, Lifecycle, Message, OnEnd, Run
 from ulak.auth import OPERATOR, SERVICE, AccessScope, Principal
 from ulak.errors import ServiceError
 from ulak.kit import FaultPoint
@@ -19,17 +21,16 @@ from ulak.tables import Schema, Tables
 READ = AccessScope("letters:read", "read letters", roles={"clerk"})
 WRITE = AccessScope("letters:write", "write letters", roles={SERVICE, OPERATOR})
 STAMPED = FaultPoint("letters.stamped")
-MOST_WAITING = "LETTERS_MOST_WAITING"
-HALF_A_MINUTE = timedelta(seconds=30)
+MOST_WAITING, WEBHOOK = "LETTERS_MOST_WAITING", "LETTERS_WEBHOOK"
 SCHEMA = Schema(
     "letters", folder=files("acme_letters") / "sql", version_table="acme_letters_schema",
     why="a letter and its job are one commit",
 )  # fmt: skip
-letters = Flow("letters", Lifecycle("written", {"written": ["posted"]}, done="posted"))
 
-INSERT = "INSERT INTO {schema}.acme_letters VALUES (?, ?, ?, ?, NULL)"
+INSERT = "INSERT INTO {schema}.acme_letters VALUES (?, ?, ?, ?, NULL, 0)"
+FILE = "UPDATE {schema}.acme_letters SET filed = 1 WHERE letter = ?"
 POST = "UPDATE {schema}.acme_letters SET posted_at = ? WHERE letter = ?"
-FIND = "SELECT job, tenant, addressee, posted_at FROM {schema}.acme_letters WHERE letter = ?"
+FIND = "SELECT tenant, job, addressee, posted_at FROM {schema}.acme_letters WHERE letter = ?"
 COUNT_WAITING = "SELECT count(*) FROM {schema}.acme_letters WHERE posted_at IS NULL"
 HIRE = "INSERT INTO {schema}.acme_clerks VALUES (?, ?)"
 FIND_CLERK = "SELECT name FROM {schema}.acme_clerks WHERE token = ?"
@@ -47,28 +48,40 @@ class OfficeFull(ServiceError):
     code, status = "office-full", 429
 
 
+def tell(run: Run[dict[str, str]]) -> None:
+    """Tell the webhook, if there is one, how the job of a letter has ended."""
+    if url := run.resource(Office).webhook:
+        urlopen(url, json.dumps(run.payload).encode(), timeout=10).close()  # noqa: S310
+
+
+webhooks = Flow.steps("letters-webhooks", tell)
+END = OnEnd(webhooks, payload=lambda job, code: {"job": job.id, "state": job.state})
+letters = Flow("letters", Lifecycle("written", {"written": ["posted"]}, done="posted"), on_end=END)
+
+
 @letters.stage("written", to="posted")
 def post(run: Run[dict[str, str]]) -> None:
     """Post a letter; to do it twice changes nothing."""
     office = run.resource(Office)
     with office.tables.writing() as connection:
-        posted_at = to_instant(now(office.engine))
-        office.tables.execute(connection, POST, posted_at, run.payload["letter"])
+        posted_at, letter = to_instant(now(office.engine)), run.payload["letter"]
+        office.tables.execute(connection, POST, posted_at, letter)
         STAMPED()
+    run.emit("letter.posted", letter)
 
 
-def load() -> int:
-    """Read the setting: how many letters may wait."""
-    return int(read_variables({MOST_WAITING: int}).get(MOST_WAITING, 100))
+def load() -> dict[str, int | str]:
+    """Read the settings: how many letters may wait, and who is told of each that has ended."""
+    return {MOST_WAITING: 100, WEBHOOK: ""} | read_variables({MOST_WAITING: int, WEBHOOK: str})
 
 
 class Office:
     """Writes, reads and withdraws letters, and knows the clerks."""
 
-    def __init__(self, engine: Engine, most_waiting: int) -> None:
+    def __init__(self, engine: Engine, settings: dict[str, int | str]) -> None:
         self.engine = engine
         self.tables = Tables(engine, SCHEMA)
-        self._most_waiting = most_waiting
+        self._most_waiting, self.webhook = settings[MOST_WAITING], settings[WEBHOOK]
 
     def write(self, addressee: str, principal: Principal) -> str:
         """Write a letter, and the job that posts it, in one transaction."""
@@ -76,7 +89,7 @@ class Office:
         with self.tables.writing() as connection:
             waiting = self.tables.execute(connection, COUNT_WAITING)[0][0]
             if waiting >= self._most_waiting:
-                raise OfficeFull(f"{waiting} letters wait; write later", retry_after=HALF_A_MINUTE)
+                raise OfficeFull(f"{waiting} letters wait", retry_after=timedelta(seconds=30))
             about = {"tenant": tenant, "actor": principal.name, "connection": connection}
             job = self.engine.submit(letters, {"letter": letter}, **about)
             self.tables.execute(connection, INSERT, letter, job.id, tenant, addressee)
@@ -85,10 +98,9 @@ class Office:
     def read(self, letter: str, principal: Principal) -> tuple[str, str, int | None]:
         """Return the job of a letter, to whom it goes, and when it was posted."""
         found = self.tables.read(FIND, letter)
-        if not found or not principal.sees(found[0][1]):
+        if not found or not principal.sees(found[0][0]):
             raise LetterNotFound(f"there is no letter {letter}")
-        job, _, addressee, posted_at = found[0]
-        return job, addressee, posted_at
+        return found[0][1:]
 
     def withdraw(self, letter: str, principal: Principal) -> None:
         """Take a letter back that was not posted."""
@@ -96,6 +108,12 @@ class Office:
         if posted_at is not None:
             raise AlreadyPosted(f"letter {letter} was posted", letter=letter, to=addressee)
         self.engine.cancel(job, actor=principal.name)
+
+    def file(self, message: Message) -> str:
+        """File a letter that was posted; to do it twice changes nothing."""
+        with self.tables.writing() as connection:
+            self.tables.execute(connection, FILE, message.data)
+        return f"filed {message.data}"
 
     def hire(self, name: str) -> str:
         """Make a clerk; return the token, of which only the hash is kept."""
@@ -117,13 +135,15 @@ def _hash(token: str) -> str:
 
 def _attach(engine: Engine, settings: Settings) -> Office:
     office = Office(engine, load())
-    engine.add(letters)
+    for flow in (webhooks, letters):
+        engine.add(flow)
+    engine.on("letter.posted", name="letters-archive")(office.file)
     engine.resource(Office)(lambda: nullcontext(office))
     return office  # it reaches `make_routes`
 
 
 def _condition(settings: Settings) -> Condition:
-    return Condition({MOST_WAITING: (str(load()), "environment or default")})
+    return Condition({k: (str(v), "environment or default") for k, v in load().items()})
 
 
 service = Service(

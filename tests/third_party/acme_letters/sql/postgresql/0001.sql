@@ -1,5 +1,4 @@
 CREATE TABLE ulak.acme_letters (
-    letter text NOT NULL PRIMARY KEY, job text NOT NULL, tenant text NOT NULL,
-    addressee text NOT NULL, posted_at bigint
+    letter text PRIMARY KEY, job text, tenant text, addressee text, posted_at bigint, filed bigint
 );
 CREATE TABLE ulak.acme_clerks (token text NOT NULL PRIMARY KEY, name text NOT NULL);

@@ -1,5 +1,4 @@
 CREATE TABLE acme_letters (
-    letter TEXT NOT NULL PRIMARY KEY, job TEXT NOT NULL, tenant TEXT NOT NULL,
-    addressee TEXT NOT NULL, posted_at INTEGER
+    letter TEXT PRIMARY KEY, job TEXT, tenant TEXT, addressee TEXT, posted_at INTEGER, filed INTEGER
 ) STRICT;
 CREATE TABLE acme_clerks (token TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL) STRICT;
