@@ -31,7 +31,7 @@
     ├── ServiceError            an error of a service, with a code and an HTTP status of its own
     └── StoreError              the store could not answer; retrying may help
         ├── Contended           somebody else holds what the write needs; try the rest without it
-        └── Refused             the store answered and will not write this; retrying will not help
+        └── WriteRefused        the store answered and will not write this; retrying will not help
             └── Misconfigured   the database lacks a table, a column or a right that ulak needs
 
 Each class has a stable `code` that every surface shows, and fields besides its text.
@@ -69,7 +69,6 @@ __all__ = [
     "NotSupported",
     "Overloaded",
     "PayloadTooLarge",
-    "Refused",
     "ResultNotReady",
     "ServiceError",
     "StaleJob",
@@ -79,6 +78,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownName",
     "UnknownOutcome",
+    "WriteRefused",
 ]
 
 
@@ -393,7 +393,7 @@ class Contended(StoreError):
         """What the other transaction has said of its purpose; None when it is not known."""
 
 
-class Refused(StoreError):
+class WriteRefused(StoreError):
     """The store answered and refused this write itself; the same write will be refused again.
 
     Of the data, or of something else in the database that one row may have met alone: a trigger
@@ -403,7 +403,7 @@ class Refused(StoreError):
     code = "store-refused"
 
 
-class Misconfigured(Refused):
+class Misconfigured(WriteRefused):
     """The database lacks a table, a column or a right; an operator must mend it, not the caller.
 
     It is older or newer than this program, or was changed by hand. A batch is parted all the same:

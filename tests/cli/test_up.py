@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 
 PATIENCE_S = 120
 
@@ -182,7 +182,7 @@ def test_a_worker_that_cannot_begin_ends_the_process_with_one_line(shop, monkeyp
     import shop as program
 
     def refuse(*_args, **_options):
-        raise Refused("no room for a worker")
+        raise WriteRefused("no room for a worker")
 
     monkeypatch.setattr(program.engine.store, "register", refuse)
     answer = shop.run("up", "shop:engine", "--port", "0")

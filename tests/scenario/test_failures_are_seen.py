@@ -21,7 +21,7 @@ from tests.scenario.doubles import Double, engine_on, kinds, settings, store_of
 from ulak.cli import logs
 from ulak.cli.hiding import Hiding
 from ulak.engine.engine import Engine
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want
 
@@ -184,7 +184,7 @@ def test_a_refused_change_is_one_line(lines: Lines) -> None:
 
     def refuse(changes: Any) -> None:
         if any(change.results for change in changes):
-            raise Refused("not this")
+            raise WriteRefused("not this")
 
     store.before["commit"] = refuse
     with engine_on(store, flow) as engine:

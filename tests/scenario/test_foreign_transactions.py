@@ -284,5 +284,5 @@ def test_a_trigger_that_raises_refuses_its_own_submit(shared_url: str) -> None:
         offers = [engine.kernel.intake.offer([job]) for job in new]
         bad = offers.pop(7)
         assert all(offer.result(120)[0].created for offer in offers)
-        with pytest.raises(ulak.errors.Refused, match=r"auditors object|malformed JSON"):
+        with pytest.raises(ulak.errors.WriteRefused, match=r"auditors object|malformed JSON"):
             bad.result(120)

@@ -12,7 +12,7 @@ import ulak
 from tests.scenario.doubles import Double, engine_on, eventually, store_of
 from ulak.engine.engine import Engine
 from ulak.engine.intake import MOST_BYTES, MOST_JOBS
-from ulak.errors import BadInput, Contended, Overloaded, Refused, StoreError, UnknownOutcome
+from ulak.errors import BadInput, Contended, Overloaded, StoreError, UnknownOutcome, WriteRefused
 from ulak.ids import from_text
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import LARGEST_BATCH
@@ -202,7 +202,7 @@ def test_a_store_that_stays_away_makes_the_outcome_unknown() -> None:
 
 
 @pytest.mark.shows("E-35", "E-19")
-@pytest.mark.parametrize("error", [Refused("not this"), RuntimeError("a bug in the store")])
+@pytest.mark.parametrize("error", [WriteRefused("not this"), RuntimeError("a bug in the store")])
 def test_a_refused_payload_in_a_shared_batch_fails_only_its_caller(error: Exception) -> None:
     store, flow = Double(MemoryStore()), plain_flow()
     gate = Gate(store)

@@ -17,7 +17,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
-from ulak.errors import BadInput, Refused
+from ulak.errors import BadInput, WriteRefused
 from ulak.ids import from_text
 from ulak.store.memory import MemoryStore
 
@@ -260,7 +260,7 @@ def test_an_effect_whose_record_is_refused_holds_the_job_and_ends_the_stage(plai
 
     def refuse(changes: Any) -> None:
         if any(event.kind == "noted" for c in changes for event in c.events):
-            raise Refused("not this")
+            raise WriteRefused("not this")
 
     store.before["commit"] = refuse
     declare(flow, plain, ran, lambda run, value: ran.append("went on"))

@@ -413,7 +413,7 @@ def test_a_job_that_the_store_refuses_does_not_stop_its_neighbours(
 
         def refuse(ticks: Any) -> Any:
             if any(t.row.name == "bad" for t in ticks):
-                raise ulak.errors.Refused("too large")
+                raise ulak.errors.WriteRefused("too large")
             return tick(ticks)
 
         monkeypatch.setattr(store, "tick", refuse)

@@ -17,7 +17,7 @@ import ulak
 from tests.scenario.doubles import SOON, codes, engine_on, eventually, kinds, settings
 from ulak import Flow, Goto, Hold, Lifecycle, RetryLater, Run
 from ulak.core.change import Change, Committed, LeaseLost, Receipt
-from ulak.errors import Refused, StoreError
+from ulak.errors import StoreError, WriteRefused
 from ulak.store.memory import MemoryStore
 
 AT_ONCE = ulak.Backoff(delays=[timedelta(0)] * 3)
@@ -272,7 +272,7 @@ def test_without_a_connection_the_stage_is_put_off_and_spends_no_attempt() -> No
 @pytest.mark.shows("E-36", "E-19")
 def test_a_change_that_the_store_refuses_holds_the_job_without_its_rows() -> None:
     store = TogetherStore()
-    store.before_commit = once(Refused("a NUL somewhere"))
+    store.before_commit = once(WriteRefused("a NUL somewhere"))
     flow = flow_of(lambda run: run.connection.append("row"))
     with engine_on(store, flow) as engine, engine.working(settings()):
         job = engine.submit(flow)

@@ -19,7 +19,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.memory import MemoryStore
 
 SHORT = timedelta(seconds=0.1)
@@ -126,7 +126,7 @@ def test_a_refused_line_of_an_overrun_holds_the_job_and_frees_the_thread_when_it
 
     def refuse(changes: Any) -> None:
         if any(event.kind == "overran" for change in changes for event in change.events):
-            raise Refused("not this line")
+            raise WriteRefused("not this line")
 
     store.before["commit"] = refuse
 

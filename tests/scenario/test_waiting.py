@@ -16,7 +16,7 @@ import ulak.web
 from tests.scenario.doubles import SOON, Double, engine_on, eventually, settings, store_of
 from ulak.engine import waiting
 from ulak.engine.engine import Engine
-from ulak.errors import Refused, StoreError
+from ulak.errors import StoreError, WriteRefused
 from ulak.store.sqlite import wakeup
 from ulak.testing.servers import Postgres
 
@@ -241,8 +241,8 @@ def test_a_store_that_does_not_come_back_is_named_when_the_time_is_over(jobs_url
             TimeoutError, match=r"does not answer after 0.05 s: the server restarts"
         ):
             engine.wait(job.id, timeout=0.05)
-        error = Refused("a table is missing")
-        with pytest.raises(Refused):
+        error = WriteRefused("a table is missing")
+        with pytest.raises(WriteRefused):
             engine.wait(job.id)
 
 

@@ -18,7 +18,7 @@ from tests.scenario.doubles import (
     settings,
     store_of,
 )
-from ulak.errors import Contended, Refused, StoreError
+from ulak.errors import Contended, StoreError, WriteRefused
 
 MANY = 40
 LEASE = 1.5
@@ -38,7 +38,7 @@ def crowd(together: Gathering, second: list[str]) -> ulak.Flow[Any]:
 
 
 @pytest.mark.shows("E-19")
-@pytest.mark.parametrize("error", [Refused("not this"), RuntimeError("a bug in the store")])
+@pytest.mark.parametrize("error", [WriteRefused("not this"), RuntimeError("a bug in the store")])
 def test_a_refused_change_holds_its_own_job_and_no_neighbour(
     jobs_url: str, error: Exception
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_job_that_can_be_neither_moved_nor_held_harms_nobody() -> None:
     def refuse(changes: Any) -> None:
         bad.extend(c.row.id for c in marked(changes, b"poison"))
         if any(c.row.id in bad for c in changes):
-            raise Refused("nothing of this job")
+            raise WriteRefused("nothing of this job")
 
     store.before["commit"] = refuse
     with engine_on(store, flow) as engine:

@@ -24,7 +24,7 @@ PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "correlatio
         (errors.Overloaded("no", retry_after=timedelta(seconds=1.5)), 429, True),
         (errors.UnknownOutcome("no", job_id="7"), 504, True),
         (errors.NotSupported("no"), 501, False),
-        (errors.Refused("no"), 422, False),
+        (errors.WriteRefused("no"), 422, False),
         (errors.Misconfigured("no"), 503, True),
         (errors.StoreError("no"), 503, True),
         (errors.FlowError("no"), 500, False),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.engine.threads import guarded
-from ulak.errors import Contended, Refused, StoreError
+from ulak.errors import Contended, StoreError, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, JobStore
 
@@ -162,7 +162,7 @@ class Committer:
                 receipts = self._store.commit(changes)
                 self._telemetry.committed(changes, receipts, time.monotonic() - began)
                 return list(zip(batch, receipts, strict=True))
-            except Refused as refusal:
+            except WriteRefused as refusal:
                 return self._halve(batch, str(refusal))
             except Contended as error:
                 return self._part(batch, str(error))

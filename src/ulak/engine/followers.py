@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Final, cast
 
-from ulak import errors
 from ulak.core.delivery import PENDING, Verdict, judge_events
 from ulak.core.outcome import Refused, RetryLater
 from ulak.engine import deliverer
@@ -21,7 +20,7 @@ from ulak.engine.deliverer import Deliverer
 from ulak.engine.ports import Handler
 from ulak.engine.threads import Aside
 from ulak.engine.view import Job, JobEvent, job_event_view
-from ulak.errors import BadInput, Contended, StoreError
+from ulak.errors import BadInput, Contended, StoreError, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import EventSource, Followed, Settled
 from ulak.store.transaction import FollowTransaction, TransactionStore, holding
@@ -81,9 +80,9 @@ class Follower(Deliverer):
                 source.finish_events(taken)
                 if transaction is not None:
                     transaction.commit()
-            except StoreError:
-                raise
-            except Exception as refused:  # noqa: BLE001 - a worker loop: rows refused at the commit
+            except Exception as refused:  # rows that are refused only at the commit
+                if _is_away(refused):
+                    raise
                 error = refused
         if error is not None:
             self._fail(handler, taken, error, transaction)
@@ -106,11 +105,9 @@ class Follower(Deliverer):
                 answer = handler.receive(events, connection)
                 if inspect.isawaitable(answer):
                     answer = asyncio.run(_await(answer))
-        except StoreError as error:
-            if isinstance(error, errors.Refused):
-                return error  # it will not write this the next time either
-            raise
-        except BaseException as error:  # noqa: BLE001 - a worker loop: every failure is retried
+        except BaseException as error:  # a worker loop: every failure is retried
+            if _is_away(error):
+                raise
             return error
         return answer if isinstance(answer, (RetryLater, Refused)) else None
 
@@ -163,6 +160,11 @@ class Follower(Deliverer):
                 "attempt": taken[0].head.tries + verdict.spends_try,
             },
         )  # fmt: skip
+
+
+def _is_away(error: BaseException) -> bool:
+    """Tell whether it is the store that fails, and not what was asked of it."""
+    return isinstance(error, StoreError) and not isinstance(error, WriteRefused)
 
 
 async def _await(answer: Any) -> Any:

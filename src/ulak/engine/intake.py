@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from ulak.core.admission import stopped
 from ulak.core.job import NewJob
 from ulak.engine.telemetry import NOBODY, Telemetry
-from ulak.errors import Contended, Overloaded, Refused, StoreError
+from ulak.errors import Contended, Overloaded, StoreError, WriteRefused
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.waiting import WaitUntil, WouldWait
@@ -200,7 +200,7 @@ class Intake:
                     pairs = zip(jobs, added, strict=True)
                     self._telemetry.refused([job for job, one in pairs if one.stop is not None])
                 return added
-            except (Refused, Contended):
+            except (WriteRefused, Contended):
                 raise
             except StoreError as error:
                 self._telemetry.failed("submit")

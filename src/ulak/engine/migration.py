@@ -23,7 +23,7 @@ from ulak.core.migration import Migration, check, migrated, with_same_states
 from ulak.engine.bulk import MOST_TOLD, Refusal
 from ulak.engine.kernel import Kernel
 from ulak.engine.results import read_payload
-from ulak.errors import BadInput, Contended, Refused, TransitionNotAllowed, UlakError
+from ulak.errors import BadInput, Contended, TransitionNotAllowed, UlakError, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH_BYTES, CountRow, JobFilter
 
@@ -210,7 +210,7 @@ class _Work:
         batch, began = [change for _, change in changes], time.monotonic()
         try:
             receipts = self._store.commit(batch)
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             if len(changes) == 1:
                 self._leave(changes[0][0], error)
                 return

@@ -11,7 +11,7 @@ from ulak.clock import SECOND, Instant
 from ulak.core.schedule import Rule, dates_due
 from ulak.engine.schedules import Declared
 from ulak.engine.troubles import Troubles
-from ulak.errors import Contended, Refused, StoreError, UlakError
+from ulak.errors import Contended, StoreError, UlakError, WriteRefused
 from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Ticker:
         """Let a schedule that cannot be seen to harm itself alone."""
         try:
             yield
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             self._complain(row, error)
         except StoreError:
             raise
@@ -133,7 +133,7 @@ class Ticker:
             facts = {"schedule": row.name}
             self._troubles.tell(row.name, "a schedule cannot tick", error, facts, trace=trace)
 
-    def _complain(self, row: ScheduleRow, error: Contended | Refused) -> None:
+    def _complain(self, row: ScheduleRow, error: Contended | WriteRefused) -> None:
         message = "the job of a schedule is refused"
         if isinstance(error, Contended):
             message = "the job of a schedule must wait for somebody else"
@@ -144,7 +144,7 @@ class Ticker:
         key, the others are written all the same."""
         try:
             written = self._store.tick(ticks)
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             self._in_vain += 1
             if self._in_vain >= MOST_IN_VAIN:
                 return 0

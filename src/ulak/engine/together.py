@@ -18,7 +18,7 @@ from ulak.core.flow import Flow
 from ulak.core.outcome import Deferred, Held, Outcome
 from ulak.engine.abandon import Postponed
 from ulak.engine.runner import read_error
-from ulak.errors import BadInput, NotSupported, Refused, StoreError
+from ulak.errors import BadInput, NotSupported, StoreError, WriteRefused
 from ulak.store.protocol import Features
 from ulak.store.stage import StageStore, StageTransaction
 
@@ -96,7 +96,7 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
         receipt = transaction.commit(change)
         run.worker.kernel.telemetry.committed((change,), (receipt,), time.monotonic() - began)
         return receipt
-    except Refused as refusal:
+    except WriteRefused as refusal:
         return Held(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
     except StoreError as error:
         log.warning("a stage's transaction was lost", extra={"error": str(error)})

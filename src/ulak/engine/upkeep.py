@@ -24,7 +24,7 @@ from ulak.engine.asking import read_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.engine.troubles import Troubles
-from ulak.errors import Contended, Refused, StoreError, TransitionNotAllowed
+from ulak.errors import Contended, StoreError, TransitionNotAllowed, WriteRefused
 from ulak.ids import to_text
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Upkeep:
         name = step.__name__.strip("_")
         try:
             step()
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             self._troubles.tell(name, "a step of upkeep is left out for now", error, {"step": name})
         except StoreError:
             raise
@@ -225,7 +225,7 @@ class Upkeep:
         facts = {"job_id": to_text(row.id), "flow": row.flow, "state": row.state}
         try:
             yield
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             self._troubles.tell(row.id, "upkeep must leave a job for now", error, facts)
         except StoreError:
             raise
@@ -239,7 +239,7 @@ class Upkeep:
         began = time.monotonic()
         try:
             receipts = self._store.commit(changes)
-        except (Contended, Refused) as error:
+        except (Contended, WriteRefused) as error:
             self._in_vain += 1
             if len(changes) > 1 and self._in_vain < MOST_IN_VAIN:
                 half = len(changes) // 2

@@ -16,7 +16,7 @@ from ulak.clock import Duration, read_micros, seconds
 from ulak.core.flow import names
 from ulak.engine.view import Job
 from ulak.engine.why import why
-from ulak.errors import BadInput, Refused, StoreError
+from ulak.errors import BadInput, StoreError, WriteRefused
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -111,7 +111,7 @@ class Waiting:
     def _read(self) -> Job[Any] | None:
         try:
             job = self._reads.get(self._job_id)
-        except Refused:
+        except WriteRefused:
             raise
         except StoreError as error:
             if self._store_error is None:

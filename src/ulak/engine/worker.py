@@ -43,7 +43,7 @@ from ulak.engine.taking import Attempt, claim_one, take
 from ulak.engine.threads import Aside
 from ulak.engine.upkeep import Upkeep
 from ulak.engine.view import Job
-from ulak.errors import FlowError, JobNotFound, Refused, StoreError, TransitionNotAllowed
+from ulak.errors import FlowError, JobNotFound, StoreError, TransitionNotAllowed, WriteRefused
 from ulak.ids import CommitIds, from_text, to_text
 from ulak.store.flow_control import FLOW, QUEUE
 from ulak.store.protocol import Claim, Claimed, ClaimRequest, Progress, Want
@@ -434,7 +434,7 @@ class Worker:
     async def _has_registered(self) -> bool:
         try:
             await self._aside.run(self._register)
-        except Refused:
+        except WriteRefused:
             raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
             log.warning("the worker has no lease", extra={"error": str(error)})

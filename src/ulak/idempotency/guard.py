@@ -22,8 +22,8 @@ from ulak.errors import (
     IdempotencyError,
     InProgress,
     NotSupported,
-    Refused,
     StoreError,
+    WriteRefused,
 )
 from ulak.idempotency.answer import Answer, answer_in
 from ulak.idempotency.execution import Execution, Leased, Transactional
@@ -302,7 +302,7 @@ def _asking() -> Iterator[None]:
     """Say of a store that cannot be asked that nothing was done; what it refuses is let out."""
     try:
         yield
-    except Refused:
+    except WriteRefused:
         raise
     except StoreError as error:
         raise GuardUnavailable(

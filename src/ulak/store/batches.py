@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ulak.core.change import Change, LeaseLost, Receipt, Stale
 from ulak.core.job import JobRow
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim, Want
 
@@ -15,15 +15,15 @@ def must_be_a_batch(changes: Sequence[Change]) -> None:
     """Refuse more changes than one commit may hold, and two of one job.
 
     Raises:
-        Refused: naming the number or the job.
+        WriteRefused: naming the number or the job.
     """
     if len(changes) > LARGEST_BATCH:
-        raise Refused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
+        raise WriteRefused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
     ids = {change.row[0] for change in changes}
     if len(ids) < len(changes):
         for change in changes:
             if change.row.id not in ids:
-                raise Refused(
+                raise WriteRefused(
                     f"job {to_text(change.row.id)} has two changes in one commit; one is allowed"
                 )
             ids.discard(change.row.id)

@@ -34,7 +34,7 @@ from ulak.core.job import (
     wanted_slot,
 )
 from ulak.core.lifecycle import BUSY, FINAL, READY
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
 from ulak.store import pruning
@@ -128,10 +128,12 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             if self._is_in_trail(change) or refusal_of(change, row) is not None:
                 continue
             if change.messages and self._are_known(change.messages):
-                raise Refused(f"job {name}: two messages have one identity (job, seq, n)")
+                raise WriteRefused(f"job {name}: two messages have one identity (job, seq, n)")
             stored = self._jobs[change.row.id].seq
             if [e.seq for e in change.events] != list(range(stored + 1, change.row.seq + 1)):
-                raise Refused(f"job {name}: its events do not follow number {stored} of the trail")
+                raise WriteRefused(
+                    f"job {name}: its events do not follow number {stored} of the trail"
+                )
 
     def _are_known(self, messages: Sequence[Message]) -> bool:
         """Tell whether two of these messages have one identity, or one is stored already."""

@@ -106,7 +106,7 @@ class RecordStore(Protocol):
         expired.
 
         Raises:
-            Refused: the data cannot be stored.
+            WriteRefused: the data cannot be stored.
             Contended: an open transaction has claimed it.
             StoreError: nothing was written, or it is not known.
         """

@@ -20,7 +20,7 @@ class StageTransaction(Protocol):
         raised, the transaction is over.
 
         Raises:
-            Refused: the data of the change cannot be stored; nothing was written.
+            WriteRefused: the data of the change cannot be stored; nothing was written.
             StoreError: nothing was written, or it is not known: look with `find_commits`.
             Exception: the stage has ended the transaction itself, or what it wrote was refused
                 at the commit, by a constraint that is checked then; nothing was written.

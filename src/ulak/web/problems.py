@@ -36,7 +36,7 @@ STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
     errors.Overloaded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.UnknownOutcome: HTTPStatus.GATEWAY_TIMEOUT,
     errors.NotSupported: HTTPStatus.NOT_IMPLEMENTED,
-    errors.Refused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.WriteRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.Misconfigured: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BadKey: HTTPStatus.BAD_REQUEST,

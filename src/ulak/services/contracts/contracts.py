@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ulak import Engine
-from ulak.errors import GuardUnavailable, IdempotencyConflict, Refused, StoreError
+from ulak.errors import GuardUnavailable, IdempotencyConflict, StoreError, WriteRefused
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
 from ulak.services.contracts import answers, rules, verification
 from ulak.services.contracts.ledger import Ledger, Subject, Wanted
@@ -200,7 +200,7 @@ class Contracts:
         try:
             self._tables.ensure()
             yield
-        except Refused:
+        except WriteRefused:
             raise
         except StoreError as error:
             raise GuardUnavailable(f"the store cannot be asked: {error}") from error

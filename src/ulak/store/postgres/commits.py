@@ -34,7 +34,7 @@ from ulak.core.job import (
     Result,
     is_of_state,
 )
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.followers import NO_FLOWS, read_flows
@@ -300,7 +300,7 @@ def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) 
     assert old is not None  # noqa: S101 - no guard lets an absent job pass
     row, before = change.row, old.seq
     if len(change.events) != row.seq - before or not follow_each_other(change, before):
-        raise Refused(
+        raise WriteRefused(
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], Id(row.id)))

@@ -20,7 +20,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from ulak.clock import Clock, Instant
 from ulak.core.job import Event
-from ulak.errors import Contended, Misconfigured, Refused, StoreError
+from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
 from ulak.store.postgres import followers, proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
@@ -111,7 +111,7 @@ APPEND_DELTAS = """
 """
 
 
-class AlreadyThere(Refused):
+class AlreadyThere(WriteRefused):
     """A row of this key is stored: of a write whose answer was lost, or of somebody else."""
 
 
@@ -329,7 +329,7 @@ class Connections:
 
         Raises:
             AlreadyThere: a row of this key is stored.
-            Refused: the data cannot be stored.
+            WriteRefused: the data cannot be stored.
             Contended: somebody else holds what it needs, for longer than it may wait.
             StoreError: the database could not write, or it is not known whether it has.
         """
@@ -606,14 +606,14 @@ def translated(error: Exception) -> StoreError:
     """Tell a fault of the database, which is for now, from a fault of what it was sent.
 
     Whatever is not for now may be the fault of one row alone, as with a foreign trigger
-    that raises: so it is `Refused`, and batches are parted until that row stands alone.
+    that raises: so it is `WriteRefused`, and batches are parted until that row stands alone.
     """
     if isinstance(error, errors.LockNotAvailable):
         return Contended(f"a transaction of somebody else holds what is needed: {_said(error)}")
     if isinstance(error, errors.QueryCanceled):
         return Contended(f"PostgreSQL has ended a statement that took too long: {_said(error)}")
     if not isinstance(error, psycopg.Error):
-        return Refused(f"PostgreSQL will not store this: {error}")
+        return WriteRefused(f"PostgreSQL will not store this: {error}")
     if isinstance(error, errors.UniqueViolation):
         return AlreadyThere(f"PostgreSQL: {_said(error)}")
     if _is_loss(error):
@@ -632,7 +632,7 @@ def translated(error: Exception) -> StoreError:
             f"PostgreSQL lacks what this program needs: {_said(error)}; compare the releases by "
             "`ulak doctor`, then run `ulak migrate` or the newer program"
         )
-    return Refused(f"PostgreSQL will not store this: {_said(error)}")
+    return WriteRefused(f"PostgreSQL will not store this: {_said(error)}")
 
 
 def _is_loss(error: psycopg.Error) -> bool:

@@ -17,7 +17,7 @@ from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
-from ulak.errors import NotSupported, Refused, StoreError
+from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Execute, Rows, Steps, take
 from ulak.store.flow_control import FIRST_PAGE
@@ -302,7 +302,7 @@ class PostgresStore(StopVerbs):
             if intake.are_plain(jobs):
                 return self._db.run("add", lambda t: intake.add_plain(t, jobs, self._followed))
             return self._add(jobs, lambda t, jobs: intake.add(t, jobs, self._followed))
-        except Refused as error:
+        except WriteRefused as error:
             if not isinstance(error, AlreadyThere) and not intake.is_in_the_way(error.__cause__):
                 raise
             return self._add_carefully(jobs)

@@ -67,7 +67,7 @@ class JobStore(Protocol):
         unless it `is_admitted`; the answer has the stop. Stops are read in this transaction.
 
         Raises:
-            Refused: the data cannot be stored; nothing was written.
+            WriteRefused: the data cannot be stored; nothing was written.
             Contended: somebody else holds the key of one of them; nothing was written.
             StoreError: nothing was written, or it is not known.
         """
@@ -91,8 +91,8 @@ class JobStore(Protocol):
         in a circle.
 
         Raises:
-            Refused: the data of some change cannot be stored, or the batch is none; nothing was
-                written.
+            WriteRefused: the data of some change cannot be stored, or the batch is none; nothing
+                was written.
             Contended: somebody else holds what one of them needs; nothing was written.
             StoreError: nothing was written, or it is not known: look with `find_commits`.
         """

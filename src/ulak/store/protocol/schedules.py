@@ -88,8 +88,8 @@ class ScheduleStore(Protocol):
         `LARGEST_BATCH` jobs. Schedules are taken by name, before any job is written.
 
         Raises:
-            Refused: the data of some job cannot be stored, or the batch is none; nothing was
-                written.
+            WriteRefused: the data of some job cannot be stored, or the batch is none; nothing
+                was written.
             StoreError: nothing was written, or it is not known.
         """
 

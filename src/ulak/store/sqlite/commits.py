@@ -27,7 +27,7 @@ from ulak.core.change import (
 )
 from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.followers import read_flows
@@ -304,7 +304,7 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     row = change.row
     before = old.seq
     if len(change.events) != row.seq - before or not follow_each_other(change, before):
-        raise Refused(
+        raise WriteRefused(
             f"job {to_text(row.id)}: its events do not follow number {before} of the trail"
         )
     t.db.execute(MOVE_ONE, (*row[FIRST_MUTABLE:SIDE], row.id))

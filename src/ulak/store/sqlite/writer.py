@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
-from ulak.errors import Misconfigured, Refused, StoreError
+from ulak.errors import Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
 from ulak.store.sqlite import followers, proofs
 from ulak.store.sqlite.turns import LockFile, Turns
@@ -191,7 +191,7 @@ class Writer:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         Raises:
-            Refused: the data cannot be stored.
+            WriteRefused: the data cannot be stored.
             StoreAway: others have written for too long.
             StoreError: the database could not write.
         """
@@ -586,4 +586,4 @@ def translated(error: Exception) -> StoreError:
                 f"SQLite lacks what this program needs: {error}; compare the releases by "
                 "`ulak doctor`, then run `ulak migrate` or the newer program"
             )
-    return Refused(f"SQLite will not store this: {error}")
+    return WriteRefused(f"SQLite will not store this: {error}")

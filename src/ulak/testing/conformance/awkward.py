@@ -9,7 +9,7 @@ import pytest
 from ulak.core.change import Change, Committed
 from ulak.core.job import Message, Result
 from ulak.core.outcome import Finished, Left, Raised
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.testing.conformance.desk import Desk, Suite, snapshot
 
 TEXTS = {
@@ -69,9 +69,9 @@ class TestAwkwardData(Suite):
         before = snapshot(desk, [good.id, odd.id])
         try:
             receipts = desk.store.commit([fine, awkward])
-        except Refused:
+        except WriteRefused:
             assert snapshot(desk, [good.id, odd.id]) == before
-            with pytest.raises(Refused):
+            with pytest.raises(WriteRefused):
                 desk.store.commit([awkward])
             assert snapshot(desk, [good.id, odd.id]) == before
             desk.write(fine)
@@ -107,7 +107,7 @@ class TestAwkwardData(Suite):
         before = snapshot(desk, [fine.row.id, odd.row.id])
         try:
             added = desk.store.add([fine, odd])
-        except Refused:
+        except WriteRefused:
             assert snapshot(desk, [fine.row.id, odd.row.id]) == before
             assert desk.store.add([fine])[0].created
             return
@@ -127,7 +127,7 @@ class TestAwkwardData(Suite):
         before = snapshot(desk, ids)
         try:
             desk.store.commit([desk.end(good), spawning])
-        except Refused:
+        except WriteRefused:
             assert snapshot(desk, ids) == before
             return
         assert desk.store.trail(child.row.id) == [child.event]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ulak.clock import SECOND
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.records import RecordClaim
 from ulak.testing.conformance.awkward import TEXTS
 from ulak.testing.conformance.desk import Desk, Suite
@@ -80,7 +80,7 @@ class TestAwkwardRecords(Suite):
         row = record(**{column: text})
         try:
             answer = claim(desk, row)
-        except Refused:
+        except WriteRefused:
             assert self._is_empty(desk)
         else:
             assert getattr(answer.row, column) == text
@@ -99,7 +99,7 @@ class TestAwkwardRecords(Suite):
                 if column == "recovery_data"
                 else desk.store.finish_record(new, ttl_us=TTL)
             )
-        except Refused:
+        except WriteRefused:
             assert find(desk, row) == row
             finish(desk, row)
         else:

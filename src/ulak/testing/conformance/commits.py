@@ -13,7 +13,7 @@ from ulak.core.change import RETRIED_ACT, Change, Committed, LeaseLost, Receipt,
 from ulak.core.job import Message, Result
 from ulak.core.migration import Migration, migrated
 from ulak.core.outcome import Cancel, Decide, Finished, Held, Left, Noted, Raised, Retry
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.protocol import LARGEST_BATCH, Progress
 from ulak.testing.conformance.desk import LEASE, Desk, Reopen, Suite, patiently, snapshot
 from ulak.testing.conformance.flows import LINE, NEWER, REVIEW, SAGA
@@ -85,7 +85,7 @@ class TestCommits(Suite):
         message = Message(bad.id, bad.seq + 1, 0, "key", "topic", b"{}", desk.now)
         twice = desk.end(bad, Finished(Left(result=b"1", messages=(message, message))))
         before = snapshot(desk, [good.id, bad.id])
-        with pytest.raises(Refused):
+        with pytest.raises(WriteRefused):
             desk.store.commit([desk.end(good), twice])
         assert snapshot(desk, [good.id, bad.id]) == before
         assert desk.finish(good).state == "second"
@@ -95,7 +95,7 @@ class TestCommits(Suite):
     def test_two_changes_of_one_job_in_a_batch_are_refused(self, desk: Desk) -> None:
         row, other = desk.leased(2)
         before = snapshot(desk, [row.id, other.id])
-        with pytest.raises(Refused):
+        with pytest.raises(WriteRefused):
             desk.store.commit([desk.end(row), desk.end(other), desk.end(row, PERMANENT)])
         assert snapshot(desk, [row.id, other.id]) == before
 
@@ -103,7 +103,7 @@ class TestCommits(Suite):
     def test_a_batch_of_more_than_five_hundred_changes_is_refused(self, desk: Desk) -> None:
         rows = desk.leased(LARGEST_BATCH + 1)
         changes = [desk.end(row) for row in rows]
-        with pytest.raises(Refused):
+        with pytest.raises(WriteRefused):
             desk.store.commit(changes)
         assert {row.state for row in desk.jobs()} == {"first"}
         assert len(desk.store.commit(changes[:LARGEST_BATCH])) == LARGEST_BATCH

@@ -12,7 +12,7 @@ import pytest
 from ulak.clock import SECOND, Instant
 from ulak.core.flow import Flow
 from ulak.core.job import NewJob
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick, TickRow
 from ulak.testing.conformance.desk import Desk, Reopen, Suite, patiently
 from ulak.testing.conformance.flows import LINE, NEWER
@@ -227,7 +227,7 @@ class TestSchedules(Suite):
             [tick_of(desk, other), dateless],
             [tick_of(desk, other), Tick(row, crowd, row.next_at + LARGEST_BATCH)],
         ):
-            with pytest.raises(Refused):
+            with pytest.raises(WriteRefused):
                 desk.store.tick(batch)
         assert desk.jobs() == []
         assert desk.store.schedules() == [other, row]

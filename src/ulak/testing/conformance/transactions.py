@@ -8,7 +8,7 @@ import pytest
 
 from ulak.core.change import Committed, LeaseLost
 from ulak.core.outcome import Finished, Left
-from ulak.errors import Refused
+from ulak.errors import WriteRefused
 from ulak.store.protocol import Store
 from ulak.store.stage import StageStore, StageTransaction
 from ulak.testing.conformance.desk import Desk, Suite, snapshot
@@ -64,7 +64,7 @@ class TestStageTransactions(Suite):
         before = snapshot(desk, [row.id])
         change = desk.end(row)
         bad = change._replace(row=change.row._replace(state=cast(Any, None)))
-        with pytest.raises(Refused):
+        with pytest.raises(WriteRefused):
             begin(desk).commit(bad)
         assert snapshot(desk, [row.id]) == before
         assert begin(desk).commit(change) == Committed()

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from ulak.clock import ManualClock
-from ulak.errors import Contended, Misconfigured, Refused, StoreError
+from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store.postgres import connections
 from ulak.store.postgres.connections import Connections, Session, Transaction
 from ulak.store.waiting import StoreAway
@@ -58,7 +58,7 @@ def test_a_connection_is_used_again_and_a_lost_one_is_not(pool: Connections, url
         db.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
     with pytest.raises(StoreError) as lost:
         pool.use(pid)
-    assert not isinstance(lost.value, Refused)
+    assert not isinstance(lost.value, WriteRefused)
     assert pool.use(pid) != first
 
 
@@ -131,11 +131,11 @@ def test_settings_that_were_rolled_back_are_set_again(pool: Connections) -> None
 @pytest.mark.parametrize(
     ("statement", "facts", "kind"),
     [
-        ("SELECT 1 / 0", None, Refused),
-        ("SELECT %s::text", ("\0",), Refused),
-        ("SELECT %s::text", ("\ud800",), Refused),
-        ("SELECT %s", (2**70,), Refused),
-        ("INSERT INTO ulak.retired_months VALUES (NULL)", None, Refused),
+        ("SELECT 1 / 0", None, WriteRefused),
+        ("SELECT %s::text", ("\0",), WriteRefused),
+        ("SELECT %s::text", ("\ud800",), WriteRefused),
+        ("SELECT %s", (2**70,), WriteRefused),
+        ("INSERT INTO ulak.retired_months VALUES (NULL)", None, WriteRefused),
         ("SELECT nonsense", None, Misconfigured),
         ("SELECT pg_terminate_backend(pg_backend_pid())", None, StoreAway),
     ],

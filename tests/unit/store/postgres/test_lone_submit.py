@@ -9,7 +9,7 @@ import pytest
 
 import ulak
 from tests.unit.store.postgres.conftest import store_at
-from ulak.errors import Refused, StoreError
+from ulak.errors import StoreError, WriteRefused
 from ulak.ids import from_text
 from ulak.store.postgres import PostgresStore
 from ulak.store.protocol import ClaimRequest, Want
@@ -150,7 +150,7 @@ def test_what_cannot_be_stored_is_refused_and_the_connection_goes_on(store: Post
     good, bad = (engine.kernel.prepare(work, {"n": n}) for n in range(2))
     bad = bad._replace(row=bad.row._replace(submitter="a\x00b"))
     for text in ("a\x00b", "\ud800"):
-        with pytest.raises(Refused):
+        with pytest.raises(WriteRefused):
             store.add([bad._replace(row=bad.row._replace(submitter=text))])
     assert store.add([good])[0].created
     assert store.find_job(bad.row.id) is None

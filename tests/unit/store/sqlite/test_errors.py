@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ulak.core.job import JobRow, Payload
-from ulak.errors import Refused, StoreError
+from ulak.errors import StoreError, WriteRefused
 from ulak.store.sqlite import SqliteStore, writer
 from ulak.testing.conformance import Desk
 
@@ -28,7 +28,7 @@ def test_data_that_cannot_be_stored_is_refused_and_nothing_is_written(
 ) -> None:
     desk = Desk(store)
     good, bad = desk.new(), desk.new()
-    with pytest.raises(Refused):
+    with pytest.raises(WriteRefused):
         store.add([good, bad._replace(row=bad.row._replace(**WRONG[what]))])
     assert desk.jobs() == []
     assert store.counts() == []
@@ -40,7 +40,7 @@ def test_a_value_that_is_too_big_is_refused(store: SqliteStore) -> None:
     store._writer.db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     desk = Desk(store)
     job = desk.new()
-    with pytest.raises(Refused):
+    with pytest.raises(WriteRefused):
         store.add([job._replace(payload=Payload(bytes(200_000), 1))])
     assert desk.jobs() == []
 
@@ -52,7 +52,7 @@ def test_a_change_that_cannot_be_stored_takes_its_batch_with_it(store: SqliteSto
     before = desk.jobs()
     wrong = desk.end(second)
     events = (wrong.events[0]._replace(message="\ud800"),)
-    with pytest.raises(Refused):
+    with pytest.raises(WriteRefused):
         store.commit([desk.end(first), wrong._replace(events=events)])
     assert desk.jobs() == before
     assert desk.kinds(first.id) == ["submitted"]
@@ -68,7 +68,7 @@ def test_a_database_that_somebody_else_has_locked_is_not_the_fault_of_the_data(
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked") as caught:
         store.register("w", lease_us=1, lanes=[], about="")
-    assert not isinstance(caught.value, Refused)
+    assert not isinstance(caught.value, WriteRefused)
     other.execute("ROLLBACK")
     other.close()
     store.register("w", lease_us=1, lanes=[], about="")
@@ -82,7 +82,7 @@ def test_a_full_disk_is_not_the_fault_of_the_data(store: SqliteStore) -> None:
     desk = Desk(store)
     with pytest.raises(StoreError, match="full") as caught:
         desk.submit_many(200)
-    assert not isinstance(caught.value, Refused)
+    assert not isinstance(caught.value, WriteRefused)
     db.execute("PRAGMA max_page_count = 1000000").fetchone()
     assert desk.jobs() == []
     desk.submit_many(200)
