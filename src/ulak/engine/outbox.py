@@ -253,7 +253,7 @@ def make_follower(
     """
     storable_key(name, "engine.follow: the name")
     if not isinstance(flow, str) or not STORABLE_NAME.fullmatch(flow):
-        raise BadInput(f"engine.follow: flow={flow!r}; give the name of a flow, such as 'pdf'")
+        raise BadInput(f"engine.follow: flow={flow!r}; give the name of a flow, such as 'orders'")
     return Handler(name, "", function, make_terms(retry, block=True), flow)
 
 

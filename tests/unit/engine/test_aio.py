@@ -18,7 +18,7 @@ VERBS = {
 }  # fmt: skip
 PLAIN = {
     "open", "close", "add", "job", "resource", "transaction", "reading", "worker", "working",
-    "lifespan", "on",
+    "lifespan", "on", "follow",
 }  # fmt: skip
 """What is declared or entered, and never awaited."""
 PLAIN_OF_NAMESPACES = {
