@@ -504,6 +504,10 @@ def test_a_declaration_that_cannot_work_is_refused() -> None:
     for name, flow in (("", "order"), ("nul\x00", "order"), ("ok", ""), ("ok", "a b"), ("ok", 7)):
         with pytest.raises(BadInput, match=r"engine\.follow: (the name|flow=)"):
             engine.follow(name=name, flow=flow)(count)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"engine\.follow: 3 cannot be called"):
+        engine.follow(name="ok", flow="order")(3)  # type: ignore[type-var]
+    with pytest.raises(BadInput, match=r"engine\.follow: retry= cannot be True"):
+        engine.follow(name="ok", flow="order", retry=True)(count)
     with pytest.raises(TypeError, match="name"):
         engine.follow(flow="order")  # type: ignore[call-arg]
     assert list(engine.kernel.handlers) == [NAME]

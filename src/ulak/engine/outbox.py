@@ -237,10 +237,8 @@ def make_handler(
         BadInput: topic or name cannot be stored, a span is none, or nothing can be called.
     """
     storable_key(topic, "engine.on: the topic")
-    storable_key(name, "engine.on: the name")
-    if not callable(receive):
-        raise BadInput(f"engine.on: {receive!r} cannot be called; decorate a function of a message")
-    return Handler(name, topic, receive, make_terms(retry, give_up, block=block))
+    terms = make_terms(retry, give_up, block=block)
+    return _check(Handler(name, topic, receive, terms), "engine.on")
 
 
 def make_follower(
@@ -249,27 +247,38 @@ def make_follower(
     """Read the declaration of a follower.
 
     Raises:
-        BadInput: the name cannot be stored, or no flow can be named so.
+        BadInput: the name cannot be stored, no flow can be named so, or nothing can be called.
     """
-    storable_key(name, "engine.follow: the name")
     if not isinstance(flow, str) or not STORABLE_NAME.fullmatch(flow):
         raise BadInput(f"engine.follow: flow={flow!r}; give the name of a flow, such as 'orders'")
-    return Handler(name, "", function, make_terms(retry, block=True), flow)
+    terms = make_terms(retry, block=True, verb="engine.follow")
+    return _check(Handler(name, "", function, terms, flow), "engine.follow")
+
+
+def _check(handler: Handler, verb: str) -> Handler:
+    storable_key(handler.name, f"{verb}: the name")
+    if not callable(handler.receive):
+        raise BadInput(f"{verb}: {handler.receive!r} cannot be called; decorate a function")
+    return handler
 
 
 def make_terms(
-    retry: int | Backoff, give_up: Duration | None = None, *, block: bool = False
+    retry: int | Backoff,
+    give_up: Duration | None = None,
+    *,
+    block: bool = False,
+    verb: str = "engine.on",
 ) -> Terms:
     """Read how a handler's deliveries are tried.
 
     Raises:
         BadInput: `retry` or `give_up` makes no sense.
     """
-    give_up_us = None if give_up is None else read_micros(give_up, "engine.on: give_up=")
+    give_up_us = None if give_up is None else read_micros(give_up, f"{verb}: give_up=")
     backoff = as_backoff(retry)
     if isinstance(retry, bool) or not isinstance(backoff, Backoff):
-        raise BadInput(f"engine.on: retry= cannot be {retry!r}; give a number or a Backoff")
-    for wrong in backoff_makes_sense(backoff, "engine.on: retry="):
+        raise BadInput(f"{verb}: retry= cannot be {retry!r}; give a number or a Backoff")
+    for wrong in backoff_makes_sense(backoff, f"{verb}: retry="):
         raise BadInput(wrong)
     return Terms(backoff, give_up_us, block)
 

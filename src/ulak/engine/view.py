@@ -216,15 +216,10 @@ def message_id(message: StoredMessage) -> str:
 
 def event_view(event: Event) -> TrailEvent:
     """Show a stored event."""
-    return TrailEvent(**_event_facts(event))
+    return TrailEvent(**event_facts(event))
 
 
-def job_event_view(event: Event, job: Job) -> JobEvent:
-    """Show a stored event with its job."""
-    return JobEvent(job=job, **_event_facts(event))
-
-
-def _event_facts(event: Event) -> dict[str, Any]:
+def event_facts(event: Event) -> dict[str, Any]:
     """Return the fields of a `TrailEvent`."""
     return {
         "seq": event.seq, "kind": event.kind, "from_state": event.from_state,

@@ -11,7 +11,6 @@ from ulak.clock import Clock
 from ulak.core.admission import StopRow, Waiting
 from ulak.store import flow_control as control
 from ulak.store.caller import Rows, Steps
-from ulak.store.followers import read_flows
 
 T = TypeVar("T")
 
@@ -93,13 +92,3 @@ def find_steps(sql: Statements, statement: str, flow: str, tenant: str) -> Steps
     """Find a stop by a statement that takes a flow and a tenant."""
     found: Rows = yield statement, (flow, tenant)
     return sql.read(found[0]) if found else None
-
-
-def look_steps(
-    sql: Statements, statement: str, flow: str, tenant: str
-) -> Steps[tuple[StopRow | None, frozenset[str]]]:
-    """Find a stop, and the flows that are followed, by a statement that answers one row."""
-    found: Rows = yield statement, (flow, tenant)
-    flows, *stop = found[0]
-    followed = read_flows(flows.decode() if isinstance(flows, bytes) else flows)
-    return None if stop[0] is None else sql.read(tuple(stop)), followed

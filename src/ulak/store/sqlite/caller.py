@@ -28,7 +28,7 @@ from ulak.store.sqlite import stops
 from ulak.store.sqlite.followers import POST
 from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite.writer import connect
-from ulak.store.stops import look_steps
+from ulak.store.stops import find_steps
 
 KINDS = (
     "a sqlite3.Connection, an aiosqlite.Connection, or a Connection, Session, AsyncConnection or "
@@ -94,7 +94,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
             first: Rows = yield FIND_JOB, (held[0][0],)
             if first:
                 return Added(_read_job(first[0]), False)
-    stop, followed = yield from look_steps(stops.SQL, stops.LOOK_FOR, row.flow, row.tenant)
+    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
     if stop is not None:
         raise stopped(stop)
     if ask is not None:
@@ -111,8 +111,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
     if job.proof is not None:
         yield from _prove(job, job.proof)
     yield APPEND_DELTA, (row.flow, row.flow_version, row.state, row.role, 1)
-    if row.flow in followed:
-        yield POST, tuple(make_delivery(row.flow, job.event))
+    yield POST, tuple(make_delivery(row.flow, job.event))
     yield INSERT_JOB, tuple(row)
     return Added(row, True)
 

@@ -59,9 +59,10 @@ TAKE_FREE_KEYS = Batch(
 # One job, each value bound: what a batch saves by sharing values it spends on sorting them out.
 INSERT_JOB = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({', '.join('?' * len(JobRow._fields))})"
 INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema, trace) VALUES (?, ?, ?, ?)"
-INSERT_PAYLOAD_UNLESS_STOPPED = """
+INSERT_PAYLOAD_IF_PLAIN = """
     INSERT INTO payloads (job_id, data, schema, trace)
-    VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL ELSE ? END, ?)
+    VALUES (?1, ?2, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL
+        WHEN EXISTS (SELECT 1 FROM handlers WHERE flow = ?5) THEN NULL ELSE ?3 END, ?4)
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
@@ -89,10 +90,10 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
         if len(jobs) != 1:
             _insert(t, sorted(jobs, key=_id))
         else:
-            _insert_one(t, jobs[0], INSERT_PAYLOAD_UNLESS_STOPPED)
+            _insert_one(t, jobs[0], if_plain=True)
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
-        # A stop, an id that is stored already, or data that no table takes: one by one it is known.
+        # A stop or a follower, an id that is stored already, or data that no table takes: look one by one.
         return False
 
 
@@ -142,13 +143,17 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             t.follow(job.row.flow, [job.event])
 
 
-def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> None:
+def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
+    """Store a job; if `if_plain`, fail where there is a stop or its flow is followed."""
     row, event, payload, _, proof, _ = job
-    t.db.execute(insert_payload, (row.id, *payload))
+    if if_plain:
+        t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (row.id, *payload, row.flow))
+    else:
+        t.db.execute(INSERT_PAYLOAD, (row.id, *payload))
+        t.follow(row.flow, [event])
     t.db.execute(INSERT_JOB, tuple(row))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
-    t.follow(row.flow, [event])
     if row.lane:
         t.made_due = True
     if proof is not None:

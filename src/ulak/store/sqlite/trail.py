@@ -8,8 +8,6 @@ from operator import itemgetter
 
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
-from ulak.store.followers import read_flows
-from ulak.store.sqlite.followers import FLOWS
 from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     PACKED_IDS,
@@ -52,7 +50,7 @@ WRITE_RESULTS = Batch(
     "ON CONFLICT (job_id, round, stage, name) DO UPDATE SET data = excluded.data",
 )
 
-LOOK = f"SELECT EXISTS (SELECT 1 FROM proof_heads), {FLOWS}"
+ANY_PROOFS = "SELECT EXISTS (SELECT 1 FROM proof_heads)"
 JOBS_WITH_PROOFS = f"SELECT job_id FROM proofs WHERE seq = 1 AND job_id IN {PACKED_IDS}"
 
 
@@ -82,12 +80,9 @@ def append_own(t: Transaction, written: Sequence[tuple[JobRow, Event]]) -> None:
         return
     events = [event for _, event in written]
     append(t.db, events)
-    any_proofs, flows = t.db.execute(LOOK).fetchone()
-    t.followed = read_flows(flows)
-    if t.followed:
-        for job, event in written:
-            t.follow(job.flow, [event])
-    if not any_proofs:
+    for job, event in written:
+        t.follow(job.flow, [event])
+    if not t.db.execute(ANY_PROOFS).fetchone()[0]:
         return
     ids = pack(event.job_id for event in events)
     proven = {job_id for (job_id,) in t.db.execute(JOBS_WITH_PROOFS, (ids,)).fetchall()}
