@@ -19,7 +19,7 @@ from ulak.engine import deliverer
 from ulak.engine.deliverer import Deliverer
 from ulak.engine.ports import Handler
 from ulak.engine.threads import Aside
-from ulak.engine.view import Job, JobEvent, event_facts
+from ulak.engine.view import Job, JobEvent, TrailEvent, event_view
 from ulak.errors import BadInput, Contended, StoreError, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import EventSource, Followed, Settled
@@ -97,7 +97,9 @@ class Follower(Deliverer):
         events: list[JobEvent] = []
         for one in taken:
             job = Job(one.job)
-            events += [JobEvent(job=job, **event_facts(event)) for event in one.events]
+            for line in map(event_view, one.events):
+                facts = {name: getattr(line, name) for name in TrailEvent.__slots__}
+                events.append(JobEvent(job=job, **facts))
         one_writer = self._store.features.one_writer
         try:
             connection = None if transaction is None else transaction.connection

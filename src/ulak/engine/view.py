@@ -216,19 +216,13 @@ def message_id(message: StoredMessage) -> str:
 
 def event_view(event: Event) -> TrailEvent:
     """Show a stored event."""
-    return TrailEvent(**event_facts(event))
-
-
-def event_facts(event: Event) -> dict[str, Any]:
-    """Return the fields of a `TrailEvent`."""
-    return {
-        "seq": event.seq, "kind": event.kind, "from_state": event.from_state,
-        "to_state": event.to_state, "actor": event.actor, "code": event.code,
-        "message": event.message,
-        "details": None if event.details is None else codec.decode(event.details.encode()),
-        "round": event.round, "attempt": event.attempt, "worker": event.worker,
-        "started_at": _moment(event.started_at), "at": to_datetime(event.at),
-    }  # fmt: skip
+    return TrailEvent(
+        seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
+        actor=event.actor, code=event.code, message=event.message,
+        details=None if event.details is None else codec.decode(event.details.encode()),
+        round=event.round, attempt=event.attempt, worker=event.worker,
+        started_at=_moment(event.started_at), at=to_datetime(event.at),
+    )  # fmt: skip
 
 
 def _moment(instant: Instant | None) -> datetime | None:

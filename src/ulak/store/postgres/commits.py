@@ -37,7 +37,7 @@ from ulak.core.job import (
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
-from ulak.store.followers import NO_FLOWS, read_flows
+from ulak.store.followers import read_flows
 from ulak.store.postgres import control, intake, keys, outbox, slots, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.followers import FLOWS
@@ -359,8 +359,7 @@ class Rest:
     def follow(self, change: Change, row: JobRow) -> None:
         """Note what hangs on a change that was written. The row's fixed columns are the stored."""
         t = self._t
-        if t.followed != NO_FLOWS:
-            t.follow(row.flow, change.events)
+        t.follow(row.flow, change.events)
         if change.row.lane and change.row.leased_by is None:
             t.made_due = True
         for stage in change.voids:

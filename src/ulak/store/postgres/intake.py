@@ -141,9 +141,8 @@ def add_plain(t: Transaction, jobs: Sequence[NewJob], followed: frozenset[str]) 
     elif jobs:
         t.db.execute(INSERT_UNLESS_STOPPED, _bind_unless(jobs, followed))
     t.made_due = any(job.row.lane for job in jobs)
-    if followed:
-        for job in jobs:
-            t.follow(job.row.flow, [job.event])
+    for job in jobs:
+        t.follow(job.row.flow, [job.event])
     return [Added(job.row, True) for job in jobs]
 
 

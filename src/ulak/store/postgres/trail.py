@@ -84,9 +84,8 @@ def append_own(t: Transaction, written: Sequence[tuple[JobRow, int, Event]]) -> 
     append(t.db, [(month, event) for _, month, event in written])
     ((any_proofs, flows),) = t.db.rows(LOOK)
     t.followed = read_flows(flows)
-    if t.followed:
-        for job, _, event in written:
-            t.follow(job.flow, [event])
+    for job, _, event in written:
+        t.follow(job.flow, [event])
     if not any_proofs:
         return
     ids = Ids([event.job_id for _, _, event in written])

@@ -189,9 +189,8 @@ def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
     for (origin, target), jobs in plan.moves.items():
         t.count(origin, -jobs)
         t.count(target, jobs)
-    if t.followed:
-        for change in changes:
-            t.follow(change.row.flow, change.events)
+    for change in changes:
+        t.follow(change.row.flow, change.events)
     results = [r for change in changes if not change.voids for r in change.results]
     if results:
         trail.keep(t.db, results)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob
-from ulak.store.followers import NO_FLOWS
 from ulak.store.protocol import Added
 from ulak.store.sqlite import trail
 from ulak.store.sqlite.order import Rest
@@ -139,8 +138,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     for job in jobs:
         if job.proof is not None:
             t.prove(job.row.tenant, [job.event], [job.proof])
-        if t.followed != NO_FLOWS:
-            t.follow(job.row.flow, [job.event])
+        t.follow(job.row.flow, [job.event])
 
 
 def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
