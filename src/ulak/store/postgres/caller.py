@@ -16,17 +16,15 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from ulak.clock import Instant
-from ulak.core.admission import Ask, StopRow, stopped
-from ulak.core.delivery import make_delivery
+from ulak.core.admission import Ask, stopped
 from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Execute, Rows, Steps
-from ulak.store.followers import read_flows
-from ulak.store.postgres import followers, intake, keys, stops, values
+from ulak.store.postgres import intake, keys, stops, values
 from ulak.store.postgres.connections import Session
-from ulak.store.postgres.deliveries import bind
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
 from ulak.store.protocol import Added
+from ulak.store.stops import find_steps
 
 KINDS = (
     "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
@@ -68,15 +66,14 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
     found: Rows = yield WHERE_WE_ARE, ()
     if found != [here]:
         raise BadInput(ELSEWHERE)
-    seen: Rows = yield stops.LOOK, (row.flow, row.tenant)
-    flows, *stop = seen[0]
-    if any(stop) or ask is not None:
+    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    if stop is not None or ask is not None:
         # Nothing may be written before it is refused, so that the key is only looked at.
         held = yield from _find_holder(row, now)
         if held is not None:
             return Added(held, False)
-        if any(stop):
-            raise stopped(StopRow._make(stop))
+        if stop is not None:
+            raise stopped(stop)
         if ask is not None:
             ask.judge((yield from stops.waiting_steps(ask.waiting)))
     if row.dedup_key is not None:
@@ -84,8 +81,6 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
         if first is not None:
             return Added(first, False)
     yield intake.INSERT, intake.bind([job])
-    if row.flow in read_flows(flows):
-        yield followers.POST_UNRANKED, bind([make_delivery(row.flow, job.event)])
     return Added(row, True)
 
 

@@ -22,6 +22,7 @@ from ulak.clock import Clock, Instant
 from ulak.core.job import Event
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
+from ulak.store.followers import NO_FLOWS
 from ulak.store.postgres import followers, proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
@@ -190,8 +191,8 @@ class Transaction:
         """Whether it is a caller's own, which may stay open for long."""
         self.counts: dict[CountKey, int] = {}
         self.links: list[proofs.Link] = []
-        self.followed: frozenset[str] | None = None
-        """The flows that are followed, once it has looked."""
+        self.followed = NO_FLOWS
+        """The flows that are followed, as its statements have found."""
         self.followed_events: list[tuple[str, Event]] = []
         self.made_due = False
         self.has_rung = False
@@ -219,8 +220,6 @@ class Transaction:
 
     def follow(self, flow: str, events: Iterable[Event]) -> None:
         """Let the followers of a flow have these events, which are written."""
-        if self.followed is None:
-            self.followed = followers.read_flows(self.db)
         if flow in self.followed:
             self.followed_events += [(flow, event) for event in events]
             self.made_due = True

@@ -23,19 +23,23 @@ RAISE_HEADS = """
 """
 
 
-def posting(wanted: str, head: str) -> str:
+def posting(wanted: str, *, ranked: bool) -> str:
     """Write the statement that posts deliveries of messages.
 
     Args:
         wanted: Joins the messages `m` with the handlers `h` that get them.
-        head: Whether one of `m` is the head of its line.
+        ranked: Whether their keys are held. If not, their places are found when they are taken.
     """
+    head = """(m.is_first AND NOT EXISTS (
+        SELECT FROM ulak.deliveries AS d
+        WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
+    ))::integer"""
     return f"""
         INSERT INTO ulak.deliveries (
             job_id, seq, n, key, topic, data, at, handler, not_before, give_up_at, head
         )
         SELECT m.job_id, m.seq, m.n, m.key, m.topic, m.data, m.at, m.handler, m.at,
-            m.at + m.give_up_us, {head}
+            m.at + m.give_up_us, {head if ranked else -1}
         FROM (
             SELECT m.*, coalesce(h.name, '') AS handler, h.give_up_us,
                 row_number() OVER (PARTITION BY h.name, m.key ORDER BY line) = 1 AS is_first

@@ -32,19 +32,9 @@ if TYPE_CHECKING:
 
 FLOWS = "(SELECT string_agg(flow, ' ') FROM ulak.handlers WHERE flow IS NOT NULL)"
 """The flows that are followed, as one value: part of a statement that is run anyway."""
-READ_FLOWS = f"SELECT {FLOWS}"
 
 _WANTED = "JOIN ulak.handlers AS h ON h.flow = m.topic"
-# The line of a new job is empty, and nobody else can write there.
-POST = posting(
-    _WANTED,
-    """(m.is_first AND (m.seq = 1 OR NOT EXISTS (
-            SELECT FROM ulak.deliveries AS d
-            WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
-        )))::integer""",
-)
-POST_UNRANKED = posting(_WANTED, "CASE WHEN m.is_first AND m.seq = 1 THEN 1 ELSE -1 END")
-"""For a caller's own transaction, which holds no key."""
+POST, POST_UNRANKED = (posting(_WANTED, ranked=ranked) for ranked in (True, False))
 
 DUE_HEADS = f"""
     SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries
@@ -66,20 +56,15 @@ JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 REMOVE = "DELETE FROM ulak.deliveries WHERE position = ANY (%s::bigint[])"
 
 
-def read_flows(db: Session) -> frozenset[str]:
-    """Return the flows that are followed."""
-    return followers.read_flows(db.rows(READ_FLOWS)[0][0])
-
-
 def post(db: Session, events: Iterable[tuple[str, Event]], *, ranked: bool) -> None:
-    """Write the deliveries of events, each with its flow, in their order."""
+    """Write the deliveries of events, each with its flow, in their order.
+
+    The first event of a job is written with it (`intake.INSERT`).
+    """
     deliveries = [make_delivery(flow, event) for flow, event in events]
-    if not ranked:
-        db.execute(POST_UNRANKED, bind(deliveries))
-        return
-    if keys := {delivery.key: None for delivery in deliveries if delivery.seq > 1}:
-        db.execute(HOLD_KEYS, (Texts(list(keys)),))
-    db.execute(POST, bind(deliveries))
+    if ranked:
+        db.execute(HOLD_KEYS, (Texts(list({delivery.key: None for delivery in deliveries})),))
+    db.execute(POST if ranked else POST_UNRANKED, bind(deliveries))
 
 
 def take(db: Session, now: Instant, handler: str, limit: int) -> list[Followed]:

@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 from psycopg import errors
 
 from ulak.core.admission import EVERY_TENANT, StopRow
+from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
-from ulak.store.followers import NO_FLOWS
-from ulak.store.postgres import followers, keys, stops, trail
+from ulak.store.postgres import keys, stops, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.values import (
@@ -26,7 +26,6 @@ from ulak.store.postgres.values import (
     Id,
     Ids,
     Sheet,
-    Texts,
     as_job,
 )
 from ulak.store.protocol import Added
@@ -56,9 +55,21 @@ NEW = Sheet(
     | _EVENT_SHARED
     | {"schema": "bigint", "month": "bigint"},
 )
-# The statement that writes finds a stop itself, or a follower that this process does not know of,
-# and fails: its error takes everything back. So no other answer is waited for, and where there are
-# neither the look costs next to nothing.
+
+
+def _post(job_id: str, flow: str, at: str, source: str = "") -> str:
+    """Write the event of a new job for each follower of its flow; no line has another head."""
+    return f"""
+        INSERT INTO ulak.deliveries (
+            job_id, seq, n, key, topic, data, at, handler, not_before, head
+        )
+        SELECT {job_id}, 1, {EVENT}, {job_id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
+        FROM {source} ulak.handlers AS h WHERE h.flow = {flow}
+    """
+
+
+# The statement that writes finds a stop itself, and fails: its error takes everything back. So no
+# other answer is waited for, and where there is no stop the look costs next to nothing.
 _UNLESS = "/ (CASE WHEN EXISTS ({}) THEN 0 ELSE 1 END)"
 
 
@@ -77,16 +88,15 @@ def _insert(unless: str = "") -> str:
             INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
             SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
             GROUP BY 1, 2, 3, 4
-        )
+        ),
+        new_deliveries AS ({_post(NEW["id"], NEW["flow"], NEW["event_at"], "n,")})
         INSERT INTO ulak.events (month, {EVENT_COLUMNS})
         SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
     """
 
 
 INSERT = _insert()
-_ANY_FOLLOWER_OF = "SELECT 1 FROM ulak.handlers WHERE flow = "
-_IN_THE_WAY = f"{stops.ANY_STOP_FOR} UNION ALL {_ANY_FOLLOWER_OF} ANY (%(unfollowed)s::text[])"
-INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(_IN_THE_WAY))
+INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(stops.ANY_STOP_FOR))
 # A lone job, with plain values: arrays of one would cost more than the rows.
 _ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
@@ -99,9 +109,8 @@ def _places(*names: str) -> str:
 
 
 _STOP_FOR_ONE = f"""
-    SELECT 1 FROM ulak.stops
+    SELECT FROM ulak.stops
     WHERE flow = {_PLACES["flow"]} AND tenant IN ({_PLACES["tenant"]}, '{EVERY_TENANT}')
-    UNION ALL {_ANY_FOLLOWER_OF} {_PLACES["flow"]}
 """
 INSERT_ONE = f"""
     WITH new_job AS (
@@ -115,7 +124,8 @@ INSERT_ONE = f"""
     new_count AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
         VALUES ({_places("flow", "flow_version", "state", "role")}, 1)
-    )
+    ),
+    new_deliveries AS ({_post(*(_PLACES[name] for name in ("id", "flow", "event_at")))})
     INSERT INTO ulak.events (month, {EVENT_COLUMNS})
     VALUES ({_places("month", *(f"event_{name}" for name in Event._fields))})
 """
@@ -128,34 +138,21 @@ def are_plain(jobs: Sequence[NewJob]) -> bool:
     return all(job.row.dedup_key is None and job.proof is None for job in jobs)
 
 
-def add_plain(t: Transaction, jobs: Sequence[NewJob], followed: frozenset[str]) -> list[Added]:
-    """Store jobs, as if none of them were there, with a statement that nobody waits for.
-
-    The flows that are known as `followed` are no obstacle.
-    """
-    t.followed = followed
-    if len(jobs) == 1 and not jobs[0].is_admitted and jobs[0].row.flow not in followed:
+def add_plain(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store jobs, as if none of them were there, with a statement that nobody waits for."""
+    if len(jobs) == 1 and not jobs[0].is_admitted:
         row, event, payload, *_ = jobs[0]
         facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
         t.db.execute(INSERT_ONE, facts)
     elif jobs:
-        t.db.execute(INSERT_UNLESS_STOPPED, _bind_unless(jobs, followed))
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
     t.made_due = any(job.row.lane for job in jobs)
-    for job in jobs:
-        t.follow(job.row.flow, [job.event])
     return [Added(job.row, True) for job in jobs]
 
 
-def add(t: Transaction, jobs: Sequence[NewJob], followed: frozenset[str]) -> list[Added]:
-    """Store the jobs, as if none of them were there, no flow were stopped, and none followed but
-    those that are known."""
-    t.followed = followed
+def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
+    """Store the jobs, as if none of them were there and no flow were stopped."""
     return _add(t, jobs, {}, None)
-
-
-def _bind_unless(jobs: Sequence[NewJob], followed: frozenset[str]) -> dict[str, Any]:
-    unfollowed = {job.row.flow for job in jobs} - followed
-    return bind(jobs) | stops.bind_pairs(jobs) | {"unfollowed": Texts(sorted(unfollowed))}
 
 
 def add_again(t: Transaction, jobs: Sequence[NewJob], found: Stops = NO_STOPS) -> list[Added]:
@@ -170,7 +167,6 @@ def add_again(t: Transaction, jobs: Sequence[NewJob], found: Stops = NO_STOPS) -
 
 def add_carefully(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs that are not stored already and that no stop keeps out."""
-    t.followed = followers.read_flows(t.db)
     return add_again(t, jobs, stops.find_stops(t.db, jobs))
 
 
@@ -229,8 +225,8 @@ def _add(
     return [answer(job) for job in jobs]
 
 
-def is_in_the_way(error: BaseException | None) -> bool:
-    """Tell whether a write has failed because a flow is stopped, or followed by one unknown."""
+def is_stop(error: BaseException | None) -> bool:
+    """Tell whether a write has failed because a flow is stopped."""
     return isinstance(error, errors.DivisionByZero)
 
 
@@ -243,9 +239,8 @@ def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = Fal
             t.made_due = True
         if proof is not None:
             t.prove(row.tenant, [event], [proof])
-        t.follow(row.flow, [event])
     if unless_stopped:
-        t.db.execute(INSERT_UNLESS_STOPPED, _bind_unless(jobs, t.followed or NO_FLOWS))
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
     else:
         t.db.execute(INSERT, bind(jobs))
 

@@ -33,15 +33,7 @@ Line = tuple[str, str]
 """A handler and a key."""
 
 _WANTED = "LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'"
-POST = posting(
-    _WANTED,
-    """(m.is_first AND NOT EXISTS (
-            SELECT FROM ulak.deliveries AS d
-            WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
-        ))::integer""",
-)
-POST_UNRANKED = posting(_WANTED, "-1")
-"""Its place in the line is looked up when messages are taken."""
+POST, POST_UNRANKED = (posting(_WANTED, ranked=ranked) for ranked in (True, False))
 
 LOOK = """
     SELECT EXISTS (

@@ -12,7 +12,6 @@ from ulak.core.job import NewJob
 from ulak.store.caller import Rows, Steps
 from ulak.store.postgres import audit
 from ulak.store.postgres.connections import Session
-from ulak.store.postgres.followers import FLOWS
 from ulak.store.postgres.values import Texts
 from ulak.store.stops import Statements, Stops
 
@@ -27,12 +26,11 @@ STOP_FOR = f"""
     WHERE flow = %s::text AND tenant IN (%s::text, '{EVERY_TENANT}')
     ORDER BY tenant = '{EVERY_TENANT}' LIMIT 1
 """
-LOOK = f"SELECT {FLOWS}, s.* FROM (SELECT) AS one LEFT JOIN ({STOP_FOR}) AS s ON true"
 _THEIRS = f"""
     FROM unnest(%(stop_flows)s::text[], %(stop_tenants)s::text[]) AS a (flow, tenant)
     JOIN ulak.stops AS s ON s.flow = a.flow AND s.tenant IN (a.tenant, '{EVERY_TENANT}')
 """
-ANY_STOP_FOR = f"SELECT 1 {_THEIRS}"
+ANY_STOP_FOR = f"SELECT {_THEIRS}"
 STOPS_FOR = f"""
     SELECT DISTINCT ON (a.flow, a.tenant) a.flow, a.tenant,
         {", ".join(f"s.{name}" for name in StopRow._fields)} {_THEIRS}

@@ -21,7 +21,6 @@ from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Execute, Rows, Steps, take
 from ulak.store.flow_control import FIRST_PAGE
-from ulak.store.followers import NO_FLOWS
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
     audit,
@@ -149,8 +148,6 @@ class PostgresStore(StopVerbs):
         self._stopped: set[str] = set()
         """Flows that were stopped when their jobs were last looked at, so that no write fails in
         vain while a stop lasts."""
-        self._followed = NO_FLOWS
-        """Flows that were followed then: their new jobs are written with deliveries."""
         self._lent: LentConnections | None = None
         self._opening = threading.Lock()
         self._is_inherited = False
@@ -300,20 +297,15 @@ class PostgresStore(StopVerbs):
             return self._add_carefully(jobs)
         try:
             if intake.are_plain(jobs):
-                return self._db.run("add", lambda t: intake.add_plain(t, jobs, self._followed))
-            return self._add(jobs, lambda t, jobs: intake.add(t, jobs, self._followed))
+                return self._db.run("add", lambda t: intake.add_plain(t, jobs))
+            return self._add(jobs, intake.add)
         except WriteRefused as error:
-            if not isinstance(error, AlreadyThere) and not intake.is_in_the_way(error.__cause__):
+            if not isinstance(error, AlreadyThere) and not intake.is_stop(error.__cause__):
                 raise
             return self._add_carefully(jobs)
 
     def _add_carefully(self, jobs: Sequence[NewJob]) -> list[Added]:
-        def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-            added = intake.add_carefully(t, jobs)
-            self._followed = t.followed or NO_FLOWS
-            return added
-
-        added = self._add(jobs, add)
+        added = self._add(jobs, intake.add_carefully)
         others = self._stopped - {job.row.flow for job in jobs}
         self._stopped = others | {one.stop.flow for one in added if one.stop is not None}
         return added
