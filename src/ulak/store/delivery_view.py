@@ -50,7 +50,7 @@ def make_script(dialect: str, *, view: str, handler: str, topic: str) -> str:
     Args:
         dialect: `sqlite` or `postgresql`.
         view: Its name.
-        handler: Whose deliveries it shows.
+        handler: It shows the deliveries to this one.
         topic: The topic of what is inserted.
     """
     named = {"view": view, "handler": handler, "topic": topic}

@@ -232,7 +232,7 @@ class Ledger:
         ]
 
     def without_subject(self) -> dict[str, int]:
-        """Return for each tenant the first proof of a change whose subject is gone."""
+        """Return for each tenant the first proof of a change without its subject."""
         return dict(self._execute(_WITHOUT_SUBJECT))
 
     def _subject(self, statement: str, *values: Any) -> Subject | None:

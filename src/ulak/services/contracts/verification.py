@@ -36,7 +36,7 @@ class Report:
 
 def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
     """Check every chain, and every subject of those that are whole; of each tenant only the first
-    finding is told: what follows stands on it.
+    finding is returned: what follows stands on it.
 
     Args:
         reading: Answers the ledger for one short read.
@@ -55,22 +55,22 @@ def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
 
 
 def _misplaced(
-    reading: Callable[[], AbstractContextManager[Ledger]], told: set[str]
+    reading: Callable[[], AbstractContextManager[Ledger]], seen: set[str]
 ) -> Iterator[Broken]:
     """Find subjects and changes that do not belong together, one for each tenant."""
     with reading() as ledger:
         gone = ledger.without_subject()
     for tenant, proof_id in gone.items():
-        if tenant not in told:
-            told.add(tenant)
+        if tenant not in seen:
+            seen.add(tenant)
             yield Broken(tenant, proof_id, "the subject that it changed is gone")
     last = ("", "", "")
     while True:
         with reading() as ledger:
             page = ledger.standings(after=last, limit=PAGE)
         for subject, proof in page:
-            if subject.tenant_id not in told and (wrong := _misplaces(subject, proof)):
-                told.add(subject.tenant_id)
+            if subject.tenant_id not in seen and (wrong := _misplaces(subject, proof)):
+                seen.add(subject.tenant_id)
                 yield Broken(subject.tenant_id, proof and proof.proof_id, wrong)
         if len(page) < PAGE:
             return
