@@ -109,11 +109,11 @@ def test_redrive_and_discard_act_on_what_is_stuck_and_say_what_they_refuse(
 ) -> None:
     first, second, third = (event.id for event in home.events())
     with closing(sqlite3.connect(tmp_path / DATABASE)) as db:
-        db.execute("UPDATE hos_outbox_events SET status = 'dead' WHERE id = ?", (first,))
-        db.execute(
-            "UPDATE hos_outbox_events SET status = 'dead', created_at = created_at - ? "
-            "WHERE id = ?", (8 * 24 * 3600 * 1_000_000, third),
-        )  # fmt: skip
+        for event, age_s in ((first, 0), (third, 8 * 24 * 3600)):
+            db.execute(
+                "UPDATE deliveries SET state = 'dead', head = 0, at = at - ? WHERE position = ?",
+                (age_s * 1_000_000, event),
+            )
         db.commit()
     every = run("outbox", "redrive", "--all", "--note", "the remote is back")
     assert (every.code, every.out) == (1, "redriven 1 event\n")

@@ -389,6 +389,84 @@ def test_an_answer_that_cannot_be_kept_is_left_out(
     assert said.levelname == "WARNING"
 
 
+@pytest.mark.shows("E-70")
+def test_a_handler_knows_how_often_it_failed_and_may_end_a_delivery_as_dead(jobs_url: str) -> None:
+    tries = list[int]()
+    with Harness(sender(), url=jobs_url) as harness:
+        engine = harness.engine
+
+        @engine.on("told", name="mail", block=True)
+        def fail(message: ulak.Message) -> None:
+            tries.append(message.tries)
+            if message.tries < 2:
+                raise ulak.RetryLater(HOUR, spend_attempt=True, why="busy")
+            raise ulak.Refused("no such box", dead=True)
+
+        for _ in range(2):
+            engine.emit("told", 1, key="k")
+        harness.run_until_idle()
+        harness.advance(hours=5)
+        dead, behind = engine.outbox.deliveries(handler="mail")
+        assert tries == [0, 1, 2]
+        assert (dead.state, dead.tries, dead.error) == ("dead", 3, "no such box")
+        assert (behind.state, behind.tries) == ("pending", 0), "it stops its key"
+
+
+# --- here and now -----------------------------------------------------------------------
+
+
+@pytest.mark.shows("E-70")
+def test_what_is_due_to_one_handler_is_delivered_here_and_now(jobs_url: str) -> None:
+    got, fails = list[Any](), set[str]()
+    with engine_on(store_of(jobs_url)) as engine:
+        engine.on("told", name="books")(lambda message: pytest.fail("nobody calls it"))
+
+        @engine.on("told", name="mail")
+        def post(message: ulak.Message) -> None:
+            if message.key in fails:
+                raise ulak.RetryLater(HOUR)
+            got.append((message.key, message.data))
+
+        assert engine.outbox.deliver("mail") == {}
+        for n in range(3):
+            for key in "abc":
+                engine.emit("told", n, key=key)
+        assert engine.outbox.deliver("mail", limit=2) == {"sent": 2}
+        assert len(got) == 2
+        # One that fails takes no part in what follows, and the others go on to their ends.
+        fails.add("c")
+        assert engine.outbox.deliver("mail") == {"sent": 9 - 2 - 3, "pending": 1}
+        for key in "ab":
+            assert [n for k, n in got if k == key] == [0, 1, 2]
+        assert engine.outbox.deliver("mail") == {}
+        assert [d.state for d in of(engine, "books")] == ["pending"] * 9
+        with pytest.raises(NotFound, match="no handler 'nobody'; it declares 'books', 'mail'"):
+            engine.outbox.deliver("nobody")
+
+        async def on_a_loop() -> dict[str, int]:
+            with pytest.raises(BadInput, match=r"await engine\.aio\.outbox\.deliver"):
+                engine.outbox.deliver("mail")
+            return await engine.aio.outbox.deliver("mail")
+
+        assert asyncio.run(on_a_loop()) == {}
+
+
+@pytest.mark.shows("E-70")
+def test_a_delivery_here_and_now_is_nobody_elses_while_it_runs(jobs_url: str) -> None:
+    got = list[Any]()
+    with engine_on(store_of(jobs_url)) as engine:
+
+        @engine.on("told", name="mail")
+        def post(message: ulak.Message) -> None:
+            got.append(message.data)
+            others.append(engine.store.take_messages("mail", 9, hold_us=10**6))
+
+        others = list[Any]()
+        engine.emit("told", 1)
+        assert engine.outbox.deliver("mail") == {"sent": 1}
+        assert (got, others) == ([1], [[]])
+
+
 # --- messages outside a stage -----------------------------------------------------------
 
 
@@ -448,6 +526,33 @@ def test_a_message_in_a_transaction_is_sent_with_it_or_not_at_all(shared_url: st
             eventually(lambda: len(got) == 4)
         assert got == [0, 1, 2, 3]
         assert engine.inspect.verify() == []
+
+
+@pytest.mark.shows("E-70")
+def test_a_redrive_and_a_discard_are_part_of_a_transaction(shared_url: str) -> None:
+    def refuse(message: ulak.Message) -> None:
+        raise ulak.Refused("no")
+
+    with engine_on(store_of(shared_url)) as engine:
+        engine.on("told", name="mail", block=True)(refuse)
+        for key in ("again", "never"):
+            engine.emit("told", 1, key=key)
+        assert engine.outbox.deliver("mail") == {"refused": 2}
+        again, never = of(engine, "mail")
+        with suppress(ZeroDivisionError), engine.transaction() as connection:
+            engine.outbox.redrive(again.id, actor="ada", connection=connection)
+            engine.outbox.discard(never.id, actor="ada", connection=connection)
+            raise ZeroDivisionError
+        assert of(engine, "mail") == [again, never]
+        assert engine.inspect.audit() == []
+        with engine.transaction() as connection:
+            engine.outbox.redrive(again.id, actor="ada", connection=connection)
+            engine.outbox.discard(never.id, actor="ada", connection=connection)
+        assert [d.state for d in of(engine, "mail")] == ["pending", "discarded"]
+        assert [line.act for line in engine.inspect.audit()] == ["discard", "redrive"]
+        assert engine.outbox.deliver("mail") == {"refused": 1}
+        with pytest.raises(NotFound), engine.transaction() as connection:
+            engine.outbox.discard(never.id, actor="ada", connection=connection)
 
 
 @pytest.mark.shows("E-70")

@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,19 +31,19 @@ from tests.upgrade import program
 from tests.upgrade.program import DAY, HOUR, Outside
 from ulak import ids
 from ulak.auth.identity import Identity
-from ulak.clock import ManualClock, to_datetime
+from ulak.clock import ManualClock, micros, to_datetime
 from ulak.idempotency import Guard
 from ulak.services.contracts import configuration
 from ulak.services.contracts.contracts import Contracts
-from ulak.services.contracts.outbox import claims
-from ulak.services.contracts.outbox.dispatcher import Dispatcher
+from ulak.services.contracts.outbox.events import emit
 from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.outbox.shadow import Shadow
-from ulak.services.contracts.outbox.tables import Tables
 from ulak.services.contracts.requests import Recording
+from ulak.services.contracts.schema import HANDLER
 from ulak.testing import Harness
 from ulak.testing.servers import Postgres, find_program
+from ulak.wiring import store_of
 
 HERE = Path(__file__).parent
 BEGIN = datetime(2026, 1, 5, 8, tzinfo=UTC)
@@ -97,7 +98,8 @@ def fill(url: str, folder: Path) -> None:
         _steer(harness.engine)
     with _harness(url, Down("0", folder), clock) as harness:
         _serve_badly(harness)
-        _transact(harness.engine)
+        with ulak.Engine(store_of(url, clock=clock)) as engine:
+            _transact(engine)
         _leave_standing(harness)
     command = [sys.executable, "-m", __spec__.name, url, str(folder), str(clock.now())]
     killed = subprocess.run(command, check=False)
@@ -198,22 +200,22 @@ def _leave_standing(harness: Harness) -> None:
 
 def _transact(engine: ulak.Engine) -> None:
     """Contracts: subjects, proofs, and events that are sent, rejected, dead, leased and due."""
-    tables = Tables(engine)
+    settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
+    transport = httpx.MockTransport(lambda request: answers[_subject(request)])
+    declare(engine, Remote(settings, transport=transport))
     contracts = Contracts(
-        engine, configuration.versions_in_force({}), on_change=Shadow(tables)
-    )  # fmt: skip
+        engine, configuration.versions_in_force({}), on_change=partial(emit, engine)
+    )
     for subject in ("sent", "rejected", "dead", "leased", "due"):
         contracts.transition(program.transition(subject))
     contracts.record(Recording("acme", "note", '{"text": "seen"}', key="note-1", caller="ada"))
-    settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
     answers = {
         "sent": httpx.Response(200, json={"ok": True, "from": "pending", "to": "paid"}),
         "rejected": httpx.Response(422, json={"ok": False, "reason": "terminal_state"}),
         "dead": httpx.Response(400, json={"code": "no_such_field"}),
     }
-    transport = httpx.MockTransport(lambda request: answers[_subject(request)])
-    Dispatcher(tables, Remote(settings, transport=transport)).send_once(limit=3)
-    claims.take(tables, 1, lease=HOUR)
+    engine.outbox.deliver(HANDLER, limit=3)
+    engine.store.take_messages(HANDLER, 1, hold_us=micros(HOUR))
 
 
 def _subject(request: httpx.Request) -> str:

@@ -17,11 +17,11 @@ from ulak.core.delivery import GAVE_UP
 from ulak.core.lifecycle import FINAL, ROLES
 from ulak.idempotency import Guard
 from ulak.services.contracts.configuration import contracts_of
-from ulak.services.contracts.outbox.desk import list_events
-from ulak.services.contracts.outbox.dispatcher import Dispatcher
+from ulak.services.contracts.outbox.desk import Desk
 from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.schema import HANDLER
 from ulak.store.protocol import DeliveryFilter, Store
 
 PATIENCE = timedelta(seconds=60)
@@ -179,15 +179,16 @@ def assert_that_records_are_kept(engine: Engine) -> None:
 
 
 def assert_that_contracts_are_kept(engine: Engine) -> None:
-    contracts, tables = contracts_of(engine), Tables(engine)
+    contracts = contracts_of(engine)
     assert contracts.transition(program.transition("sent")).is_replay, "its proof is there"
     assert contracts.verify().broken == ()
     settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
     transport = httpx.MockTransport(
         lambda request: httpx.Response(200, json={"ok": True, "from": "pending", "to": "paid"})
     )
-    Dispatcher(tables, Remote(settings, transport=transport)).send_once()
-    assert {event.aggregate: event.status for event in list_events(tables)} == {
+    declare(engine, Remote(settings, transport=transport))
+    engine.outbox.deliver(HANDLER)
+    assert {event.aggregate: event.status for event in Desk(engine).events()} == {
         "order:sent": "sent", "order:rejected": "rejected", "order:dead": "dead",
         "order:due": "sent", "order:leased": "dead",  # it was tried, and its time is over
     }  # fmt: skip

@@ -79,7 +79,8 @@ def judge(
         seed: What the jitter is drawn from.
     """
     if isinstance(error, Refused):
-        return Verdict(REFUSED, now, True, clean(error.why) or "refused")
+        state = DEAD if error.dead else REFUSED
+        return Verdict(state, now, True, clean(error.why) or "refused")
     spends_try, why = True, _describe(error)
     wait = terms.retry.delay_us(tries + 1, seed)
     if isinstance(error, RetryLater):

@@ -49,11 +49,15 @@ class RetryLater(Exception):
 
 
 class Refused(Exception):
-    """Raised by a handler of messages: never deliver this one. `why` is kept with it and shown."""
+    """Raised by a handler of messages: never deliver this one. `why` is kept with it and shown.
 
-    def __init__(self, why: str = "") -> None:
+    With `dead=True` it is a dead letter, as after its last try: it could not be judged at all.
+    """
+
+    def __init__(self, why: str = "", *, dead: bool = False) -> None:
         super().__init__(why)
         self.why = why
+        self.dead = dead
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class AsyncOutbox:
         self.dead = awaited(outbox.dead)
         self.counts = awaited(outbox.counts)
         self.handlers = awaited(outbox.handlers)
+        self.deliver = awaited(outbox.deliver)
         self.redrive = awaited(outbox.redrive)
         self.discard = awaited(outbox.discard)
         self.forget = awaited(outbox.forget)

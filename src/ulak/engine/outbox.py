@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,11 +19,12 @@ from ulak.core.job import Message as StoredMessage
 from ulak.core.keys import storable_key
 from ulak.core.policy import Backoff, as_backoff
 from ulak.engine.ports import FollowFunction, Handler, Receiver
+from ulak.engine.relay import Relay
 from ulak.engine.view import message_id
 from ulak.errors import BadInput, FlowError, NotFound
 from ulak.ids import from_text, time_ordered_id, to_text
 from ulak.store import codec
-from ulak.store.protocol import DeliveryFilter, OutboxRow
+from ulak.store.protocol import DeliveryFilter, OutboxRow, Settled, Store
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -135,8 +138,37 @@ class Outbox:
         rows = self._kernel.open().store.handlers()
         return {row.name: f"flow:{row.flow}" if row.flow else row.topic for row in rows}
 
+    def deliver(self, handler: str, *, limit: int = 50) -> Counter[str]:
+        """Deliver what is due to one handler of this program, here and now, beside the workers that
+        do the same. Return how many ended in each state; `pending` ones are tried again.
+
+        Messages of one key follow each other; when nothing gets through any more, it returns.
+
+        Raises:
+            NotFound: this program declares no such handler.
+            StoreError: the store could not answer.
+        """
+        kernel = self._kernel.open()
+        kernel.refuse_on_a_loop("outbox.deliver")
+        receivers = [name for name, one in kernel.handlers.items() if one.flow is None]
+        if handler not in receivers:
+            known = ", ".join(map(repr, receivers)) or "none"
+            raise NotFound(f"this program declares no handler {handler!r}; it declares {known}")
+
+        async def send() -> list[Settled]:
+            loop = asyncio.get_running_loop()
+            return await Relay(kernel).send_up_to(loop, handler, limit)
+
+        return Counter(end.state for end in asyncio.run(send()))
+
     def redrive(
-        self, delivery_id: str, *, actor: str, note: str = "", give_up: Duration | None = None
+        self,
+        delivery_id: str,
+        *,
+        actor: str,
+        note: str = "",
+        give_up: Duration | None = None,
+        connection: Any = None,
     ) -> Delivery:
         """Let a dead or refused delivery be tried again, with all its tries; audited. It goes
         before everything younger of its key that was not delivered meanwhile.
@@ -146,37 +178,47 @@ class Outbox:
             actor: Who wants it.
             note: Why.
             give_up: For how long; by default as its handler is declared.
+            connection: Your own open transaction, of which this is to be a part.
 
         Raises:
             NotFound: no dead or refused delivery has this id.
-            BadInput: nobody acts.
+            BadInput: nobody acts, or the connection cannot be used.
         """
         must_act(actor, note)
-        row = self._find(delivery_id, GAVE_UP)
-        store = self._kernel.store
-        if give_up is not None:
-            limit_us: int | None = read_micros(give_up, "give_up=")
-        else:
-            limit_us = {h.name: h.give_up_us for h in store.handlers()}.get(row.handler)
-        give_up_at = None if limit_us is None else store.clock.now() + limit_us
-        if not store.redrive_message(row, give_up_at=give_up_at, actor=actor, note=note):
-            raise _not_found(delivery_id, GAVE_UP)
-        return _view(row)
+        own_us = None if give_up is None else read_micros(give_up, "give_up=")
 
-    def discard(self, delivery_id: str, *, actor: str, note: str = "") -> Delivery:
+        def act(store: Store) -> Delivery:
+            row = _find(store, delivery_id, GAVE_UP)
+            limit_us = own_us
+            if limit_us is None:
+                limit_us = {h.name: h.give_up_us for h in store.handlers()}.get(row.handler)
+            give_up_at = None if limit_us is None else store.clock.now() + limit_us
+            if not store.redrive_message(row, give_up_at=give_up_at, actor=actor, note=note):
+                raise _not_found(delivery_id, GAVE_UP)
+            return _view(row)
+
+        return self._kernel.acting_on(connection, "outbox.redrive", act)
+
+    def discard(
+        self, delivery_id: str, *, actor: str, note: str = "", connection: Any = None
+    ) -> Delivery:
         """Give up a pending, dead or refused delivery; audited. What follows it goes on. One that
-        is on its way may still arrive.
+        is on its way may still arrive. With `connection` it is part of your own transaction.
 
         Raises:
             NotFound: no such delivery has this id.
-            BadInput: nobody acts.
+            BadInput: nobody acts, or the connection cannot be used.
         """
         must_act(actor, note)
         states = (PENDING, *GAVE_UP)
-        row = self._find(delivery_id, states)
-        if not self._kernel.store.discard_message(row, actor=actor, note=note):
-            raise _not_found(delivery_id, states)
-        return _view(row)
+
+        def act(store: Store) -> Delivery:
+            row = _find(store, delivery_id, states)
+            if not store.discard_message(row, actor=actor, note=note):
+                raise _not_found(delivery_id, states)
+            return _view(row)
+
+        return self._kernel.acting_on(connection, "outbox.discard", act)
 
     def forget(self, name: str, *, actor: str, note: str = "") -> int:
         """Drop a stored handler and discard what it has not got; audited. Return how many that was.
@@ -194,16 +236,6 @@ class Outbox:
             known = ", ".join(repr(row.name) for row in store.handlers()) or "none"
             raise NotFound(f"no handler is named {name!r}; stored are {known}")
         return discarded
-
-    def _find(self, delivery_id: str, states: Sequence[str]) -> OutboxRow:
-        parts = DELIVERY_ID.fullmatch(delivery_id)
-        if parts is None:
-            raise _not_found(delivery_id, states)
-        place = (int(parts[2]), int(parts[3]), parts[4] or NOBODY)
-        for row in self._kernel.open().store.scan_messages(from_text(parts[1])):
-            if (row.message.seq, row.message.n, row.handler) == place and row.state in states:
-                return row
-        raise _not_found(delivery_id, states)
 
 
 def declare(kernel: Kernel, handler: Handler) -> None:
@@ -296,6 +328,17 @@ def make_message(kernel: Kernel, topic: str, data: object, key: str | None) -> S
     own = time_ordered_id(now)
     encoded = must_fit(codec.encode(data), f"emit({topic!r}): the message")
     return StoredMessage(own, 0, 0, key or own.hex(), topic, encoded, now)
+
+
+def _find(store: Store, delivery_id: str, states: Sequence[str]) -> OutboxRow:
+    parts = DELIVERY_ID.fullmatch(delivery_id)
+    if parts is None:
+        raise _not_found(delivery_id, states)
+    place = (int(parts[2]), int(parts[3]), parts[4] or NOBODY)
+    for row in store.scan_messages(from_text(parts[1])):
+        if (row.message.seq, row.message.n, row.handler) == place and row.state in states:
+            return row
+    raise _not_found(delivery_id, states)
 
 
 def _view(row: OutboxRow) -> Delivery:

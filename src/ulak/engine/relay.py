@@ -95,6 +95,16 @@ class Relay:
         """Deliver one round of heads; return how many were delivered or are on their way."""
         return sum(await asyncio.gather(*(line.send_once(loop) for line in self._find_lines())))
 
+    async def send_up_to(
+        self, loop: asyncio.AbstractEventLoop, name: str, limit: int
+    ) -> list[Settled]:
+        """Deliver up to `limit` messages of one handler that are due; return how each has ended."""
+        line = _Line(self._kernel, name, self._hold_us)
+        try:
+            return await line.send_up_to(loop, limit)
+        finally:
+            await line.close()
+
     def _find_lines(self) -> list[Deliverer]:
         for name, handler in tuple(self._kernel.handlers.items()):
             if name not in self._lines:
@@ -162,6 +172,21 @@ class _Line(Deliverer):
         self._threads.close()
         self._aside.close()
 
+    async def send_up_to(self, loop: asyncio.AbstractEventLoop, limit: int) -> list[Settled]:
+        """Deliver round by round, since a round has one message of a key at most. A round in which
+        nothing got through is the last: the next would fare no better."""
+        handler, ended = self._kernel.handlers[self.name], list[Settled]()
+        self._window = A_ROUND
+        while len(ended) < limit and await self._take(loop, handler, limit - len(ended)):
+            before = len(ended)
+            while self._in_hand:
+                await self._renew(loop)
+                await self._await_some(loop, [held.task for held in self._in_hand.values()])
+                ended += await self._settle()
+            if not any(end.state == SENT for end in ended[before:]):
+                break
+        return ended
+
     async def _send(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
         await self._renew(loop)
         taken = await self._take(loop, handler)
@@ -169,22 +194,20 @@ class _Line(Deliverer):
             return 0
         began_at = loop.time()
         tasks = [delivery.task for delivery in self._in_hand.values()]
-        ended = await self._await_one(loop, tasks)
-        others = [task for task in tasks if not task.done()]
-        if ended and others:
-            await asyncio.wait(others, timeout=LINGER_S)
+        await self._await_some(loop, tasks)
         is_quick = loop.time() - began_at < QUICK_S and all(task.done() for task in tasks)
-        sent = await self._settle()
+        sent = sum(end.state == SENT for end in await self._settle())
         if not is_quick:
             self._window = _at_once(handler)
         elif taken >= self._window:
             self._window = min(2 * self._window, A_ROUND)
         return sent + len(self._in_hand)
 
-    async def _await_one(
+    async def _await_some(
         self, loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[Settled]]
-    ) -> bool:
-        """Wait until a call ends, which is returned, or there may be more to take, or to renew."""
+    ) -> None:
+        """Wait until a call ends, and a little for others, or until there may be more to take, or
+        to renew."""
         rung = loop.create_task(self._rung.wait())
         try:
             ended, _ = await asyncio.wait(
@@ -194,7 +217,9 @@ class _Line(Deliverer):
             )
         finally:
             rung.cancel()
-        return bool(ended - {rung})
+        others = [task for task in tasks if not task.done()]
+        if ended - {rung} and others:
+            await asyncio.wait(others, timeout=LINGER_S)
 
     async def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold on to everything in hand at a third of the hold."""
@@ -206,12 +231,14 @@ class _Line(Deliverer):
             self._in_hand[_identity(row.message)].row = row
         self._renew_at = loop.time() + self._hold_s / 3
 
-    async def _take(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
+    async def _take(
+        self, loop: asyncio.AbstractEventLoop, handler: Handler, most: int = A_ROUND
+    ) -> int:
         """Take as many heads as can be sent soon, and begin to; return how many were taken."""
         late = sum(delivery.is_late() for delivery in self._in_hand.values())
         self._threads.resize(PUBLISHERS + late)
         self._window = max(self._window, _at_once(handler))
-        places = min(self._window + late, A_ROUND) - len(self._in_hand)
+        places = min(self._window + late, A_ROUND, most) - len(self._in_hand)
         self._looked_at, self._looked_in_vain = loop.time(), True
         if places < 1:
             return 0
@@ -292,8 +319,8 @@ class _Line(Deliverer):
             log.warning("what a handler returned is not kept", extra=facts)
         return None
 
-    async def _settle(self) -> int:
-        """Record how attempts ended, late ones too; return how many messages were delivered."""
+    async def _settle(self) -> list[Settled]:
+        """Record how attempts ended, late ones too; return them."""
         ended = [d for d in self._in_hand.values() if d.task.done()]
         settled = [d.task.result() for d in ended if not d.task.cancelled()]
         if settled:
@@ -303,12 +330,13 @@ class _Line(Deliverer):
             self._kernel.telemetry.published(sent, again, len(settled) - sent - again)
         for delivery in ended:
             del self._in_hand[_identity(delivery.row.message)]
-        return sum(end.state == SENT for end in settled)
+        return settled
 
     async def _call(
         self, loop: asyncio.AbstractEventLoop, handler: Handler, delivery: _Delivery
     ) -> Any:
-        receive, message = handler.receive, message_view(delivery.row.message)
+        row, receive = delivery.row, handler.receive
+        message = message_view(row.message, row.tries)
         if _is_async(receive):
             async with self._turns, asyncio.timeout(LONGEST_PUBLISH_S):
                 return await receive(message)

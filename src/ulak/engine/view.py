@@ -198,14 +198,16 @@ class Message:
     """Messages of one key are delivered in order."""
     data: Any
     at: datetime
+    tries: int = 0
+    """How many tries to hand it to this handler have failed."""
 
 
-def message_view(message: StoredMessage) -> Message:
+def message_view(message: StoredMessage, tries: int = 0) -> Message:
     """Show a message of the outbox."""
     return Message(
         id=message_id(message), job_id=to_text(message.job_id) if message.seq else "",
         topic=message.topic, key=message.key, data=codec.decode(message.data),
-        at=to_datetime(message.at),
+        at=to_datetime(message.at), tries=tries,
     )  # fmt: skip
 
 

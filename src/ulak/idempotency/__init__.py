@@ -14,10 +14,12 @@ from ulak.idempotency.execution import Execution, current
 from ulak.idempotency.fingerprint import fingerprint
 from ulak.idempotency.functions import idempotent
 from ulak.idempotency.guard import Answered, Asked, Guard
-from ulak.idempotency.key import read_key
+from ulak.idempotency.key import HEADER, REPLAYED, read_key
 from ulak.idempotency.scope import Scope
 
 __all__ = [
+    "HEADER",
+    "REPLAYED",
     "Answer",
     "Answered",
     "Asked",

@@ -15,7 +15,7 @@
 """
 
 from ulak.tables.database import Database, Row, database_of
-from ulak.tables.schema import Schema
+from ulak.tables.schema import DeliveryView, Schema
 from ulak.tables.tables import Tables
 
-__all__ = ["Database", "Row", "Schema", "Tables", "database_of"]
+__all__ = ["Database", "DeliveryView", "Row", "Schema", "Tables", "database_of"]

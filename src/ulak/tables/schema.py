@@ -9,10 +9,13 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from ulak.errors import BadInput, StoreError
+from ulak.store.delivery_view import make_script
 from ulak.store.oldest import find_oldest
 from ulak.tables.database import Database
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
+_PLAIN: Final = "use lower-case letters, digits and underscores"
 _FILE: Final = re.compile(r"([0-9]{4})\.sql")
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
@@ -31,6 +34,36 @@ _NAMES_OLDEST: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """A view of the deliveries of one handler, to be joined with rows of the service.
+
+    It has the columns `position`, `key`, `data` and `answer` (JSON, as text), `at`, `state`,
+    `tries`, `not_before`, `give_up_at`, `sent_at` and `error`. A file of the schema may insert
+    there, all but `position` and `answer`, to move the rows of another outbox.
+
+    Args:
+        name: The view. A stored name: begin it with the service's own.
+        handler: Under which name the service declares it (`engine.on`).
+        topic: What it wants.
+
+    Raises:
+        BadInput: one of them could not be part of a statement.
+    """
+
+    name: str
+    _: KW_ONLY
+    handler: str
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInput(f"{self.name!r} cannot be the name of a view: {_PLAIN}")
+        for word in (self.handler, self.topic):
+            if not _WORD.fullmatch(word):
+                raise BadInput(f"{word!r} cannot be shown by a view: {_PLAIN}, dots and hyphens")
+
+
+@dataclass(frozen=True, slots=True)
 class Schema:
     """The tables of one service, as it declares them; nothing is read before they are needed.
 
@@ -45,6 +78,7 @@ class Schema:
         why: Why they need a database with transactions, where the store has none.
         lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
             one that follows from `version_table`.
+        deliveries: A view of the engine's deliveries, made before the first file that is run.
 
     Raises:
         BadInput: `version_table` is no plain name in lower case.
@@ -56,14 +90,12 @@ class Schema:
     version_table: str
     why: str
     lock: int | None = None
+    deliveries: DeliveryView | None = None
 
     def __post_init__(self) -> None:
         # It becomes part of statements.
         if not _NAME.fullmatch(self.version_table):
-            raise BadInput(
-                f"{self.version_table!r} cannot be the table of a version: use lower-case "
-                "letters, digits and underscores"
-            )
+            raise BadInput(f"{self.version_table!r} cannot be the table of a version: {_PLAIN}")
 
 
 def newest(schema: Schema, database: Database) -> int:
@@ -135,6 +167,11 @@ def upgrade(schema: Schema, database: Database, connection: Any) -> None:
         path = schema.folder / database.name / f"{number:04}.sql"
         return path.read_text(encoding="utf-8")
 
+    if (view := schema.deliveries) is not None:
+        database.run_script(
+            connection,
+            make_script(database.name, view=view.name, handler=view.handler, topic=view.topic),
+        )
     for number in range(version + 1, last + 1):
         database.run_script(connection, script(number))
     database.execute(

@@ -133,8 +133,25 @@ def tamper(house: House, *statements: str) -> None:
         ("DELETE FROM {schema}.hos_proofs WHERE proof_id = 3", 2, "ends with proof 3"),
         ("DELETE FROM {schema}.hos_proofs WHERE tenant_id = 'acme'", None, "ends with proof 3"),
         ("DELETE FROM {schema}.hos_proof_heads WHERE tenant_id = 'acme'", 3, "head of the chain"),
+        ("UPDATE {schema}.hos_proof_heads SET hash = 'x' WHERE tenant_id = 'acme'", 3,
+         "has another hash"),
+        ("UPDATE {schema}.hos_proof_heads SET proof_id = 2 WHERE tenant_id = 'acme'", 3,
+         "ends with proof 2"),
+        ("UPDATE {schema}.hos_contract_subjects SET status = 'paid' WHERE tenant_id = 'acme'", 2,
+         'order 1 stands in "paid" at version 2, and this proof left it in "cancelled" at'),
+        ("UPDATE {schema}.hos_contract_subjects SET version = 7 WHERE tenant_id = 'acme'", 2,
+         "stands in \"cancelled\" at version 7, and"),
+        ("UPDATE {schema}.hos_contract_subjects SET proof_id = 1 WHERE tenant_id = 'acme'", 2,
+         "names proof 1 as its last"),
+        ("UPDATE {schema}.hos_contract_subjects SET id = '9' WHERE tenant_id = 'acme'", 1,
+         "the subject that it changed is gone"),
+        ("DELETE FROM {schema}.hos_contract_subjects WHERE tenant_id = 'acme'", 1,
+         "the subject that it changed is gone"),
+        ("INSERT INTO {schema}.hos_contract_subjects VALUES ('acme', 'o', '8', 'paid', 1, 9, 0, 0)",
+         None, "no proof says how"),
     ],
-    ids=["actor", "payload", "time", "number", "first", "middle", "last", "all", "head"],
+    ids=["actor", "payload", "time", "number", "first", "middle", "last", "all", "head", "hash",
+         "end", "status", "version", "proof", "renamed", "gone", "made up"],
 )  # fmt: skip
 def test_the_first_broken_link_is_found(
     house: House, statement: str, broken: int | None, sentence: str
@@ -151,6 +168,34 @@ def test_the_first_broken_link_is_found(
     report = house.contracts.verify()
     assert [(b.tenant_id, b.proof_id) for b in report.broken] == [(TENANT, broken)]
     assert sentence in report.broken[0].sentence
+
+
+@pytest.mark.shows("I-45")
+def test_subjects_are_compared_with_the_chain_of_every_tenant_and_in_pages(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for subject in "12345":
+        house.move(f"k{subject}", subject_ref={"type": "order", "id": subject}, from_="pending",
+                   to="paid")  # fmt: skip
+    house.move("other", tenant_id="other", from_="pending", to="paid")
+    # It has begun, and has not changed: it has no proof, and needs none.
+    house.move("vain", subject_ref={"type": "order", "id": "6"}, from_="pending", to="nowhere")
+    monkeypatch.setattr("ulak.services.contracts.verification.PAGE", 2)
+    assert house.contracts.verify().broken == ()
+    house.sql("UPDATE {schema}.hos_contract_subjects SET status = 'lost' WHERE id IN ('1', '5')")
+    report = house.contracts.verify()
+    assert [broken.tenant_id for broken in report.broken] == [TENANT, "other"]
+    assert "order 1 stands in" in report.broken[0].sentence
+    # The links and the head were cut off to the same length: the chain alone would be whole.
+    tamper(
+        house,
+        "UPDATE {schema}.hos_contract_subjects SET status = 'paid'",
+        "DELETE FROM {schema}.hos_proofs WHERE tenant_id = 'other'",
+        "DELETE FROM {schema}.hos_proof_heads WHERE tenant_id = 'other'",
+    )
+    (broken,) = house.contracts.verify().broken
+    assert (broken.tenant_id, broken.proof_id) == ("other", None)
+    assert "no proof says how it came there" in broken.sentence
 
 
 def test_long_chains_are_verified_in_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +277,17 @@ def test_two_transactions_cannot_both_append_under_one_key(
     database = Tables(house.engine, SCHEMA).database
     with ThreadPoolExecutor(1) as thread:
         with house.engine.transaction() as connection:
-            made = Ledger(database, connection, 1).append(draft)
+            ledger = Ledger(database, connection, 1)
+            made = ledger.append(draft)
+            subject = ledger.create_subject(TENANT, "order", "1", status="pending", version=0)
+            assert made is not None
+            ledger.move_subject(subject, made, status="paid")
 
             def second() -> Any:
                 with other.engine.transaction() as connection:
                     return Ledger(database, connection, 2).append(draft)
 
             waiting = thread.submit(second)
-        assert made is not None
         assert waiting.result(timeout=120) is None
     assert [proof["hash"] for proof in house.proofs()] == [made.hash]
     assert house.contracts.verify().broken == ()

@@ -15,7 +15,7 @@ from ulak.services.contracts.schema import SCHEMA
 from ulak.tables import Tables
 
 CROWD = 6
-NEWEST = 2
+NEWEST = 3
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -32,6 +32,7 @@ def test_a_failure_is_tried_again_by_the_schedule_and_then_dead() -> None:
 def test_a_refusal_is_final_at_the_first_try() -> None:
     assert judged(Refused("no such customer")) == Verdict(REFUSED, NOW, True, "no such customer")
     assert judged(Refused()).error == "refused"
+    assert judged(Refused("gone", dead=True)) == Verdict(DEAD, NOW, True, "gone")
 
 
 @pytest.mark.shows("E-70")

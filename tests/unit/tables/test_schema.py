@@ -7,8 +7,9 @@ from threading import Barrier
 import pytest
 
 from tests.unit.tables.conftest import LOCK, STARS, Service
+from ulak import Message
 from ulak.errors import BadInput, NotSupported, StoreError
-from ulak.tables import Tables
+from ulak.tables import DeliveryView, Tables
 
 CROWD = 6
 ADD = "INSERT INTO {schema}.acme_notes (text) VALUES (?)"
@@ -154,6 +155,72 @@ def test_a_database_without_files_of_its_own_is_named(service: Service) -> None:
 def test_the_table_of_the_version_has_a_plain_name(name: str) -> None:
     with pytest.raises(BadInput, match="cannot be the table of a version"):
         Service("", None, []).schema(version_table=name)  # type: ignore[arg-type]
+
+
+VIEW = DeliveryView("acme_letters", handler="acme-mail", topic="acme.note")
+MOVED = [
+    ("first", '{"n": 1}', 7, "sent", 1, 7, None, 9, None),
+    ("first", '{"n": 2}', 8, "dead", 3, 8, 99, None, "gone"),
+    ("first", '{"n": 3}', 8, "pending", 0, 8, None, None, None),
+    ("second", '{"n": 4}', 8, "pending", 2, 8, None, None, "busy"),
+    ("second", '{"n": 5}', 8, "pending", 0, 8, None, None, None),
+]
+
+
+@pytest.mark.shows("E-70")
+def test_a_view_shows_the_deliveries_of_one_handler_and_takes_those_of_another_outbox(
+    service: Service,
+) -> None:
+    columns = "key, data, at, state, tries, not_before, give_up_at, sent_at, error"
+    read = f"SELECT {columns} FROM {{schema}}.acme_letters ORDER BY position"  # noqa: S608
+    tables = service.start(deliveries=VIEW)
+    (engine,), got = service.engines, list[int]()
+    with tables.writing() as connection:
+        for row in MOVED:
+            marks = ", ".join("?" * len(row))
+            tables.execute(
+                connection,
+                f"INSERT INTO {{schema}}.acme_letters ({columns}) VALUES ({marks})",  # noqa: S608
+                *row,
+            )
+    assert tables.read(read) == MOVED
+    assert engine.outbox.handlers() == {"acme-mail": "acme.note"}, "nothing is given up unseen"
+
+    @engine.on("acme.note", name="acme-mail", block=True)
+    def receive(message: Message) -> dict[str, str]:
+        got.append(message.data["n"])
+        return {"said": "thanks"}
+
+    engine.emit("acme.note", {"n": 6}, key="third")
+    engine.emit("elsewhere", {"n": 7})
+    assert engine.outbox.deliver("acme-mail") == {"sent": 3}
+    assert sorted(got) == [4, 5, 6], "what is dead stops its key"
+    assert got.index(4) < got.index(5)
+    (dead,) = engine.outbox.dead()
+    assert (dead.data, dead.tries, dead.error) == ({"n": 2}, 3, "gone")
+    engine.outbox.redrive(dead.id, actor="ada")
+    assert engine.outbox.deliver("acme-mail") == {"sent": 2}
+    assert got[3:] == [2, 3]
+    answers = tables.read("SELECT answer FROM {schema}.acme_letters ORDER BY position")
+    assert answers == [(None,), *[('{"said":"thanks"}',)] * 5]
+    assert engine.inspect.verify() == []
+
+
+def test_a_view_is_made_once_and_again_by_a_later_release(service: Service) -> None:
+    service.start(deliveries=VIEW).ensure()
+    service.release(2, STARS)
+    assert service.start(deliveries=VIEW).read("SELECT count(*) FROM {schema}.acme_letters") == [
+        (0,)
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "1st"}, {"handler": "it's"}, {"topic": "'; DROP TABLE jobs; --"}]
+)
+def test_a_view_has_plain_names(wrong: dict[str, str]) -> None:
+    said = {"name": "acme_letters", "handler": "acme-mail", "topic": "acme.note", **wrong}
+    with pytest.raises(BadInput, match="use lower-case letters, digits and underscores"):
+        DeliveryView(**said)
 
 
 def test_a_store_without_transactions_to_share_is_refused(

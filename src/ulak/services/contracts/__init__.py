@@ -17,24 +17,24 @@ from ulak.settings import Settings
 if TYPE_CHECKING:
     import typer
 
+    from ulak.services.contracts.outbox.deciding import Decider
     from ulak.services.contracts.outbox.settings import RemoteSettings
     from ulak.web import Routes
 
 
-def _attach(engine: Engine, settings: Settings) -> RemoteSettings:
+def _attach(engine: Engine, settings: Settings) -> tuple[RemoteSettings, Decider]:
     """Refuse to start with settings or a store that would fail the first request."""
     from ulak.services.contracts.outbox import modes
     from ulak.services.contracts.outbox.settings import load
 
     remote = load()
-    modes.attach(engine, remote)
-    return remote
+    return remote, modes.attach(engine, remote)
 
 
-def _routes(engine: Engine, remote: RemoteSettings) -> Routes:
+def _routes(engine: Engine, attached: tuple[RemoteSettings, Decider]) -> Routes:
     from ulak.services.contracts.outbox import modes
 
-    return modes.routes_of(engine, remote)
+    return modes.routes_of(engine, *attached)
 
 
 def _commands() -> typer.Typer:

@@ -14,8 +14,7 @@ import msgspec
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
-from ulak.idempotency import read_key
-from ulak.idempotency.key import HEADER, REPLAYED
+from ulak.idempotency import HEADER, REPLAYED, read_key
 from ulak.kit import read_json
 from ulak.web import problems
 

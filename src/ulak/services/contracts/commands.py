@@ -44,7 +44,7 @@ def _proof() -> None:
 
 @proof.command("verify")
 def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Check every tenant's chain of proofs; exit 1 when one is broken."""
+    """Check every tenant's chain of proofs, its head and its subjects; exit 1 on a finding."""
     with reading(app) as engine:
         report = contracts_of(engine).verify()
     if as_json:

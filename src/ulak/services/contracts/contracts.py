@@ -139,7 +139,7 @@ class Contracts:
             return ledger.list_proofs(wanted, limit=limit)
 
     def verify(self) -> verification.Report:
-        """Check every tenant's chain; answer the first broken link of each that has one."""
+        """Check every tenant's chain, head and subjects; return the first finding of each."""
         return verification.verify(self._reading)
 
     def _carry_out(self, asked: Transition, connection: Any) -> Answered:

@@ -12,11 +12,27 @@ from typing import Any, Final, NamedTuple
 
 from ulak.errors import StoreError
 from ulak.kit.clock import Instant
-from ulak.services.contracts.proofs import FIRST_HASH, Draft, Proof, proved
+from ulak.services.contracts.proofs import FIRST_HASH, STATUS_CHANGE, Draft, Proof, proved
 from ulak.tables import Database
 
+
+class Subject(NamedTuple):
+    """One row of `hos_contract_subjects`."""
+
+    tenant_id: str
+    type: str
+    id: str
+    status: str
+    version: int
+    """How often its status has changed."""
+    proof_id: int | None
+    """The proof of its last change; None before the first."""
+    created_at: Instant
+    updated_at: Instant
+
+
 _FIND_SUBJECT = (
-    "SELECT tenant_id, type, id, status, version, proof_id, created_at, updated_at "
+    f"SELECT {', '.join(Subject._fields)} "  # noqa: S608 - columns of our own
     "FROM {schema}.hos_contract_subjects WHERE tenant_id = ? AND type = ? AND id = ?"
 )
 _LOCK_SUBJECT = _FIND_SUBJECT + "{for_update}"
@@ -68,21 +84,28 @@ _CHAIN = f"""
     LEFT JOIN {{schema}}.hos_proofs link ON link.tenant_id = asked.tenant_id AND link.proof_id > ?
     ORDER BY link.proof_id LIMIT ?
 """  # noqa: S608 - columns of our own
-
-
-class Subject(NamedTuple):
-    """One row of `hos_contract_subjects`."""
-
-    tenant_id: str
-    type: str
-    id: str
-    status: str
-    version: int
-    """How often its status has changed."""
-    proof_id: int | None
-    """The proof of its last change; None before the first."""
-    created_at: Instant
-    updated_at: Instant
+# One statement, so that a subject and its last proof are of the same moment.
+_STANDINGS = f"""
+    SELECT {", ".join(f"subject.{name}" for name in Subject._fields)},
+        {", ".join(f"proof.{name}" for name in Proof._fields)}
+    FROM {{schema}}.hos_contract_subjects subject
+    LEFT JOIN {{schema}}.hos_proofs proof ON proof.proof_id = (
+        SELECT max(proof_id) FROM {{schema}}.hos_proofs last
+        WHERE last.tenant_id = subject.tenant_id AND last.subject_type = subject.type
+            AND last.subject_id = subject.id AND last.kind = '{STATUS_CHANGE}'
+    )
+    WHERE (subject.tenant_id, subject.type, subject.id) > (?, ?, ?)
+    ORDER BY subject.tenant_id, subject.type, subject.id LIMIT ?
+"""  # noqa: S608 - columns of our own
+_WITHOUT_SUBJECT = f"""
+    SELECT tenant_id, min(proof_id) FROM {{schema}}.hos_proofs proof
+    WHERE kind = '{STATUS_CHANGE}' AND NOT EXISTS (
+        SELECT 1 FROM {{schema}}.hos_contract_subjects subject
+        WHERE subject.tenant_id = proof.tenant_id AND subject.type = proof.subject_type
+            AND subject.id = proof.subject_id
+    )
+    GROUP BY tenant_id
+"""  # noqa: S608 - a word of our own
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +219,21 @@ class Ledger:
         rows = self._execute(_CHAIN, tenant_id, after, limit)
         head = None if rows[0][0] is None else (rows[0][0], rows[0][1])
         return ChainPage(head, [Proof._make(row[2:]) for row in rows if row[2] is not None])
+
+    def standings(
+        self, *, after: tuple[str, str, str], limit: int
+    ) -> list[tuple[Subject, Proof | None]]:
+        """Return subjects that follow (tenant, type, id), each with its last change's proof."""
+        rows = self._execute(_STANDINGS, *after, limit)
+        width = len(Subject._fields)
+        return [
+            (Subject(*row[:width]), None if row[width] is None else Proof(*row[width:]))
+            for row in rows
+        ]
+
+    def without_subject(self) -> dict[str, int]:
+        """Return for each tenant the first proof of a change without its subject."""
+        return dict(self._execute(_WITHOUT_SUBJECT))
 
     def _subject(self, statement: str, *values: Any) -> Subject | None:
         rows = self._execute(statement, *values)

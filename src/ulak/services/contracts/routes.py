@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from ulak import Engine
 from ulak.auth import Principal
 from ulak.errors import Forbidden, NotFound, StoreError
-from ulak.idempotency.key import HEADER, REPLAYED
+from ulak.idempotency import HEADER, REPLAYED
 from ulak.kit.bodies import describe_body
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import models

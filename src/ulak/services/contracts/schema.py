@@ -5,7 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Final
 
-from ulak.tables import Schema
+from ulak.tables import DeliveryView, Schema
+
+HANDLER: Final = "contracts-remote"
+"""Under which name deliveries to the remote are stored."""
+TOPIC: Final = "contract.status_change"
 
 SCHEMA: Final = Schema(
     "contracts",
@@ -14,4 +18,5 @@ SCHEMA: Final = Schema(
     why="a status, its proof and the answer are one transaction",
     # "hos" in letters; a process of the first release that starts beside us takes this one.
     lock=6844275,
+    deliveries=DeliveryView("hos_outbox_deliveries", handler=HANDLER, topic=TOPIC),
 )

@@ -1,13 +1,14 @@
-"""Is every chain of proofs whole? Each link is computed anew, in pages, while others write."""
+"""Is every chain of proofs whole, and does every subject stand where its last proof left it? Each
+link is computed anew, in pages, while others write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from ulak.services.contracts.ledger import Ledger
+from ulak.services.contracts.ledger import Ledger, Subject
 from ulak.services.contracts.proofs import FIRST_HASH, Proof, hash_of
 
 PAGE: Final = 500
@@ -15,7 +16,8 @@ PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The first link of a tenant's chain that is not what it was."""
+    """The first link of a tenant's chain that is not what it was, or the first subject that does
+    not stand where the chain says."""
 
     tenant_id: str
     proof_id: int | None
@@ -33,7 +35,8 @@ class Report:
 
 
 def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
-    """Check every chain; of each only the first broken link is told: what follows stands on it.
+    """Check every chain, and every subject of those that are whole; of each tenant only the first
+    finding is returned: what follows stands on it.
 
     Args:
         reading: Answers the ledger for one short read.
@@ -47,7 +50,31 @@ def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
         seen += number
         if finding is not None:
             broken.append(finding)
-    return Report(len(tenants), seen, tuple(broken))
+    broken += _misplaced(reading, {finding.tenant_id for finding in broken})
+    return Report(len(tenants), seen, tuple(sorted(broken, key=lambda each: each.tenant_id)))
+
+
+def _misplaced(
+    reading: Callable[[], AbstractContextManager[Ledger]], seen: set[str]
+) -> Iterator[Broken]:
+    """Find subjects and changes that do not belong together, one for each tenant."""
+    with reading() as ledger:
+        gone = ledger.without_subject()
+    for tenant, proof_id in gone.items():
+        if tenant not in seen:
+            seen.add(tenant)
+            yield Broken(tenant, proof_id, "the subject that it changed is gone")
+    last = ("", "", "")
+    while True:
+        with reading() as ledger:
+            page = ledger.standings(after=last, limit=PAGE)
+        for subject, proof in page:
+            if subject.tenant_id not in seen and (wrong := _misplaces(subject, proof)):
+                seen.add(subject.tenant_id)
+                yield Broken(subject.tenant_id, proof and proof.proof_id, wrong)
+        if len(page) < PAGE:
+            return
+        last = page[-1][0][:3]
 
 
 def _walk(
@@ -67,11 +94,24 @@ def _walk(
     if page.head is None:
         return seen, Broken(tenant, last or None, "the head of the chain is gone")
     if page.head != (last, expected):
+        says = f"ends with proof {page.head[0]}" if page.head[0] != last else "has another hash"
         return seen, Broken(
-            tenant, last or None,
-            f"the chain ends here, and its head says that it ends with proof {page.head[0]}",
-        )  # fmt: skip
+            tenant, last or None, f"the chain ends here, and its head says that it {says}"
+        )
     return seen, None
+
+
+def _misplaces(subject: Subject, proof: Proof | None) -> str | None:
+    name = f"the subject {subject.type} {subject.id}"
+    stands = f'{name} stands in "{subject.status}" at version {subject.version}'
+    if proof is None:
+        is_new = subject.version == 0 and subject.proof_id is None
+        return None if is_new else f"{stands}, and no proof says how it came there"
+    if (subject.status, subject.version) != (proof.to_status, proof.version):
+        return f'{stands}, and this proof left it in "{proof.to_status}" at version {proof.version}'
+    if subject.proof_id != proof.proof_id:
+        return f"{name} names proof {subject.proof_id} as its last, and this one is"
+    return None
 
 
 def _wrong_with(link: Proof, last: int, expected: str) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
@@ -16,13 +16,14 @@ from tests.conformance.stores import postgres, sqlite
 from tests.databases import Databases
 from ulak import Engine
 from ulak.clock import ManualClock
-from ulak.services.contracts.outbox.claims import Attempt
-from ulak.services.contracts.outbox.desk import list_events
-from ulak.services.contracts.outbox.dispatcher import Dispatcher
-from ulak.services.contracts.outbox.events import Event, StatusChange, write
+from ulak.services.contracts.outbox.desk import Desk
+from ulak.services.contracts.outbox.events import Event, emit
 from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.proofs import STATUS_CHANGE, Proof
+from ulak.services.contracts.schema import HANDLER, SCHEMA
+from ulak.tables import Tables
 
 API_KEY = "k-of-the-remote"
 SETTINGS = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key=API_KEY)
@@ -30,9 +31,8 @@ SETTINGS = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key=
 
 def make_tables(url: str) -> None:
     """What every database of these tests begins with."""
-    engine = Engine(postgres(url))
-    with engine, Tables(engine).transaction():
-        pass
+    with Engine(postgres(url)) as engine:
+        Tables(engine, SCHEMA).ensure()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -91,21 +91,32 @@ def away(request: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("connection refused")
 
 
+def proof(proof_id: int, subject: str = "42", **options: Any) -> Proof:
+    """Return the proof of a change, as far as an event tells of it."""
+    told = {
+        "tenant_id": "acme", "actor_id": None, "source": "", "subject_type": "order",
+        "from_status": "pending", "to_status": "paid", "request_id": None,
+        "contract_version": "2025-12-28", **options,
+    }  # fmt: skip
+    return Proof(
+        proof_id=proof_id, occurred_at=0, kind=STATUS_CHANGE, subject_id=subject, payload="{}",
+        idempotency_key=None, request_hash="", prev_hash="", hash="", **told,
+    )  # fmt: skip
+
+
 class Outbox:
     """The outbox of one process."""
 
     def __init__(self, engine: Engine, *, retries: int = 0) -> None:
         self.engine = engine
-        self.tables = Tables(engine)
+        self.tables = Tables(engine, SCHEMA)
+        self.desk = Desk(engine)
         self.remote = Played(accept)
         settings = RemoteSettings(
             mode="hybrid", base_url=SETTINGS.base_url, api_key=API_KEY, retries=retries
         )
-        self.dispatcher = Dispatcher(
-            self.tables,
-            Remote(settings, transport=httpx.MockTransport(self.remote)),
-            uniform=Random(7).uniform,  # noqa: S311 - dice that fall the same every time
-        )
+        self.asking = Remote(settings, transport=httpx.MockTransport(self.remote))
+        declare(engine, self.asking)
 
     @property
     def clock(self) -> ManualClock:
@@ -114,28 +125,22 @@ class Outbox:
         return clock
 
     def write(self, proof_id: int, subject: str = "42", **options: Any) -> None:
-        change = StatusChange(
-            proof_id,
-            **{
-                "tenant_id": "acme", "subject_type": "order", "subject_id": subject,
-                "from_status": "pending", "to_status": "paid", "contract_version": "2025-12-28",
-                **options,
-            },
-        )  # fmt: skip
-        with self.tables.transaction() as session:
-            write(session, change, now=self.tables.now)
+        with self.tables.writing() as connection:
+            emit(self.engine, connection, proof(proof_id, subject, **options))
 
-    def send(self, limit: int = 50) -> list[Attempt]:
-        return self.dispatcher.send_once(limit)
+    def send(self, limit: int = 50) -> Counter[str]:
+        """Send what is due; return how many deliveries came into which state."""
+        return self.engine.outbox.deliver(HANDLER, limit=limit)
 
     def events(self, **options: Any) -> list[Event]:
-        return list_events(self.tables, **options)
+        return self.desk.events(**options)
 
-    def event(self, id: int = 1) -> Event:
-        return next(event for event in self.events() if event.id == id)
+    def event(self, proof_id: int = 1) -> Event:
+        ends = f":{proof_id}"
+        return next(each for each in self.events() if each.idempotency_key.endswith(ends))
 
     def statuses(self) -> dict[int, str]:
-        return {event.id: event.status for event in self.events()}
+        return {event.body["meta"]["local_proof_id"]: event.status for event in self.events()}
 
 
 @pytest.fixture

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from tests.services.contracts.house import House
+from ulak import Backoff, WorkerSettings
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
 from ulak.service import Service
 from ulak.services.contracts.outbox import modes
-from ulak.services.contracts.outbox.desk import list_events
-from ulak.services.contracts.outbox.dispatcher import AT_ONCE, Dispatcher
+from ulak.services.contracts.outbox.desk import Desk
 from ulak.services.contracts.outbox.events import Event
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
-from ulak.services.contracts.outbox.remote import Remote, Session
+from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.schema import HANDLER
 from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.web.server import Server
 from ulak.wiring import store_of
@@ -45,20 +46,17 @@ class Home(House):
     def _service(self) -> Service:
         return Service(
             "contracts",
-            attach=lambda *_: None,
-            routes=lambda engine, _: modes.routes_of(engine, self.settings),
+            attach=lambda engine, _: modes.attach(engine, self.settings),
+            routes=lambda engine, decider: modes.routes_of(engine, self.settings, decider),
             scopes=(CONTRACT_READ, CONTRACT_TRANSITION),
         )
 
-    @property
-    def tables(self) -> Tables:
-        return Tables(self.engine)
-
-    def dispatcher(self) -> Dispatcher:
-        return Dispatcher(self.tables, Remote(self.settings))
+    def send(self) -> Counter[str]:
+        """Send what is due; return how many deliveries came into which state."""
+        return self.engine.outbox.deliver(HANDLER)
 
     def events(self) -> list[Event]:
-        return list_events(self.tables, limit=1000)
+        return Desk(self.engine).events(limit=1000)
 
 
 def towards(address: str, **options: Any) -> RemoteSettings:
@@ -81,35 +79,23 @@ def dispatch_and_die(url: str, address: str) -> None:
     """Send what is due, and die when the remote has answered and nobody has written that down."""
 
     class Dying(Remote):
-        @asynccontextmanager
-        async def session(self) -> AsyncIterator[Session]:
-            async with super().session() as session:
-                yield DiesWhenAnswered(session)
-
-    class DiesWhenAnswered(Session):
-        def __init__(self, session: Session) -> None:
-            self._session = session
-
-        async def ask(self, *asked: Any, **options: Any) -> Reply | Fault:
-            reply = await self._session.ask(*asked, **options)
+        def ask(self, *asked: Any, **options: Any) -> Reply | Fault:
+            reply = super().ask(*asked, **options)
             assert isinstance(reply, Reply), reply
             print(reply.status, reply.body.decode(), flush=True)  # noqa: T201 - its last words
             os.kill(os.getpid(), signal.SIGKILL)
             return reply
 
     with Engine(store_of(url)) as engine:
-        Dispatcher(Tables(engine), Dying(towards(address))).send_once()
+        declare(engine, Dying(towards(address)))
+        engine.outbox.deliver(HANDLER)
 
 
 def dispatch_for_ever(url: str, address: str) -> None:
-    """Send until somebody kills this process, with leases that lapse soon."""
+    """Send until somebody kills this process, by a worker whose lease lapses soon."""
     with Engine(store_of(url)) as engine:
-        remote = Remote(towards(address, timeout=timedelta(seconds=2)))
-        dispatcher = Dispatcher(
-            Tables(engine), remote, uniform=lambda low, high: min(high, 0.05),
-            slack=timedelta(milliseconds=200),
-        )  # fmt: skip
-        print("begun", flush=True)  # noqa: T201 - for whoever started it
-        while True:
-            dispatcher.send_once(limit=AT_ONCE)
-            time.sleep(0.01)
+        soon = Backoff(1000, delays=[timedelta(milliseconds=50)] * 1000)
+        declare(engine, Remote(towards(address, timeout=timedelta(seconds=2))), retry=soon)
+        with engine.working(WorkerSettings(lease=timedelta(seconds=1.5))):
+            print("begun", flush=True)  # noqa: T201 - for whoever started it
+            signal.pause()

@@ -12,7 +12,7 @@ from tests.services.contracts.outbox.conftest import Outbox, accept, away
 from ulak.clock import micros
 from ulak.errors import NotFound
 from ulak.idempotency.scope import TTL
-from ulak.services.contracts.outbox.desk import NotNow, discard, redrive
+from ulak.services.contracts.outbox.desk import NotNow
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 
 
@@ -51,7 +51,7 @@ def test_a_redriven_event_keeps_its_key_and_gets_all_its_attempts(outbox: Outbox
     kill(outbox, 1)
     before = only(outbox)
     outbox.clock.advance(timedelta(days=2))
-    redrive(outbox.tables, before.id, actor="ada", note="the remote is mended", ttl=TTL)
+    outbox.desk.redrive(before.id, actor="ada", note="the remote is mended", ttl=TTL)
     after = only(outbox)
     assert (after.status, after.attempts) == ("pending", 0)
     assert after.give_up_at == outbox.tables.now + micros(LONGEST_RETRY)
@@ -68,11 +68,11 @@ def test_an_event_that_the_remote_may_have_forgotten_is_redriven_only_by_force(
     id = only(outbox).id
     outbox.clock.advance(TTL)
     with pytest.raises(NotNow) as refused:
-        redrive(outbox.tables, id, actor="ada", ttl=TTL)
+        outbox.desk.redrive(id, actor="ada", ttl=TTL)
     for word in ("604800 s", "pazar:proof:status_change:1", "2026-01-01", "--force"):
         assert word in str(refused.value)
     assert only(outbox).status == "dead"
-    redrive(outbox.tables, id, actor="ada", ttl=TTL, force=True)
+    outbox.desk.redrive(id, actor="ada", ttl=TTL, force=True)
     assert json.loads(only(outbox).acts)[0]["forced"] == "yes"
     outbox.send()
     assert only(outbox).status == "sent"
@@ -82,7 +82,7 @@ def test_an_event_that_the_remote_may_have_forgotten_is_redriven_only_by_force(
 def test_a_redriven_event_is_not_tried_after_the_remote_has_forgotten_it(outbox: Outbox) -> None:
     kill(outbox, 1)
     outbox.clock.advance(TTL - timedelta(hours=2))
-    redrive(outbox.tables, only(outbox).id, actor="ada", ttl=TTL)
+    outbox.desk.redrive(only(outbox).id, actor="ada", ttl=TTL)
     outbox.remote.answer = away
     outbox.clock.advance(timedelta(hours=2, seconds=1))  # no dispatcher was there until now
     outbox.send()
@@ -98,11 +98,10 @@ def test_what_was_done_stands_in_the_row_and_in_the_log(
     id = only(outbox).id
     caplog.clear()
     with caplog.at_level(logging.INFO, "ulak.contracts.outbox"):
-        redrive(outbox.tables, id, actor="ada", note="first", ttl=TTL)
-        discard(outbox.tables, id, actor="bob", note="second")
+        outbox.desk.redrive(id, actor="ada", note="first", ttl=TTL)
+        outbox.desk.discard(id, actor="bob", note="second")
     assert outbox.events() == []
-    with outbox.tables.transaction() as session:
-        ((acts,),) = session.execute("SELECT acts FROM {schema}.hos_outbox_events")
+    ((acts,),) = outbox.tables.read("SELECT acts FROM {schema}.hos_outbox_events")
     at = "2026-01-01T00:00:00Z"
     assert json.loads(acts) == [
         {"act": "redriven", "actor": "ada", "note": "first", "at": at, "was": "dead"},
@@ -113,6 +112,8 @@ def test_what_was_done_stands_in_the_row_and_in_the_log(
         ("an event is redriven", id, "ada", "first"),
         ("an event is discarded", id, "bob", "second"),
     ]
+    audited = [(line.act, line.actor, line.note) for line in outbox.engine.inspect.audit()]
+    assert audited == [("discard", "bob", "second"), ("redrive", "ada", "first")]
 
 
 def test_only_what_is_stuck_is_redriven_and_only_what_is_not_under_way_is_discarded(
@@ -121,12 +122,12 @@ def test_only_what_is_stuck_is_redriven_and_only_what_is_not_under_way_is_discar
     outbox.write(1)
     id = only(outbox).id
     with pytest.raises(NotNow, match="is pending; only what is dead or rejected"):
-        redrive(outbox.tables, id, actor="ada", ttl=TTL)
+        outbox.desk.redrive(id, actor="ada", ttl=TTL)
     met: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         try:
-            discard(outbox.tables, id, actor="ada")
+            outbox.desk.discard(id, actor="ada")
         except NotNow as error:
             met.append(str(error))
         return accept(request)
@@ -134,18 +135,18 @@ def test_only_what_is_stuck_is_redriven_and_only_what_is_not_under_way_is_discar
     outbox.remote.answer = answer
     outbox.send()
     assert met == [f"event {id} is processing; it cannot be discarded"]
-    for act in (lambda: discard(outbox.tables, id, actor="ada"),
-                lambda: redrive(outbox.tables, id, actor="ada", ttl=TTL)):  # fmt: skip
+    for act in (lambda: outbox.desk.discard(id, actor="ada"),
+                lambda: outbox.desk.redrive(id, actor="ada", ttl=TTL)):  # fmt: skip
         with pytest.raises(NotNow, match="is sent"):
             act()
     with pytest.raises(NotFound, match="no event 999"):
-        discard(outbox.tables, 999, actor="ada")
+        outbox.desk.discard(999, actor="ada")
 
 
 def test_what_was_discarded_is_never_sent(outbox: Outbox) -> None:
     outbox.write(1)
     id = only(outbox).id
-    discard(outbox.tables, id, actor="ada")
-    assert outbox.send() == []
+    outbox.desk.discard(id, actor="ada")
+    assert outbox.send() == {}
     with pytest.raises(NotNow, match="is discarded"):
-        redrive(outbox.tables, id, actor="ada", ttl=TTL, force=True)
+        outbox.desk.redrive(id, actor="ada", ttl=TTL, force=True)

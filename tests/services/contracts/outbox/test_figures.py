@@ -12,6 +12,7 @@ from tests.services.contracts.outbox.conftest import Outbox, accept, away, refus
 from tests.services.contracts.outbox.pair import Home, towards
 from ulak import Engine
 from ulak.services.contracts.outbox import figures
+from ulak.services.contracts.outbox.events import key_of
 from ulak.services.contracts.outbox.figures import Figures, Limits
 
 MS = timedelta(milliseconds=1)
@@ -45,7 +46,7 @@ def test_the_figures_are_those_of_the_table_in_every_process(
     outbox: Outbox, make_engine: Callable[[], Engine]
 ) -> None:
     other = Outbox(make_engine())
-    assert figures.read(outbox.tables) == Figures()
+    assert figures.read(outbox.engine) == Figures()
     for proof in range(4):
         outbox.write(proof, subject=str(proof))
     answers = {"0": accept, "1": refuse, "2": lambda request: httpx.Response(400), "3": away}
@@ -57,7 +58,7 @@ def test_the_figures_are_those_of_the_table_in_every_process(
     outbox.send()
     outbox.clock.advance(timedelta(seconds=90))
     other.clock.advance(timedelta(seconds=90))
-    found = figures.read(other.tables)
+    found = figures.read(other.engine)
     assert (found.backlog, found.oldest) == (1, timedelta(seconds=90))
     assert (found.dead, found.rejected, found.drift) == (1, 1, 1)
     assert (found.attempted, found.failed, found.error_rate) == (4, 2, 0.5)
@@ -68,9 +69,9 @@ def test_the_figures_are_those_of_the_table_in_every_process(
     outbox.remote.answer = accept
     outbox.clock.advance(timedelta(seconds=60))
     outbox.send()
-    assert figures.read(outbox.tables).failed == 2
+    assert figures.read(outbox.engine).failed == 2
     outbox.clock.advance(figures.WINDOW)
-    later = figures.read(outbox.tables)
+    later = figures.read(outbox.engine)
     assert (later.attempted, later.failed, later.p95) == (0, 0, None)
 
 
@@ -79,13 +80,16 @@ def test_percentiles_are_nearest_ranks(outbox: Outbox) -> None:
     now = outbox.tables.now
     for proof in range(1, 101):
         outbox.write(proof, subject=str(proof))
-    with outbox.tables.transaction() as session:
-        session.execute(
-            "UPDATE {schema}.hos_outbox_events SET attempted_at = ?, duration_us = id * 1000 - "
-            "(SELECT min(id) - 1 FROM {schema}.hos_outbox_events) * 1000",
-            now,
-        )
-    found = figures.read(outbox.tables)
+    assert outbox.send(limit=100) == {"sent": 100}
+    with outbox.tables.writing() as connection:
+        for proof in range(1, 101):
+            outbox.tables.execute(
+                connection,
+                "UPDATE {schema}.hos_outbox_attempts SET attempted_at = ?, duration_us = ? "
+                "WHERE idempotency_key = ?",
+                now, proof * 1000, key_of(proof),
+            )  # fmt: skip
+    found = figures.read(outbox.engine)
     assert (found.p95, found.p99) == (95 * MS, 99 * MS)
 
 
@@ -96,7 +100,7 @@ def test_readiness_names_what_is_exceeded_and_metrics_show_it(url: str) -> None:
         well = home.get("/v1/outbox/ready", who="operator")
         assert (well.status_code, well.json()["ok"], well.json()["backlog"]) == (200, True, 0)
         home.move("k1", from_="pending", to="paid")
-        home.dispatcher().send_once()
+        home.send()
         ill = home.get("/v1/outbox/ready", who="operator")
         assert ill.status_code == 503
         assert ill.headers["content-type"] == "application/problem+json"

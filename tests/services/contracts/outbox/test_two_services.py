@@ -2,13 +2,13 @@
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.scenario.doubles import eventually
 from tests.services.contracts.house import House
 from tests.services.contracts.outbox.pair import (
     NOWHERE,
@@ -18,7 +18,6 @@ from tests.services.contracts.outbox.pair import (
     towards,
 )
 from ulak.clock import ManualClock
-from ulak.services.contracts.outbox import modes
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.testing import faults
 
@@ -57,8 +56,7 @@ def test_a_change_is_decided_here_and_told_there(
         home.move("k4", to="cancelled")
         assert [event.status for event in home.events()] == ["pending", "pending"]
         assert remote.proofs() == []
-        while home.dispatcher().send_once():
-            pass
+        assert home.send() == {"sent": 2}
     assert [event.status for event in home.events()] == ["sent", "sent"]
     assert [event.drift for event in home.events()] == [None, None]
     assert remote.subject()["status"] == home.subject()["status"] == "cancelled"
@@ -73,11 +71,11 @@ def test_a_change_whose_event_cannot_be_written_is_not_made(
 ) -> None:
     home = open_home(towards(NOWHERE))
     home.move("k0", from_="pending", to="paid")
-    home.sql("ALTER TABLE {schema}.hos_outbox_events RENAME TO hidden")
+    home.sql("ALTER TABLE {schema}.deliveries RENAME TO hidden")
     assert home.move("k1", to="cancelled").status_code >= 500
     assert home.subject()["status"] == "paid"
     assert len(home.proofs()) == 1
-    home.sql("ALTER TABLE {schema}.hidden RENAME TO hos_outbox_events")
+    home.sql("ALTER TABLE {schema}.hidden RENAME TO deliveries")
     assert home.move("k1", to="cancelled").status_code == 200
     assert len(home.events()) == 2
 
@@ -98,10 +96,9 @@ def test_a_dispatcher_that_dies_after_the_remote_accepted_leads_to_the_same_proo
         accepted = json.loads(body)["proof_id"]
         assert [proof["proof_id"] for proof in remote.proofs()] == [accepted]
         assert [event.status for event in home.events()] == ["processing"]
-        assert home.dispatcher().send_once() == []
+        assert home.send() == {}
         clock.advance(timedelta(minutes=10))
-        (attempt,) = home.dispatcher().send_once()
-    assert attempt.reply.headers["idempotent-replayed"] == "true"
+        assert home.send() == {"sent": 1}
     (event,) = home.events()
     assert event.status == "sent"
     assert event.response_json == body  # to the byte
@@ -113,8 +110,7 @@ def test_a_dispatcher_that_dies_after_the_remote_accepted_leads_to_the_same_proo
 def test_a_remote_that_cannot_be_reached_harms_nobody(open_home: Callable[..., Home]) -> None:
     home = open_home(towards(NOWHERE))
     assert home.move("k1", from_="pending", to="paid").json()["ok"] is True
-    (attempt,) = home.dispatcher().send_once()
-    assert attempt.outcome.verdict == "retry"
+    assert home.send() == {"pending": 1}
     assert home.move("k2", to="cancelled").json()["ok"] is True
     assert home.get("/v1/ready").status_code == 200
 
@@ -128,7 +124,7 @@ def test_a_remote_that_judges_otherwise_is_drift(
         home = open_home(towards(address))
         home.move("k1", from_="pending", to="paid")
         with caplog.at_level(logging.WARNING, "ulak.contracts.outbox"):
-            home.dispatcher().send_once()
+            home.send()
     (event,) = home.events()
     assert (event.status, event.drift) == ("rejected", "HTTP 409: stale_status")
     assert "drift: the remote judges otherwise" in caplog.text
@@ -137,21 +133,14 @@ def test_a_remote_that_judges_otherwise_is_drift(
 
 @pytest.mark.shows("I-50", "I-57")
 def test_workers_send_events_without_being_asked(
-    open_home: Callable[..., Home], tmp_path: Path
+    open_home: Callable[..., Home], remote: House
 ) -> None:
-    told = threading.Event()
-    remote = House(f"sqlite:///{tmp_path / 'remote.db'}", on_change=lambda *_: told.set())
-    try:
-        with served(remote) as address:
-            home = open_home(towards(address))
-            modes.attach(home.engine, home.settings)
-            with home.engine.working():
-                home.move("k1", from_="pending", to="paid")
-                assert told.wait(120)
-        # The worker has waited for what was being sent.
-        assert [event.status for event in home.events()] == ["sent"]
-    finally:
-        remote.close()
+    with served(remote) as address:
+        home = open_home(towards(address))
+        with home.engine.working():
+            home.move("k1", from_="pending", to="paid")
+            eventually(lambda: [event.status for event in home.events()] == ["sent"])
+    assert len(remote.proofs()) == 1
 
 
 @pytest.mark.shows("I-57")

@@ -4,16 +4,20 @@ remote."""
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Final, get_args
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from threading import Event as Flag
+from typing import Annotated, Any, Final
 
 import typer
 
-from ulak.errors import NotFound
-from ulak.kit.clock import Instant, rfc3339, to_datetime
+from ulak import Engine
+from ulak.errors import FlowError, NotFound
+from ulak.kit.clock import rfc3339, to_datetime
 from ulak.kit.commands import (
     ActorOption,
     AppOption,
@@ -27,17 +31,22 @@ from ulak.kit.commands import (
     some,
     when,
 )
-from ulak.services.contracts.outbox import desk, settings
-from ulak.services.contracts.outbox.claims import Attempt
-from ulak.services.contracts.outbox.dispatcher import A_ROUND, Dispatcher
+from ulak.services.contracts.outbox import settings
+from ulak.services.contracts.outbox.desk import Desk, NotNow
 from ulak.services.contracts.outbox.events import DEAD, STATUSES, Event
-from ulak.services.contracts.outbox.outcomes import Verdict
 from ulak.services.contracts.outbox.remote import Remote
-from ulak.services.contracts.outbox.tables import Tables
+from ulak.services.contracts.outbox.sending import declare
+from ulak.services.contracts.schema import HANDLER
+
+log = logging.getLogger("ulak.contracts.outbox")
 
 outbox = typer.Typer(no_args_is_help=True, help="Events of contracts on their way to a remote.")
 
-VERDICTS: Final = get_args(Verdict)
+VERDICTS: Final = {"sent": "sent", "rejected": "refused", "dead": "dead", "retry": "pending"}
+"""For each word of `dispatch` the state of the delivery."""
+A_ROUND: Final = 50
+# How many a loop sends before it looks whether it is to stop: as many as go at once.
+A_FEW: Final = 8
 MOST_REDRIVEN = 10_000
 
 EventsArgument = Annotated[
@@ -61,16 +70,17 @@ def dispatch(
     """
     remote = Remote(settings.load())
     with reading(app) as engine:
-        dispatcher = Dispatcher(Tables(engine), remote)
+        with suppress(FlowError):  # the service is attached in mode hybrid, and has declared it
+            declare(engine, remote)
         if every is not None:
-            with _stopped_by_signals(dispatcher.stop):
-                dispatcher.run(every)
+            _go_on(engine, every)
             return
-        fared = Counter(attempt.outcome.verdict for attempt in _rounds(dispatcher, limit))
+        states = engine.outbox.deliver(HANDLER, limit=limit)
+    fared = {verdict: states[state] for verdict, state in VERDICTS.items()}
     if as_json:
-        print_json({verdict: fared[verdict] for verdict in VERDICTS})
+        print_json(fared)
     else:
-        print(", ".join(f"{fared[verdict]} {verdict}" for verdict in VERDICTS))
+        print(", ".join(f"{number} {verdict}" for verdict, number in fared.items()))
 
 
 @outbox.command("list")
@@ -94,10 +104,9 @@ def list_(
             f"{', '.join(unknown)}; write {', '.join(STATUSES)}", param_hint="--status"
         )
     with reading(app) as engine:
-        found = desk.list_events(
-            Tables(engine), statuses=wanted, tenant_id=tenant, aggregate=aggregate, after=after,
-            limit=limit,
-        )  # fmt: skip
+        found = Desk(engine).events(
+            statuses=wanted, tenant_id=tenant, aggregate=aggregate, after=after, limit=limit
+        )
     if as_json:
         print_json({"events": [_document(event) for event in found]})
     elif found:
@@ -136,15 +145,13 @@ def redrive(
         raise typer.BadParameter("name the events, or say --all", param_hint="EVENT")
     ttl = settings.load().ttl
     with reading(app) as engine:
-        tables = Tables(engine)
+        desk = Desk(engine)
         if every:
-            dead = desk.list_events(tables, statuses=(DEAD,), limit=MOST_REDRIVEN)
-            events = [event.id for event in dead]
-
-        def act(id: int) -> object:
-            return desk.redrive(tables, id, actor=actor, note=why, ttl=ttl, force=force)
-
-        done, refused = _each(events or [], act)
+            events = [event.id for event in desk.events(statuses=(DEAD,), limit=MOST_REDRIVEN)]
+        done, refused = _each(
+            events or [],
+            lambda id: desk.redrive(id, actor=actor, note=why, ttl=ttl, force=force),
+        )
     _report("redriven", done, refused, as_json=as_json)
 
 
@@ -160,20 +167,31 @@ def discard(
     if not events:
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
-        tables = Tables(engine)
-        done, refused = _each(events, lambda id: desk.discard(tables, id, actor=actor, note=why))
+        desk = Desk(engine)
+        done, refused = _each(events, lambda id: desk.discard(id, actor=actor, note=why))
     _report("discarded", done, refused, as_json=as_json)
 
 
-def _rounds(dispatcher: Dispatcher, limit: int) -> Iterator[Attempt]:
-    """Send round by round, since a round takes one event of a subject at most; a round in which
-    nothing got through is the last, since the next would fare no better."""
-    left, goes_on = limit, True
-    while left > 0 and goes_on:
-        attempts = dispatcher.send_once(min(left, A_ROUND))
-        left -= len(attempts)
-        goes_on = any(attempt.outcome.verdict == "sent" for attempt in attempts)
-        yield from attempts
+def _go_on(engine: Engine, every: float) -> None:
+    """Send until SIGTERM or Ctrl-C: what is being sent is awaited; twice is once."""
+    stopping = Flag()
+    before = {
+        number: signal.signal(number, lambda *_: stopping.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        while not stopping.is_set():
+            try:
+                sent = engine.outbox.deliver(HANDLER, limit=A_FEW)
+            except Exception:
+                # A worker loop: nobody would notice its end before the events are hours old.
+                log.exception("a round of the outbox failed")
+                sent = Counter()
+            if not sent:
+                stopping.wait(every)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _each(ids: list[int], act: Callable[[int], object]) -> tuple[list[int], dict[int, str]]:
@@ -184,7 +202,7 @@ def _each(ids: list[int], act: Callable[[int], object]) -> tuple[list[int], dict
         try:
             act(id)
             done.append(id)
-        except (NotFound, desk.NotNow) as error:
+        except (NotFound, NotNow) as error:
             refused[id] = str(error)
     return done, refused
 
@@ -206,41 +224,10 @@ def _due(event: Event) -> Any:
 
 
 def _document(event: Event) -> dict[str, Any]:
-    def date(instant: Instant | None) -> str | None:
-        return None if instant is None else rfc3339(to_datetime(instant))
-
-    return {
-        "id": event.id,
-        "tenant_id": event.tenant_id,
-        "event_type": event.event_type,
-        "aggregate": event.aggregate,
-        "payload": event.body,
-        "idempotency_key": event.idempotency_key,
-        "status": event.status,
-        "attempts": event.attempts,
-        "last_error": event.last_error,
-        "available_at": date(event.available_at),
-        "give_up_at": date(event.give_up_at),
-        "lease_until": date(event.lease_until),
-        "sent_at": date(event.sent_at),
-        "response_status": event.response_status,
-        "response": event.response_json,
-        "drift": event.drift,
-        "acts": json.loads(event.acts),
-        "created_at": date(event.created_at),
-        "updated_at": date(event.updated_at),
-    }
-
-
-@contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and Ctrl-C end the loop after what is being sent; twice is once."""
-    before = {
-        number: signal.signal(number, lambda *_: stop())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    document = asdict(event) | {"payload": event.body, "acts": json.loads(event.acts)}
+    for name, value in document.items():
+        if name.endswith(("_at", "_until")) and value is not None:
+            document[name] = rfc3339(to_datetime(value))
+    document["response"] = document.pop("response_json")
+    del document["discarded_at"]  # those that were are not listed
+    return document

@@ -1,17 +1,16 @@
-"""Events: what a remote is to be told, written with the change that it tells of."""
+"""Events: messages to a remote about changes, each sent with its change."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ulak.kit.clock import Instant, micros
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
-from ulak.services.contracts.outbox.tables import Session
-from ulak.services.contracts.proofs import STATUS_CHANGE
-from ulak.tables import Row
+from ulak import Engine
+from ulak.kit.clock import Instant
+from ulak.services.contracts.proofs import STATUS_CHANGE, Proof
+from ulak.services.contracts.schema import TOPIC
 
 KEY_PREFIX: Final = "pazar"
 """Whose proofs they are; two systems that tell the same remote need two."""
@@ -21,35 +20,15 @@ PROCESSING: Final = "processing"
 SENT: Final = "sent"
 REJECTED: Final = "rejected"
 DEAD: Final = "dead"
-NO_ACTS: Final = "[]"
 STATUSES: Final = (PENDING, PROCESSING, SENT, REJECTED, DEAD)
 
-
-@dataclass(frozen=True, slots=True)
-class StatusChange:
-    """A change that was decided here, as its proof tells it."""
-
-    proof_id: int
-    _: KW_ONLY
-    tenant_id: str
-    subject_type: str
-    subject_id: str
-    from_status: str
-    to_status: str
-    contract_version: str
-    actor_id: str = ""
-    source: str = ""
-    request_id: str = ""
-
-    @property
-    def aggregate(self) -> str:
-        """The subject; events of one are sent in their order."""
-        return f"{self.subject_type}:{self.subject_id}"
+# As long as a key of a message may be. Beyond it subjects share a line, which only slows them.
+_LONGEST_LINE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of `hos_outbox_events`, as far as anybody acts on it."""
+    """One row of the view `hos_outbox_events`."""
 
     id: int
     tenant_id: str
@@ -64,8 +43,7 @@ class Event:
     last_error: str | None
     available_at: Instant
     lease_until: Instant | None
-    owner_token: str | None
-    give_up_at: Instant
+    give_up_at: Instant | None
     sent_at: Instant | None
     response_status: int | None
     response_json: str | None
@@ -76,34 +54,13 @@ class Event:
     updated_at: Instant
 
     @property
-    def was_tried(self) -> bool:
-        """Whether, before the attempt that is under way, the remote may have heard of it."""
-        return self.attempts > 1 or self.acts != NO_ACTS
-
-    @property
     def body(self) -> Mapping[str, Any]:
         """The payload as a document."""
         found: dict[str, Any] = json.loads(self.payload)
         return found
 
 
-COLUMNS: Final = (
-    "id, tenant_id, event_type, aggregate, payload, idempotency_key, status, attempts, "
-    "last_error, available_at, lease_until, owner_token, give_up_at, sent_at, response_status, "
-    "response_json, drift, discarded_at, acts, created_at, updated_at"
-)
-"""In the order of `Event`."""
-
-_WRITE: Final = """
-INSERT INTO {schema}.hos_outbox_events (tenant_id, event_type, aggregate, payload,
-    idempotency_key, status, available_at, give_up_at, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?)
-"""
-
-
-def event_of(row: Row) -> Event:
-    """Read a row of `COLUMNS`."""
-    return Event(*row)
+COLUMNS: Final = ", ".join(Event.__dataclass_fields__)
 
 
 def key_of(proof_id: int, prefix: str = KEY_PREFIX) -> str:
@@ -111,37 +68,37 @@ def key_of(proof_id: int, prefix: str = KEY_PREFIX) -> str:
     return f"{prefix}:proof:{STATUS_CHANGE}:{proof_id}"
 
 
-def write(
-    session: Session, change: StatusChange, *, now: Instant, key_prefix: str = KEY_PREFIX
-) -> None:
+def emit(engine: Engine, connection: Any, proof: Proof, *, key_prefix: str = KEY_PREFIX) -> None:
     """Write the event of a change in the transaction of the change and its proof.
 
-    Whoever changes a subject holds its row, so that the ids of its events are in the order of its
-    changes. Nothing is sent: what is not committed must not be told to anybody.
+    A change holds the row of its subject, so that the events are in the order of the changes. No
+    request is made here.
     """
-    key = key_of(change.proof_id, key_prefix)
-    give_up_at = now + micros(LONGEST_RETRY)
-    session.execute(
-        _WRITE, change.tenant_id, STATUS_CHANGE, change.aggregate, _payload(change, key), key,
-        now, give_up_at, now, now,
-    )  # fmt: skip
+    tenant, aggregate = proof.tenant_id, f"{proof.subject_type}:{proof.subject_id}"
+    key = key_of(proof.proof_id, key_prefix)
+    data = {
+        "tenant_id": tenant, "event_type": STATUS_CHANGE, "aggregate": aggregate,
+        "idempotency_key": key, "payload": _payload(proof, key),
+    }  # fmt: skip
+    line = f"{len(tenant)}/{tenant}/{aggregate}"[:_LONGEST_LINE]
+    engine.emit(TOPIC, data, key=line, connection=connection)
 
 
-def _payload(change: StatusChange, key: str) -> str:
+def _payload(proof: Proof, key: str) -> str:
     """Write the request: the remote judges by the version that is active there, and says so."""
     members = {
         "idempotency_key": key,
-        "tenant_id": change.tenant_id,
-        "subject_ref": {"type": change.subject_type, "id": change.subject_id},
-        "from": change.from_status,
-        "to": change.to_status,
-        "actor_id": change.actor_id,
-        "source": change.source,
-        "request_id": change.request_id,
+        "tenant_id": proof.tenant_id,
+        "subject_ref": {"type": proof.subject_type, "id": proof.subject_id},
+        "from": proof.from_status,
+        "to": proof.to_status,
+        "actor_id": proof.actor_id,
+        "source": proof.source,
+        "request_id": proof.request_id,
         "meta": {
-            "local_proof_id": change.proof_id,
-            "local_contract_version": change.contract_version,
+            "local_proof_id": proof.proof_id,
+            "local_contract_version": proof.contract_version,
         },
     }
-    said = {name: value for name, value in members.items() if value != ""}
+    said = {name: value for name, value in members.items() if value}
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""How the outbox stands: figures that are read from the table, so that every process sees the
+"""How the outbox stands: figures that are read from the store, so that every process sees the
 same, and the limits within which the remote can be relied on."""
 
 from __future__ import annotations
@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
-from ulak.kit.clock import Instant, micros
-from ulak.services.contracts.outbox.tables import Session, Tables
+from ulak import Engine
+from ulak.kit.clock import micros, to_datetime
+from ulak.services.contracts.schema import HANDLER, SCHEMA
+from ulak.tables import Tables
 
 WINDOW: Final = timedelta(minutes=5)
 """The attempts of how long count for latency and errors: as long as an event may be late."""
@@ -81,60 +83,52 @@ class Limits:
             )
 
 
-_WAITING: Final = """
-SELECT count(*), min(created_at) FROM {schema}.hos_outbox_events
-WHERE status IN ('pending', 'processing') AND discarded_at IS NULL
-"""
-_STUCK: Final = """
-SELECT status, count(*) FROM {schema}.hos_outbox_events
-WHERE status IN ('rejected', 'dead') AND discarded_at IS NULL GROUP BY status
-"""
-_DRIFT: Final = "SELECT count(*) FROM {schema}.hos_outbox_events WHERE drift IS NOT NULL"
+_DRIFT: Final = "SELECT count(*) FROM {schema}.hos_outbox_attempts WHERE drift IS NOT NULL"
 _ATTEMPTED: Final = """
-SELECT count(*), count(CASE WHEN failed_at > ? THEN 1 END) FROM {schema}.hos_outbox_events
+SELECT count(*), count(CASE WHEN failed_at > ? THEN 1 END) FROM {schema}.hos_outbox_attempts
 WHERE attempted_at > ?
 """
 _RANKED: Final = """
-SELECT duration_us FROM {schema}.hos_outbox_events WHERE attempted_at > ?
+SELECT duration_us FROM {schema}.hos_outbox_attempts WHERE attempted_at > ?
 ORDER BY duration_us LIMIT 1 OFFSET ?
 """
 
 
-def read(tables: Tables) -> Figures:
+def read(engine: Engine) -> Figures:
     """Read how the outbox stands.
 
     Raises:
         StoreError: the store cannot be asked.
     """
+    tables = Tables(engine, SCHEMA)
     now = tables.now
     since = now - micros(WINDOW)
-    with tables.reading() as session:
-        ((backlog, oldest_at),) = session.execute(_WAITING)
-        stuck: dict[str, Any] = dict(session.execute(_STUCK))
-        ((drift,),) = session.execute(_DRIFT)
-        ((attempted, failed),) = session.execute(_ATTEMPTED, since, since)
-        p95 = _percentile(session, since, attempted, 95)
-        p99 = _percentile(session, since, attempted, 99)
+    counts = {each.state: each for each in engine.outbox.counts() if each.handler == HANDLER}
+    waiting = counts.get("pending") or counts.get("unhandled")
+    with tables.reading() as connection:
+        ((drift,),) = tables.execute(connection, _DRIFT)
+        ((attempted, failed),) = tables.execute(connection, _ATTEMPTED, since, since)
+
+        def percentile(percent: int) -> timedelta | None:
+            """Return the nearest rank: the smallest that so many do not exceed."""
+            if not attempted:
+                return None
+            rank = -(-attempted * percent // 100)
+            ((duration,),) = tables.execute(connection, _RANKED, since, rank - 1)
+            return timedelta(microseconds=duration)
+
+        p95, p99 = percentile(95), percentile(99)
     return Figures(
-        backlog=backlog,
-        oldest=timedelta() if oldest_at is None else timedelta(microseconds=now - oldest_at),
-        dead=stuck.get("dead", 0),
-        rejected=stuck.get("rejected", 0),
+        backlog=waiting.deliveries if waiting else 0,
+        oldest=to_datetime(now) - waiting.oldest_at if waiting else timedelta(),
+        dead=counts["dead"].deliveries if "dead" in counts else 0,
+        rejected=counts["refused"].deliveries if "refused" in counts else 0,
         drift=drift,
         attempted=attempted,
         failed=failed,
         p95=p95,
         p99=p99,
     )
-
-
-def _percentile(session: Session, since: Instant, attempted: int, percent: int) -> timedelta | None:
-    """Return the nearest rank, in whole numbers: the smallest that so many do not exceed."""
-    if not attempted:
-        return None
-    rank = -(-attempted * percent // 100)
-    ((duration,),) = session.execute(_RANKED, since, rank - 1)
-    return timedelta(microseconds=duration)
 
 
 def _ms(span: timedelta) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ulak import Engine
 from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.outbox.deciding import Decider, RemoteContracts
+from ulak.services.contracts.outbox.events import emit
 from ulak.services.contracts.outbox.figures import Limits
 from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.outbox.shadow import Shadow, dispatch_beside_workers
-from ulak.services.contracts.outbox.tables import Tables
 
 if TYPE_CHECKING:
     from ulak.web import Routes
 
 
-def decider_of(engine: Engine, settings: RemoteSettings) -> Decider:
-    """Return who decides about changes; nothing is opened.
+def attach(engine: Engine, settings: RemoteSettings) -> Decider:
+    """Return who decides about changes; in mode `hybrid`, have workers tell the remote of each.
+
+    Nothing is opened. To be called once for an engine.
 
     Raises:
         BadInput: a setting cannot be used.
@@ -28,30 +31,22 @@ def decider_of(engine: Engine, settings: RemoteSettings) -> Decider:
         return RemoteContracts(Remote(settings))
     if settings.mode == "embedded":
         return contracts_of(engine)
-    shadow = Shadow(Tables(engine), key_prefix=settings.key_prefix)
-    return contracts_of(engine, on_change=shadow)
+    remote = Remote(settings)
+    contracts = contracts_of(
+        engine, on_change=partial(emit, engine, key_prefix=settings.key_prefix)
+    )
+    declare(engine, remote)
+    return contracts
 
 
-def attach(engine: Engine, settings: RemoteSettings) -> None:
-    """Refuse what would fail the first request; in mode `hybrid`, have workers tell the remote.
-
-    Raises:
-        BadInput: a setting cannot be used.
-        NotSupported: as `decider_of`.
-    """
-    decider_of(engine, settings)
-    if settings.mode == "hybrid":
-        dispatch_beside_workers(engine, Remote(settings))
-
-
-def routes_of(engine: Engine, settings: RemoteSettings) -> Routes:
+def routes_of(engine: Engine, settings: RemoteSettings, decider: Decider) -> Routes:
     """Make the routes of contracts and, in mode `hybrid`, those of the outbox."""
     from ulak.services.contracts import routes
     from ulak.services.contracts.outbox import routes as outbox
     from ulak.web import Routes
 
-    own = routes.routes_of(engine, decider_of(engine, settings))
+    own = routes.routes_of(engine, decider)
     if settings.mode != "hybrid":
         return own
-    more = outbox.routes_of(Tables(engine), Limits())
+    more = outbox.routes_of(engine, Limits())
     return Routes([*own.routers, *more.routers], [*own.access, *more.access], more.metrics)

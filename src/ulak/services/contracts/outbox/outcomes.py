@@ -1,12 +1,12 @@
-"""What becomes of an event after an attempt: every rule of sending is here, and nothing else.
+"""What an answer of the remote means for an event: every rule of it is here, and nothing else.
 
-Pure: the time, the answer and the randomness are handed in.
+When and how often an event is tried again is the engine's affair.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
@@ -16,16 +16,11 @@ from typing import Any, Final, Literal
 from ulak.kit.clock import SECOND, Instant, to_instant
 
 Verdict = Literal["sent", "rejected", "dead", "retry"]
-Uniform = Callable[[float, float], float]
-"""Draws a number between two others, such as `random.Random(seed).uniform`."""
 
-BASE: Final = timedelta(seconds=2)
-CAP: Final = timedelta(hours=1)
-MOST_ATTEMPTS: Final = 20
 LONGEST_RETRY: Final = timedelta(days=3)
 """For how long an event is tried again; whoever remembers its key must do so for longer."""
 
-SHORTEST_WAIT_S: Final = 1.0
+SHORTEST_WAIT: Final = timedelta(seconds=1)
 """How long an execution that is under way is left alone at least."""
 # Beyond this a wait is no number that anybody means, and no date that can be told.
 _LONGEST_WAIT_S: Final = timedelta(days=366).total_seconds()
@@ -51,6 +46,9 @@ PASSING_STATUSES: Final = frozenset(
     }
 )  # fmt: skip
 """Statuses below 500 that say nothing about the event itself: a key that is set anew, a pause."""
+FOREIGN: Final = "no answer of the remote, which says ok or repeats the key; see HOS_BASE_URL"
+"""Why an acceptance does not count."""
+COMPARED: Final = ("from", "to", "contract_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +91,12 @@ class Outcome:
     _: KW_ONLY
     why: str = ""
     """What `last_error` says; '' for what was sent."""
-    retry_at: Instant | None = None
-    """When the next attempt may begin, of a retry."""
+    wait: timedelta = timedelta()
+    """How long the next attempt must wait at least, of a retry."""
     is_counted: bool = True
-    """Whether the attempt counts against `MOST_ATTEMPTS`."""
+    """Whether the attempt counts against the limit."""
+    drift: str | None = None
+    """In what the remote differs; None when it does not, or has not judged."""
 
     @property
     def is_failure(self) -> bool:
@@ -104,55 +104,38 @@ class Outcome:
         return self.verdict == "dead" or (self.verdict == "retry" and self.is_counted)
 
 
-def judge(
-    reply: Reply | Fault, *, attempts: int, give_up_at: Instant, now: Instant, uniform: Uniform
-) -> Outcome:
+def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> Outcome:
     """Decide what becomes of an event, by what the answer says before by its status.
 
     Args:
         reply: The answer to the attempt that has just ended.
-        attempts: How many attempts count, this one included.
-        give_up_at: The last moment at which an attempt may begin.
+        payload: What was sent.
         now: The store's time.
-        uniform: The randomness of the delay.
     """
     if isinstance(reply, Fault):
-        return _again(reply.why, None, attempts, give_up_at, now, uniform)
+        return Outcome("retry", why=reply.why)
     document = reply.document
     why = _quote(reply, document)
+    wait = timedelta(seconds=seconds_of(reply.retry_after, now))
     said = {word for word in (document.get("code"), document.get("reason")) if type(word) is str}
     if IN_PROGRESS in said:
-        return _after_the_first(reply, why, give_up_at, now)
+        # What was not judged does not count.
+        return Outcome("retry", why=why, wait=max(SHORTEST_WAIT, wait), is_counted=False)
     if said & LASTING:
         return Outcome("dead", why=why)
     if said & PASSING or _is_passing(reply.status):
-        return _again(why, reply, attempts, give_up_at, now, uniform)
+        return Outcome("retry", why=why, wait=wait)
     if document.get("ok") is False:
-        return Outcome("rejected", why=why)
-    if HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
-        return Outcome("sent")
+        return Outcome("rejected", why=why, drift=why)
     if reply.status == HTTPStatus.CONFLICT:  # with whom it does not say; conflicts pass
-        return _again(why, reply, attempts, give_up_at, now, uniform)
-    return Outcome("dead", why=why)
-
-
-def is_overdue(*, was_tried: bool, give_up_at: Instant, now: Instant) -> bool:
-    """Tell whether an event may no longer be tried, although nobody has given it up.
-
-    So it is when every dispatcher was away. An event that was never sent is sent however late:
-    nobody can have forgotten its key.
-    """
-    return was_tried and now > give_up_at
-
-
-def delay_s(retry: int, uniform: Uniform) -> float:
-    """Draw how long to wait before the retry of this number: full jitter, so that a thousand that
-    failed together do not return together."""
-    ceiling = CAP.total_seconds()
-    # The exponent is bounded first: 2**attempts of a broken counter would not end.
-    if retry < ceiling:
-        ceiling = min(ceiling, BASE.total_seconds() * 2.0**retry)
-    return uniform(0.0, ceiling)
+        return Outcome("retry", why=why, wait=wait)
+    if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
+        return Outcome("dead", why=why)
+    if document.get("ok") is True or _echoes(reply, document, payload["idempotency_key"]):
+        return Outcome("sent", drift=_compare(payload, document))
+    # A login page, a proxy, another program: nobody there has judged the event.
+    why = f"{why}: {FOREIGN}"
+    return Outcome("retry", why=why, wait=wait, drift=why)
 
 
 def seconds_of(retry_after: str | None, now: Instant) -> float:
@@ -169,29 +152,22 @@ def seconds_of(retry_after: str | None, now: Instant) -> float:
     return min(max(0.0, (to_instant(moment) - now) / SECOND), _LONGEST_WAIT_S)
 
 
-def _after_the_first(reply: Reply, why: str, give_up_at: Instant, now: Instant) -> Outcome:
-    """Wait for the execution that is under way: what was not judged does not count."""
-    wait_s = max(SHORTEST_WAIT_S, seconds_of(reply.retry_after, now))
-    return _unless_too_late(why, wait_s, give_up_at, now, is_counted=False)
+def _echoes(reply: Reply, document: Mapping[str, Any], key: str) -> bool:
+    """Whether an answer repeats the key of the event."""
+    return key in (document.get("idempotency_key"), reply.headers.get("idempotency-key"))
 
 
-def _again(
-    why: str, reply: Reply | None, attempts: int, give_up_at: Instant, now: Instant,
-    uniform: Uniform,
-) -> Outcome:  # fmt: skip
-    if attempts >= MOST_ATTEMPTS:
-        return Outcome("dead", why=f"gave up after {attempts} attempts: {why}")
-    told = 0.0 if reply is None else seconds_of(reply.retry_after, now)
-    return _unless_too_late(why, max(told, delay_s(attempts, uniform)), give_up_at, now)
-
-
-def _unless_too_late(
-    why: str, wait_s: float, give_up_at: Instant, now: Instant, *, is_counted: bool = True
-) -> Outcome:
-    retry_at = now + round(wait_s * SECOND)
-    if retry_at > give_up_at:
-        return Outcome("dead", why=f"gave up since the next attempt would be too late: {why}")
-    return Outcome("retry", why=why, retry_at=retry_at, is_counted=is_counted)
+def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """Say in what an acceptance differs, of the members that both know: a remote that stood
+    elsewhere has come to the same status by another way, and one with another contract version may
+    not do so the next time."""
+    local = {**payload, "contract_version": payload.get("meta", {}).get("local_contract_version")}
+    differences = [
+        f"{name} is {answer[name]!r} there and {local[name]!r} here"
+        for name in COMPARED
+        if name in answer and local.get(name) is not None and answer[name] != local[name]
+    ]
+    return "; ".join(differences) or None
 
 
 def _is_passing(status: int) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ulak.errors import BadInput, NotSupported
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
@@ -53,9 +51,19 @@ class Remote:
         # Reading the authorities takes longer than a request does, so it is done once.
         self._tls = ssl.create_default_context()
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
-        """Open connections that are shared by every question of the block."""
+    def ask(
+        self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
+    ) -> Reply | Fault:
+        """Post a body, or read where there is none, and wait for the answer; not on an event loop.
+
+        A question that found nobody is repeated at once, as often as is set. Only what is safe to
+        repeat is asked: every change carries its key.
+        """
+        return asyncio.run(self._ask(path, body, headers))
+
+    async def _ask(
+        self, path: str, body: bytes | None, headers: dict[str, str] | None
+    ) -> Reply | Fault:
         import httpx
 
         async with httpx.AsyncClient(
@@ -70,55 +78,29 @@ class Remote:
                 "Content-Type": "application/json",
             },
         ) as client:
-            yield Session(client, self.settings)
-
-    def ask(
-        self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
-    ) -> Reply | Fault:
-        """Ask one question and wait for the answer; not on an event loop."""
-
-        async def once() -> Reply | Fault:
-            async with self.session() as session:
-                return await session.ask(path, body, headers=headers)
-
-        return asyncio.run(once())
-
-
-class Session:
-    """Some connections to the remote."""
-
-    def __init__(self, client: Any, settings: RemoteSettings) -> None:
-        self._client = client
-        self._timeout_s = settings.timeout.total_seconds()
-        self._retries = settings.retries
-
-    async def ask(
-        self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
-    ) -> Reply | Fault:
-        """Post a body, or read where there is none; a question that found nobody is repeated at
-        once, as often as is set.
-
-        Only what is safe to repeat is asked: every change carries its key.
-        """
-        answer = await self._once(path, body, headers)
-        for _ in range(self._retries):
-            if not _found_nobody(answer):
-                break
-            answer = await self._once(path, body, headers)
-        return answer
+            answer = await self._once(client, path, body, headers)
+            for _ in range(self.settings.retries):
+                if not _found_nobody(answer):
+                    break
+                answer = await self._once(client, path, body, headers)
+            return answer
 
     async def _once(
-        self, path: str, body: bytes | None, headers: dict[str, str] | None
+        self,
+        client: httpx.AsyncClient,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str] | None,
     ) -> Reply | Fault:
         import httpx
 
-        method = "GET" if body is None else "POST"
+        method, timeout_s = "GET" if body is None else "POST", self.settings.timeout.total_seconds()
         try:
             # The client's own timeout is one of each step: an answer that comes byte by byte
             # would never be too late.
             async with (
-                asyncio.timeout(self._timeout_s),
-                self._client.stream(method, path, content=body, headers=headers) as response,
+                asyncio.timeout(timeout_s),
+                client.stream(method, path, content=body, headers=headers) as response,
             ):
                 content = bytearray()
                 async for chunk in response.aiter_bytes():
@@ -129,7 +111,7 @@ class Session:
                     response.status_code, body=bytes(content), headers=dict(response.headers)
                 )
         except (TimeoutError, httpx.TimeoutException):
-            return Fault(f"no answer within {self._timeout_s:g} s")
+            return Fault(f"no answer within {timeout_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             return Fault(f"{type(error).__name__}: {error}")
 

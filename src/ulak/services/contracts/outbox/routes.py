@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from fastapi import Request
 from fastapi.responses import JSONResponse
 from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel, Field
 
+from ulak import Engine
 from ulak.auth import METRICS_READ
+from ulak.errors import ServiceError
 from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.figures import Figures, Limits
 from ulak.services.contracts.outbox.metrics import metrics_of
-from ulak.services.contracts.outbox.tables import Tables
 from ulak.services.contracts.scopes import KEY_HEADERS
 from ulak.web import Access, Routes, guarded_router
-from ulak.web.problems import problem
 
-NOT_READY: Final = "outbox-not-ready"
+_FRESH: Final = {"Cache-Control": "no-store"}
 
 
 class OutboxReady(BaseModel):
@@ -37,34 +37,37 @@ class OutboxReady(BaseModel):
     p99_ms: float | None = Field(examples=[48.0])
 
 
-def routes_of(tables: Tables, limits: Limits) -> Routes:
+class NotReady(ServiceError):
+    """The outbox does not stand within its limits."""
+
+    code, status = "outbox-not-ready", HTTPStatus.SERVICE_UNAVAILABLE
+    headers = MappingProxyType(_FRESH)
+
+
+def routes_of(engine: Engine, limits: Limits) -> Routes:
     """Make the route of readiness, and what is scraped."""
     router = guarded_router()
 
     @router.get("/v1/outbox/ready", response_model=OutboxReady)
-    def ready(request: Request) -> JSONResponse:
+    def ready() -> JSONResponse:
         """Tell whether the remote keeps up: 503 names every limit that is exceeded.
 
         Changes are decided here all the same; this is about the remote.
         """
-        found = figures.read(tables)
-        fresh = {"Cache-Control": "no-store"}
+        found = figures.read(engine)
         if exceeded := limits.exceeded(found):
-            return problem(
-                request, HTTPStatus.SERVICE_UNAVAILABLE, code=NOT_READY,
-                detail="; ".join(exceeded), headers=fresh, exceeded=exceeded, **_told(found),
-            )  # fmt: skip
-        return JSONResponse({"ok": True, **_told(found)}, headers=fresh)
+            raise NotReady("; ".join(exceeded), exceeded=exceeded, **_told(found))
+        return JSONResponse({"ok": True, **_told(found)}, headers=_FRESH)
 
     def read() -> Iterator[Metric]:
-        return metrics_of(figures.read(tables))
+        return metrics_of(figures.read(engine))
 
     return Routes(
         [router], [Access("GET", "/v1/outbox/ready", METRICS_READ, headers=KEY_HEADERS)], read
     )
 
 
-def _told(found: Figures) -> dict[str, float | None]:
+def _told(found: Figures) -> dict[str, Any]:
     return {
         "backlog": found.backlog,
         "oldest_s": found.oldest.total_seconds(),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.idempotency.scope import TTL
 from ulak.services.contracts.outbox.events import KEY_PREFIX
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.settings import read_variables
@@ -20,6 +19,7 @@ MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 TIMEOUT: Final = timedelta(milliseconds=1500)
 RETRIES: Final = 1
+TTL: Final = timedelta(days=7)
 # Guesses: who waits longer than a minute or asks more often at once has another problem.
 LONGEST_TIMEOUT_MS: Final = 60_000
 MOST_RETRIES: Final = 10
@@ -78,8 +78,8 @@ def load(environ: Mapping[str, str] | None = None) -> RemoteSettings:
     Raises:
         BadInput: naming every value that cannot be used, or what is missing.
     """
-    found = read_variables(_READERS, environ)
-    return RemoteSettings(**{_FIELDS[name]: value for name, value in found.items()})
+    found = read_variables({name: read for name, (_, read) in _VARIABLES.items()}, environ)
+    return RemoteSettings(**{_VARIABLES[name][0]: value for name, value in found.items()})
 
 
 def _mode(text: str) -> Mode:
@@ -141,21 +141,12 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-_READERS: Final = {
-    "HOS_MODE": _mode,
-    "HOS_BASE_URL": _base_url,
-    "HOS_API_KEY": _api_key,
-    "HOS_TIMEOUT_MS": _timeout,
-    "HOS_RETRIES": _retries,
-    "HOS_REMOTE_TTL_SECONDS": _ttl,
-    "HOS_KEY_PREFIX": _key_prefix,
-}
-_FIELDS: Final = {
-    "HOS_MODE": "mode",
-    "HOS_BASE_URL": "base_url",
-    "HOS_API_KEY": "api_key",
-    "HOS_TIMEOUT_MS": "timeout",
-    "HOS_RETRIES": "retries",
-    "HOS_REMOTE_TTL_SECONDS": "ttl",
-    "HOS_KEY_PREFIX": "key_prefix",
+_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "HOS_MODE": ("mode", _mode),
+    "HOS_BASE_URL": ("base_url", _base_url),
+    "HOS_API_KEY": ("api_key", _api_key),
+    "HOS_TIMEOUT_MS": ("timeout", _timeout),
+    "HOS_RETRIES": ("retries", _retries),
+    "HOS_REMOTE_TTL_SECONDS": ("ttl", _ttl),
+    "HOS_KEY_PREFIX": ("key_prefix", _key_prefix),
 }
