@@ -34,7 +34,7 @@ def make_tables(url: str) -> None:
     """What every database of these tests begins with."""
     make_schema(url)
     with Engine(store_of(url), flows=[make_flow(PdfRenderConfig())]) as engine:
-        tables_of(engine).backpressure()
+        tables_of(engine).owners("")
 
 
 def payload(**variables: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def make_tables(url: str) -> None:
     make_schema(url)
     engine = Engine(store_of(url), flows=[make_flow(CONFIG)])
     with engine:
-        tables_of(engine).backpressure()
+        tables_of(engine).owners("")
 
 
 class Outage:

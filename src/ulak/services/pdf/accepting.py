@@ -36,7 +36,7 @@ from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
 from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded
+from ulak.services.pdf.submitting import PRESSED, NewPdfJob
 from ulak.services.pdf.worker import TemplateSource
 from ulak.web.idempotency import Requested
 from ulak.web.seen import actor_of
@@ -53,6 +53,8 @@ INERT: Final = {
 }
 """The headers of a document that is shown and not printed."""
 FALLBACK_HEADERS: Final = {"X-Pdf-Fallback": "html", **INERT}
+
+REFUSED: Final = "new jobs are refused for now"
 
 Refused = Refusal | Unavailable
 """Why a request got no job."""
@@ -196,15 +198,10 @@ class Accepting:
 
     def _make(self, new: Sequence[NewPdfJob], tenant: str, actor: str) -> list[Created | Refused]:
         """Make jobs that are not there, if new ones are taken now."""
-        pressure = self._jobs.backpressure()
-        if pressure.active:
-            refusal = _backpressure("new jobs are refused for now", pressure.retry_after_seconds)
-            return [refusal] * len(new)
         if complaint := self._health.look().complaint:
-            # The quota comes before health: HTML would else stand in for what it refuses.
-            most = self.config.tenant_queue
-            is_full = most > 0 and self._jobs.submitting.waiting(tenant) >= most
-            refused = self._refused(QuotaExceeded(most)) if is_full else Unavailable(complaint)
+            # What refuses new jobs comes before health: HTML would else stand in for them.
+            refusal = self._jobs.find_refusal(tenant)
+            refused = Unavailable(complaint) if refusal is None else self._refused(refusal)
             return [refused] * len(new)
         try:
             made = self._jobs.create_jobs(new, tenant=tenant, actor=actor)
@@ -221,7 +218,8 @@ class Accepting:
             return Unavailable(str(why))
         if isinstance(why, Overloaded):
             wait_s = max(1, math.ceil(why.retry_after.total_seconds()))
-            return _backpressure("too many jobs are waiting", wait_s)
+            full = "too many jobs are waiting"
+            return _backpressure(REFUSED if why.code == PRESSED else full, wait_s)
         wait_s = self._pacing.look().retry_after_s(PdfJobStatus.QUEUED)
         return Refusal(
             f"{why}; try again in {wait_s} s", status=429, error_code=QUOTA_EXCEEDED,

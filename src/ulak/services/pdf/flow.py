@@ -76,7 +76,7 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
     attempt. The key is free again once the job has failed for good or expired. Whoever operates
     the store may retry any failed job, which begins a new round of attempts. Tenants take turns,
     and where the settings bound how many attempts of one run at once, the rest of its jobs wait
-    outside of the queue.
+    outside of the queue; where they bound how many wait, no more are taken.
     """
     at_once = config.tenant_concurrency
     flow = PdfFlow(
@@ -98,6 +98,7 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         secret=("payload", "job_key"),
         unguessable_ids=True,
         fair=True,
+        max_waiting=config.tenant_queue or None,
     )
     flow.config, flow.kept = config, {}
 

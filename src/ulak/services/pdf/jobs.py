@@ -25,10 +25,10 @@ from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
 from ulak.services.pdf.callback_table import Wanted, callbacks_of
 from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload
-from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.model import Backpressure, PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, submitting_of
-from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
+from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, Submitting
+from ulak.services.pdf.tables import PdfTables, tables_of
 from ulak.services.pdf.views import report_of, view_of, view_of_new
 
 log = logging.getLogger("ulak.pdf")
@@ -65,7 +65,7 @@ class PdfJobStore:
         engine: With the flow `pdf`.
         artifacts: Asked whether an artifact is still there, and told to delete it.
         config: The settings.
-        tables: Owners and backpressure; by default those in the engine's database.
+        tables: Owners; by default those in the engine's database.
         enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
             `engine.worker().work_on`; by default the engine's own workers find them.
     """
@@ -84,7 +84,7 @@ class PdfJobStore:
         self.config = config
         self.tables = tables_of(engine) if tables is None else tables
         self.callbacks = callbacks_of(engine)
-        self.submitting = submitting_of(engine, self.callbacks, most=config.tenant_queue)
+        self._submitting = Submitting(engine, self.callbacks)
         self._enqueue = enqueue
         self._attempts = OwnAttempts(engine, lease=config.lease)
 
@@ -113,7 +113,7 @@ class PdfJobStore:
         The same key within a tenant answers the job that is queued, running, or succeeded with
         its artifact still there; `actor` is then one of its owners. Where the artifact is gone
         that job expires, and a new one is made. Of simultaneous creates one makes the job. The
-        allow-list, backpressure and health are the caller's to check, before.
+        allow-list and health are the caller's to check, before.
 
         Args:
             template_name: Of the allow-list.
@@ -129,7 +129,7 @@ class PdfJobStore:
         Raises:
             BadInput: the payload is no JSON, or the timeout is out of bounds; nothing was queued.
             QuotaExceeded: the tenant has as many jobs waiting as it may; nothing was queued.
-            Overloaded: too much is waiting; nothing was queued.
+            Overloaded: load control refuses new jobs, or too much is waiting; nothing was queued.
             UnknownOutcome: no acknowledgement in time; repeating the create tells.
         """
         new = self.new_job(
@@ -184,7 +184,7 @@ class PdfJobStore:
             if not left:
                 break
             jobs = [new[number] for number in left]
-            submitted = self.submitting.submit(jobs, tenant=tenant, actor=actor)
+            submitted = self._submitting.submit(jobs, tenant=tenant, actor=actor)
             for number, one in zip(left, submitted, strict=True):
                 created = self._created(new[number], one, tenant, actor)
                 if created is not None:
@@ -381,13 +381,18 @@ class PdfJobStore:
         """
         if retry_after_seconds < 1:
             raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
-        self.tables.set_backpressure(
-            Backpressure(active, retry_after_seconds, correlation_id=correlation_id)
-        )
+        self._submitting.set_backpressure(active, retry_after_seconds, correlation_id)
 
     def backpressure(self) -> Backpressure:
         """Return what was set last, by whichever process."""
-        return self.tables.backpressure()
+        return self._submitting.backpressure()
+
+    def find_refusal(self, tenant: str) -> Overloaded | QuotaExceeded | None:
+        """Return why a new job of a tenant would be refused now, or None.
+
+        For whoever would not make it anyway; `create_job` is refused by itself.
+        """
+        return self._submitting.find_refusal(tenant)
 
     # --- inside -----------------------------------------------------------------
 
@@ -405,9 +410,7 @@ class PdfJobStore:
     ) -> Created | NotCreated | None:
         """Read what a submit has answered; None when its key is free by now, so submit again."""
         url, root = new.callback_url, new.root
-        if isinstance(submitted, Overloaded):
-            return submitted
-        if isinstance(submitted, QuotaExceeded):
+        if isinstance(submitted, Overloaded | QuotaExceeded):
             # Somebody else may just have made the same, or the same request a moment before.
             key = new.payload.job_key
             known = self._find_usable(key, tenant, actor, callback_url=url, root=root)

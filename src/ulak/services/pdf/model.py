@@ -119,3 +119,15 @@ class PdfJob:
     """A stable word for what exactly failed, as `artifact_write_failed`; '' when there is none."""
     correlation_id: str = ""
     """Of the request that created it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backpressure:
+    """Whether load control refuses new jobs, and for how long callers are asked to stay away."""
+
+    active: bool = False
+    retry_after_seconds: int = 1
+    _: KW_ONLY
+    since: datetime | None = None
+    """Since when they are refused."""
+    correlation_id: str = ""
