@@ -171,11 +171,8 @@ class Site:
     ) -> None:  # fmt: skip
         self.config = config
         self.clock: Any = ManualClock() if clock is None else clock
-        self.engine = Engine(
-            store_of(url, clock=self.clock), flows=[make_flow(config)],
-            submit_timeout=submit_timeout,
-        )  # fmt: skip
-        self.callback_flow = callbacks.attach(self.engine, config)
+        self.engine = Engine(store_of(url, clock=self.clock), submit_timeout=submit_timeout)
+        self.engine.add(make_flow(config, on_end=callbacks.attach(self.engine, config)))
         self.artifacts = PdfArtifactStore(
             LocalStorage(folder / "artifacts"), self.clock, wait=lambda _: None
         )

@@ -95,9 +95,9 @@ def prune(jobs: PdfJobStore) -> int:
         removed += n
         if n < A_BATCH:
             break
-    for state in (callbacks.SENT, callbacks.GIVEN_UP):
-        jobs.engine.retention.prune(ended_before=before, of=(callbacks.FLOW, state), limit=A_BATCH)
-    jobs.callbacks.forget_lost()
+    callbacks.catch_up(jobs)
+    for over in callbacks.OVER:
+        jobs.engine.retention.prune(ended_before=before, of=over, limit=A_BATCH)
     owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
     jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
     return removed

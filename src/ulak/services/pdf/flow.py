@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
-from ulak import Backoff, Dedup, Engine, Flow, Lifecycle, Limit, Run
+from ulak import Backoff, Dedup, Engine, Flow, Lifecycle, Limit, OnEnd, Run
 from ulak.core import event as kinds
 from ulak.core.keys import short_key
 from ulak.engine.view import TrailEvent
@@ -69,7 +69,7 @@ class PdfFlow(Flow[PdfPayload]):
     """What this process keeps beside the engine's store where that is its memory too."""
 
 
-def make_flow(config: PdfRenderConfig) -> PdfFlow:
+def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlow:
     """Make the flow as the settings say, for one engine.
 
     A retry passes through `failed` in one commit, and a worker that vanished counts as a failed
@@ -77,6 +77,10 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
     the store may retry any failed job, which begins a new round of attempts. Tenants take turns,
     and where the settings bound how many attempts of one run at once, the rest of its jobs wait
     outside of the queue; where they bound how many wait, no more are taken.
+
+    Args:
+        config: The settings.
+        on_end: What is submitted when a job has ended (`callbacks.attach`).
     """
     at_once = config.tenant_concurrency
     flow = PdfFlow(
@@ -99,6 +103,7 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         unguessable_ids=True,
         fair=True,
         max_waiting=config.tenant_queue or None,
+        on_end=on_end,
     )
     flow.config, flow.kept = config, {}
 

@@ -23,13 +23,13 @@ from ulak.kit.ids import from_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
-from ulak.services.pdf.callback_table import Wanted, callbacks_of
 from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload
 from ulak.services.pdf.model import Backpressure, PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, Submitting
 from ulak.services.pdf.tables import PdfTables, tables_of
 from ulak.services.pdf.views import report_of, view_of, view_of_new
+from ulak.services.pdf.wanting import Wanted, wake, want
 
 log = logging.getLogger("ulak.pdf")
 
@@ -83,8 +83,7 @@ class PdfJobStore:
         self.artifacts = artifacts
         self.config = config
         self.tables = tables_of(engine) if tables is None else tables
-        self.callbacks = callbacks_of(engine)
-        self._submitting = Submitting(engine, self.callbacks)
+        self._submitting = Submitting(engine)
         self._enqueue = enqueue
         self._attempts = OwnAttempts(engine, lease=config.lease)
 
@@ -456,8 +455,12 @@ class PdfJobStore:
         return None
 
     def _call_back(self, job: PdfJob, callback_url: str, root: str) -> None:
-        if callback_url:
-            self.callbacks.add(Wanted(job.job_id, callback_url, root))
+        if not callback_url:
+            return
+        want(self.engine, Wanted(job.job_id, callback_url, root), tenant=job.tenant_id)
+        # It may have ended before; whoever ends it later finds who waits.
+        if self.engine.get(job.job_id).is_final:
+            wake(self.engine, job.job_id, tenant=job.tenant_id)
 
     def _owned(self, job: PdfJob, actor: str) -> PdfJob:
         if not actor or actor in job.owners:

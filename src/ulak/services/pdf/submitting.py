@@ -14,10 +14,10 @@ from typing import Any, Final
 from ulak import Engine, Job, JobFilter
 from ulak.core.intake import NORMAL
 from ulak.errors import Overloaded, UlakError, UnknownName
-from ulak.services.pdf.callback_table import CallbackTable, Wanted
 from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of
 from ulak.services.pdf.model import Backpressure, PdfJobStatus
 from ulak.services.pdf.older import LOAD_CONTROL, move_stop
+from ulak.services.pdf.wanting import Wanted, want
 from ulak.tables import database_of
 
 PRESSED: Final = "backpressure-active"
@@ -61,13 +61,12 @@ class Submitting:
     """Where new jobs go in.
 
     Args:
-        engine: With the flow `pdf`, which says how many jobs of a tenant may wait.
-        callbacks: Where those are kept who are told of a job's end.
+        engine: With the flow `pdf`, which says how many jobs of a tenant may wait, and those of
+            callbacks.
     """
 
-    def __init__(self, engine: Engine, callbacks: CallbackTable) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._callbacks = callbacks
         self._is_moved = False
 
     def submit(self, jobs: Sequence[NewPdfJob], *, tenant: str, actor: str) -> list[Submitted]:
@@ -178,7 +177,7 @@ class Submitting:
                 # that the caller does not mean.
                 if made.created and job.callback_url:
                     wanted = Wanted(made.id, job.callback_url, job.root)
-                    self._callbacks.add(wanted, connection=connection)
+                    want(self._engine, wanted, tenant=tenant, connection=connection)
         return answers
 
     @contextmanager
