@@ -14,7 +14,7 @@ from typing import Final
 
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.errors import ArtifactError, BadInput, JobNotFound
-from ulak.kit.clock import to_datetime
+from ulak.kit.clock import now
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.flow import FLOW, STATUSES
 from ulak.services.pdf.jobs import A_PAGE, CLEAN_UP, InvalidTransition, PdfJobStore
@@ -76,7 +76,7 @@ def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
     artifact cannot be deleted stays as it was, and is tried again the next time. Returns how
     many have expired.
     """
-    before = _now(jobs) - ttl
+    before = now(jobs.engine) - ttl
     due = [job for state in _ENDED for job in _ended(jobs, state, before)]
     for state in _UNFINISHED:
         due += [job for job in _standing(jobs, state) if job.created_at <= before]
@@ -88,7 +88,7 @@ def prune(jobs: PdfJobStore) -> int:
     that are as old."""
     # Counted while it is still there: metrics are made of trails, and these go with their jobs.
     totals_of(jobs.engine).fold(whole=True)
-    before = _now(jobs) - jobs.config.grace
+    before = now(jobs.engine) - jobs.config.grace
     removed = 0
     while True:
         n = jobs.engine.retention.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
@@ -207,7 +207,3 @@ def _state(jobs: PdfJobStore, job_id: str) -> str | None:
         return jobs.engine.get(job_id).state
     except (JobNotFound, BadInput):
         return None  # there is no record, nor could there be one of this name
-
-
-def _now(jobs: PdfJobStore) -> datetime:
-    return to_datetime(jobs.engine.open().store.clock.now())

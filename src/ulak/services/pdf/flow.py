@@ -62,9 +62,8 @@ class PdfPayload:
 
 
 class PdfFlow(Flow[PdfPayload]):
-    """The flow with the settings that it was made by, for whoever has only the engine."""
+    """The flow, and what belongs to it."""
 
-    config: PdfRenderConfig
     kept: dict[type, Any]
     """What this process keeps beside the engine's store where that is its memory too."""
 
@@ -105,7 +104,7 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlo
         max_waiting=config.tenant_queue or None,
         on_end=on_end,
     )
-    flow.config, flow.kept = config, {}
+    flow.kept = {}
 
     @flow.stage(
         "queued",

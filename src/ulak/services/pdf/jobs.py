@@ -18,7 +18,7 @@ from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
 from ulak.errors import BadInput, JobNotFound, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
-from ulak.kit.clock import to_datetime
+from ulak.kit.clock import now
 from ulak.kit.ids import from_text
 from ulak.services.pdf import keys
 from ulak.services.pdf.artifacts import PdfArtifactStore
@@ -235,7 +235,7 @@ class PdfJobStore:
         For a queue of another make, which may lose what it was told; the engine's own workers
         look at the records themselves, every second.
         """
-        before = to_datetime(self.engine.open().store.clock.now()) - self.config.sweep
+        before = now(self.engine.open()) - self.config.sweep
         waiting, after = JobFilter(flow=FLOW, state="queued"), None
         told = 0
         while page := self.engine.jobs(waiting, after=after, limit=A_PAGE):

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from ulak import Engine, JobFilter
 from ulak.errors import StoreError
-from ulak.kit.clock import micros, to_datetime
+from ulak.kit.clock import micros, now
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
 from ulak.services.pdf.model import PdfJobStatus
@@ -140,7 +140,7 @@ class MemoryLately:
 
     def seconds(self) -> list[float]:
         """Return the seconds of each of the latest."""
-        since = to_datetime(self._engine.open().store.clock.now()) - WINDOW
+        since = now(self._engine.open()) - WINDOW
         where = JobFilter(flow=FLOW, state=PdfJobStatus.SUCCEEDED)
         jobs = [job for job in self._engine.jobs(where, limit=1000) if job.changed_at >= since]
         latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]

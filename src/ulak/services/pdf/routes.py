@@ -82,7 +82,6 @@ ACCESS: Final = (
 DEDUPLICATED: Final = "Deduplicated"
 
 _NOT_AT_ALL: Final = re.compile(r"(?:^|;)\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:;|$)")
-_PRIVATE: Final = {"Cache-Control": "private, no-store"}
 _DOWNLOADS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {downloads.MEDIA_TYPE: {}}, "description": "The PDF."},
     202: {
