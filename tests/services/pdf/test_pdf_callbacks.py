@@ -537,6 +537,22 @@ def test_old_callbacks_and_those_of_lost_jobs_are_removed(site: Site, receiver: 
     assert [json.loads(told.body)["status"] for told in receiver.told] == ["succeeded"]
 
 
+def test_what_callbacks_leave_behind_is_removed_however_much_it_is(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "A_BATCH", 2)
+    for n in range(5):
+        site.finish(new(site, receiver.url(f"/{n}"), str(n)))
+    work(site)
+    assert states(site) == [SENT] * 5
+    site.clock.advance(site.config.artifact_ttl + site.config.grace + timedelta(seconds=1))
+    cleanup.clean_up(site.jobs)
+    for flow in (callbacks.FLOW, wanting.FLOW):
+        assert site.engine.jobs(JobFilter(flow=flow)) == []
+    # These tell that the five have expired just now.
+    assert [job.state for job in site.engine.jobs(JobFilter(flow=callbacks.ENDED))] == ["due"] * 5
+
+
 @pytest.mark.shows("P-50", "P-20")
 def test_of_creates_at_once_one_makes_the_job_and_every_url_is_told(
     site: Site, receiver: Receiver

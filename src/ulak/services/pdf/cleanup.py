@@ -89,17 +89,21 @@ def prune(jobs: PdfJobStore) -> int:
     # Counted while it is still there: metrics are made of trails, and these go with their jobs.
     totals_of(jobs.engine).fold(whole=True)
     before = now(jobs.engine) - jobs.config.grace
+    removed = _prune(jobs, before, (FLOW, "expired"))
+    callbacks.catch_up(jobs)
+    for over in callbacks.OVER:
+        _prune(jobs, before, over)
+    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
+    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
+    return removed
+
+
+def _prune(jobs: PdfJobStore, before: datetime, of: tuple[str, str]) -> int:
     removed = 0
-    while True:
-        n = jobs.engine.retention.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
+    while n := jobs.engine.retention.prune(ended_before=before, of=of, limit=A_BATCH):
         removed += n
         if n < A_BATCH:
             break
-    callbacks.catch_up(jobs)
-    for over in callbacks.OVER:
-        jobs.engine.retention.prune(ended_before=before, of=over, limit=A_BATCH)
-    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
-    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
     return removed
 
 
