@@ -19,9 +19,8 @@ from ulak.engine.engine import Engine
 from ulak.service import installed
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.flow import make_flow, payload_of
 from ulak.services.pdf.jobs import Created, PdfJobStore
-from ulak.services.pdf.keys import payload_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import load
 from ulak.wiring import store_of

@@ -27,7 +27,7 @@ from ulak.services.pdf import callbacks, cleanup, configuration, older, submitti
 from ulak.services.pdf.callbacks import GIVEN_UP, QUEUE, SENT, TRIES
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.fetching import AllowedFetcher, FetchFailed, FetchLimits
-from ulak.services.pdf.keys import payload_of
+from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig, load

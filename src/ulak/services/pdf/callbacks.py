@@ -23,7 +23,8 @@ from ulak.errors import JobNotFound, UlakError
 from ulak.kit.clock import Clock
 from ulak.services.pdf import older, wanting
 from ulak.services.pdf.document import UrlBlocked
-from ulak.services.pdf.jobs import A_PAGE, PdfJobStore
+from ulak.services.pdf.flow import walk
+from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.wanting import Wanted, wake
 
@@ -231,17 +232,13 @@ def catch_up(jobs: PdfJobStore) -> None:
     """
     engine = jobs.engine
     older.move_callbacks(engine)
-    after: str | None = None
-    where = JobFilter(flow=wanting.FLOW, state=wanting.WAITING)
-    while page := engine.jobs(where, after=after, limit=A_PAGE):
-        after = page[-1].id
-        for waiting in page:
-            job_id = engine.inspect.payload(waiting.id)["job_id"]
-            try:
-                if engine.get(job_id).is_final:
-                    wake(engine, job_id, tenant=waiting.tenant)
-            except JobNotFound:
-                engine.cancel(waiting.id, actor=FLOW, note="its job is gone")
+    for waiting in walk(engine, JobFilter(flow=wanting.FLOW, state=wanting.WAITING)):
+        job_id = engine.inspect.payload(waiting.id)["job_id"]
+        try:
+            if engine.get(job_id).is_final:
+                wake(engine, job_id, tenant=waiting.tenant)
+        except JobNotFound:
+            engine.cancel(waiting.id, actor=FLOW, note="its job is gone")
 
 
 def _open_jobs(engine: Engine, config: PdfRenderConfig) -> PdfJobStore:

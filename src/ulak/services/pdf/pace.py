@@ -20,12 +20,13 @@ from ulak.errors import StoreError
 from ulak.kit.clock import micros, now
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
-from ulak.services.pdf.model import PdfJobStatus
+from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import Totals
 from ulak.tables import Tables
 
+UNFINISHED: Final = (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING)
 SOONEST_S: Final = 1
 LATEST_S: Final = 60
 WINDOW: Final = timedelta(minutes=5)
@@ -98,6 +99,12 @@ class Pacing:
             if self._kept is None or now - self._kept[0] >= KEPT_S:
                 self._kept = (now, self._measure())
             return self._kept[1]
+
+    def hint(self, job: PdfJob) -> dict[str, str]:
+        """Return the header that says when to ask again, of a job that has not ended."""
+        if job.status not in UNFINISHED:
+            return {}
+        return {"Retry-After": str(self.look().retry_after_s(job.status))}
 
     def _measure(self) -> Pace:
         try:

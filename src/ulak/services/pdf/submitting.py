@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ulak import Engine, Job, JobFilter
 from ulak.core.intake import NORMAL
-from ulak.errors import Overloaded, UlakError, UnknownName
+from ulak.errors import BadInput, Overloaded, UlakError, UnknownName
 from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of
 from ulak.services.pdf.model import Backpressure, PdfJobStatus
 from ulak.services.pdf.older import LOAD_CONTROL, move_stop
@@ -58,7 +58,7 @@ Submitted = Job | Overloaded | QuotaExceeded
 
 
 class Submitting:
-    """Where new jobs go in.
+    """The part of a job store where new jobs go in.
 
     Args:
         engine: With the flow `pdf`, which says how many jobs of a tenant may wait, and those of
@@ -66,10 +66,53 @@ class Submitting:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._is_moved = False
 
-    def submit(self, jobs: Sequence[NewPdfJob], *, tenant: str, actor: str) -> list[Submitted]:
+    def set_backpressure(
+        self, active: bool, retry_after_seconds: int = 1, *, correlation_id: str = ""
+    ) -> None:
+        """Have new jobs refused, or accepted again, by every process; a restart changes nothing.
+
+        Raises:
+            BadInput: `retry_after_seconds` is less than 1.
+        """
+        if retry_after_seconds < 1:
+            raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
+        self._move()
+        control = self.engine.flow_control
+        if active:
+            control.stop_accepting(
+                FLOW, retry_after=retry_after_seconds, actor=LOAD_CONTROL, note=correlation_id
+            )
+            return
+        with suppress(UnknownName):  # nothing was refused
+            control.accept(FLOW, actor=LOAD_CONTROL, note=correlation_id)
+
+    def backpressure(self, tenant: str = EVERY_TENANT) -> Backpressure:
+        """Return what holds now for a tenant, by default for all of them, whichever process has
+        set it."""
+        self._move()
+        for stop in self.engine.flow_control.stops():
+            if stop.flow == FLOW and stop.tenant in (EVERY_TENANT, tenant):
+                wait_s = max(1, math.ceil(stop.retry_after.total_seconds()))
+                return Backpressure(True, wait_s, since=stop.at, correlation_id=stop.note or "")
+        return Backpressure()
+
+    def find_refusal(self, tenant: str) -> Overloaded | QuotaExceeded | None:
+        """Return why a new job of a tenant would be refused now, or None.
+
+        For whoever would not make it anyway; a submit is refused by itself.
+        """
+        pressure, most = self.backpressure(tenant), flow_of(self.engine).max_waiting
+        if pressure.active:
+            wait = timedelta(seconds=pressure.retry_after_seconds)
+            return Overloaded("new jobs are refused", retry_after=wait, code=PRESSED)
+        if most is not None and self._has_waiting(tenant, most):
+            return QuotaExceeded(most)
+        return None
+
+    def _submit(self, jobs: Sequence[NewPdfJob], *, tenant: str, actor: str) -> list[Submitted]:
         """Make jobs of one tenant, and answer what became of each, in order.
 
         Each is stored whole, with whoever is to be told of its end, or not at all; one that is
@@ -83,7 +126,7 @@ class Submitting:
             UnknownOutcome: the same.
         """
         self._move()
-        is_bounded = flow_of(self._engine).max_waiting is not None
+        is_bounded = flow_of(self.engine).max_waiting is not None
         if is_bounded or any(job.callback_url for job in jobs):
             answers = self._submit_in_one(jobs, tenant, actor, is_bounded=is_bounded)
         else:
@@ -96,57 +139,26 @@ class Submitting:
             for _, one in sorted(answers.items())
         ]
 
-    def set_backpressure(self, active: bool, retry_after_s: int, correlation_id: str) -> None:
-        """Have new jobs refused, or accepted again."""
-        self._move()
-        control = self._engine.flow_control
-        if active:
-            control.stop_accepting(
-                FLOW, retry_after=retry_after_s, actor=LOAD_CONTROL, note=correlation_id
-            )
-            return
-        with suppress(UnknownName):  # nothing was refused
-            control.accept(FLOW, actor=LOAD_CONTROL, note=correlation_id)
-
-    def backpressure(self, tenant: str = EVERY_TENANT) -> Backpressure:
-        """Return what holds now for a tenant, by default for all of them."""
-        self._move()
-        for stop in self._engine.flow_control.stops():
-            if stop.flow == FLOW and stop.tenant in (EVERY_TENANT, tenant):
-                wait_s = max(1, math.ceil(stop.retry_after.total_seconds()))
-                return Backpressure(True, wait_s, since=stop.at, correlation_id=stop.note or "")
-        return Backpressure()
-
-    def find_refusal(self, tenant: str) -> Overloaded | QuotaExceeded | None:
-        """Return why a new job of a tenant would be refused now, or None."""
-        pressure, most = self.backpressure(tenant), flow_of(self._engine).max_waiting
-        if pressure.active:
-            wait = timedelta(seconds=pressure.retry_after_seconds)
-            return Overloaded("new jobs are refused", retry_after=wait, code=PRESSED)
-        if most is not None and self._has_waiting(tenant, most):
-            return QuotaExceeded(most)
-        return None
-
     def _has_waiting(self, tenant: str, most: int) -> bool:
-        counts = self._engine.inspect.counts()
+        counts = self.engine.inspect.counts()
         if sum(row.jobs for row in counts if (row.flow, row.state) == (FLOW, _QUEUED)) < most:
             return False  # not even of all tenants; to count those of one is dear
         where = JobFilter(flow=FLOW, state=_QUEUED, tenant=tenant)
-        return len(self._engine.jobs(where, limit=most)) >= most
+        return len(self.engine.jobs(where, limit=most)) >= most
 
     def _submit_alike(
         self, payloads: Mapping[int, PdfPayload], tenant: str, actor: str, priority: int
     ) -> dict[int, Job | Overloaded]:
-        flow, given = flow_of(self._engine), list(payloads.values())
+        flow, given = flow_of(self.engine), list(payloads.values())
         try:
             if len(given) == 1:
                 made = [
-                    self._engine.submit(
+                    self.engine.submit(
                         flow, given[0], tenant=tenant, actor=actor, priority=priority
                     )
                 ]
             else:
-                made = self._engine.submit_many(
+                made = self.engine.submit_many(
                     flow, given, tenant=tenant, actor=actor, priority=priority
                 )
         except Overloaded as error:
@@ -157,7 +169,7 @@ class Submitting:
         self, jobs: Sequence[NewPdfJob], tenant: str, actor: str, *, is_bounded: bool
     ) -> dict[int, Job | Overloaded]:
         """Submit jobs in one transaction, where the store has them."""
-        flow, answers = flow_of(self._engine), dict[int, Job | Overloaded]()
+        flow, answers = flow_of(self.engine), dict[int, Job | Overloaded]()
         order = list(range(len(jobs)))
         if not is_bounded:
             # By their keys, so that no two transactions wait for each other's.
@@ -166,7 +178,7 @@ class Submitting:
             for n in order:
                 job = jobs[n]
                 try:
-                    answers[n] = made = self._engine.submit(
+                    answers[n] = made = self.engine.submit(
                         flow, job.payload, tenant=tenant, actor=actor, priority=job.priority,
                         connection=connection,
                     )  # fmt: skip
@@ -177,19 +189,19 @@ class Submitting:
                 # that the caller does not mean.
                 if made.created and job.callback_url:
                     wanted = Wanted(made.id, job.callback_url, job.root)
-                    want(self._engine, wanted, tenant=tenant, connection=connection)
+                    want(self.engine, wanted, tenant=tenant, connection=connection)
         return answers
 
     @contextmanager
     def _transaction(self, alone: str | None) -> Iterator[Any]:
         """Open a transaction, if there are any; the only one that makes jobs of the tenant
         `alone`, so that none exceeds the bound because it does not see another's jobs."""
-        features = self._engine.store.features
+        features = self.engine.store.features
         if not features.open_transactions:
             yield None
             return
         database = database_of(features, "PDF jobs", why="each is stored with its callback")
-        with self._engine.transaction() as connection, database.translated():
+        with self.engine.transaction() as connection, database.translated():
             # On SQLite nobody else writes anyway.
             if alone is not None and database.name == "postgresql":
                 database.execute(connection, _LOCK, _make_lock(alone))
@@ -197,7 +209,7 @@ class Submitting:
 
     def _read(self, error: Overloaded, tenant: str) -> Overloaded | QuotaExceeded:
         """Tell the bound of a tenant from load control and from an intake that is full."""
-        most = flow_of(self._engine).max_waiting
+        most = flow_of(self.engine).max_waiting
         if error.code != PRESSED or most is None or self.backpressure(tenant).active:
             return error
         return QuotaExceeded(most)
@@ -205,7 +217,7 @@ class Submitting:
     def _move(self) -> None:
         """Have the release before obeyed, once."""
         if not self._is_moved:
-            move_stop(self._engine)
+            move_stop(self.engine)
             self._is_moved = True
 
 
