@@ -14,9 +14,8 @@ from ulak.clock import ManualClock
 from ulak.engine.engine import Engine
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.flow import make_flow, payload_of
 from ulak.services.pdf.jobs import PdfJobStore
-from ulak.services.pdf.keys import payload_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
@@ -34,7 +33,7 @@ def make_tables(url: str) -> None:
     """What every database of these tests begins with."""
     make_schema(url)
     with Engine(store_of(url), flows=[make_flow(PdfRenderConfig())]) as engine:
-        tables_of(engine).backpressure()
+        tables_of(engine).owners("")
 
 
 def payload(**variables: Any) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import ulak
 from tests.services.pdf.browser.scene import roomy_directory
 from ulak.engine.engine import Engine
 from ulak.service import installed
+from ulak.services.pdf import callbacks
 from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.flow import make_flow, payload_of
 from ulak.services.pdf.jobs import Created, PdfJobStore
-from ulak.services.pdf.keys import payload_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import load
 from ulak.wiring import store_of
@@ -91,7 +91,9 @@ class Plant:
             '<img src="http://[::ffff:127.0.0.1]/"><p>rendered</p>',
         )
         self.config = load(self.settings)
-        self.engine = Engine(store_of(url), flows=[make_flow(self.config)])
+        self.engine = Engine(store_of(url))
+        on_end = callbacks.attach(self.engine, self.config)
+        self.engine.add(make_flow(self.config, on_end=on_end))
         self.artifacts = artifacts_of(self.config, self.engine.store.clock)
         self.templates = templates_of(self.config)
         self.jobs = PdfJobStore(self.engine, self.artifacts, self.config)

@@ -31,7 +31,7 @@ from ulak.errors import StoreError
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
 from ulak.service import Service, attach
-from ulak.services.pdf import callbacks
+from ulak.services.pdf import PDF_READ, PDF_RENDER, callbacks
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document
 from ulak.services.pdf.downloads import Reader
@@ -41,13 +41,12 @@ from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, pdf_error
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page
+from ulak.services.pdf.reading import MOST_WAITING, Waiting
 from ulak.services.pdf.routes import make_routes
-from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
 from ulak.services.pdf.tables import tables_of
 from ulak.services.pdf.totals import totals_of
-from ulak.services.pdf.waiting import MOST_WAITING, Waiting
 from ulak.settings import Settings
 from ulak.web.server import Server
 from ulak.wiring import store_of
@@ -120,7 +119,7 @@ def make_tables(url: str) -> None:
     make_schema(url)
     engine = Engine(store_of(url), flows=[make_flow(CONFIG)])
     with engine:
-        tables_of(engine).backpressure()
+        tables_of(engine).owners("")
 
 
 class Outage:
@@ -171,11 +170,8 @@ class Site:
     ) -> None:  # fmt: skip
         self.config = config
         self.clock: Any = ManualClock() if clock is None else clock
-        self.engine = Engine(
-            store_of(url, clock=self.clock), flows=[make_flow(config)],
-            submit_timeout=submit_timeout,
-        )  # fmt: skip
-        self.callback_flow = callbacks.attach(self.engine, config)
+        self.engine = Engine(store_of(url, clock=self.clock), submit_timeout=submit_timeout)
+        self.engine.add(make_flow(config, on_end=callbacks.attach(self.engine, config)))
         self.artifacts = PdfArtifactStore(
             LocalStorage(folder / "artifacts"), self.clock, wait=lambda _: None
         )

@@ -18,7 +18,7 @@ from tests.services.pdf import site as sites
 from tests.services.pdf.site import TEMPLATE, Site
 from ulak.errors import BadInput
 from ulak.idempotency import fingerprint
-from ulak.services.pdf.keys import payload_of
+from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.output import (
     NAMES,
@@ -27,8 +27,8 @@ from ulak.services.pdf.output import (
     Password,
     Watermark,
     as_json,
+    read_output,
 )
-from ulak.services.pdf.output_reading import read_output
 from ulak.services.pdf.sealing import Sealing, read_stored
 from ulak.services.pdf.templates import Templates
 from ulak.web.idempotency import Requested

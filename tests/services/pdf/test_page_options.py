@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.services.pdf.desk import A_PDF, Desk
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.flow import PdfPayload
-from ulak.services.pdf.keys import compute_job_key, payload_of
+from ulak.services.pdf.flow import PdfPayload, compute_job_key, payload_of
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.page import (
     NAMES,

@@ -4,7 +4,7 @@ import base64
 import logging
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -133,7 +133,7 @@ def test_what_cannot_be_the_id_of_a_job_is_refused(pdfs: PdfArtifactStore, job_i
 @pytest.mark.shows("P-23")
 @pytest.mark.parametrize("key", ["", "other/a.pdf", "pdfs/../a.pdf", "/pdfs/a/b.pdf", "pdfs2/a/b"])
 def test_no_key_leads_out_of_the_folder_of_pdfs(pdfs: PdfArtifactStore, key: str) -> None:
-    for call in (pdfs.get_pdf, pdfs.exists, pdfs.delete_pdf, pdfs.stat):
+    for call in (pdfs.get_pdf, pdfs.exists, pdfs.delete_pdf):
         with pytest.raises(BadInput):
             call(key)
 
@@ -147,8 +147,8 @@ def test_a_pdf_is_stored_read_and_deleted_in_a_directory(tmp_path: Path) -> None
     key = pdfs.store_pdf(JOB, PDF)
     assert pdfs.exists(key)
     assert pdfs.get_pdf(key) == PDF
-    assert pdfs.read_range(key, 0, 5) == b"%PDF-"
-    found = pdfs.stat(key)
+    assert pdfs.backend.read_range(key, 0, 5) == b"%PDF-"
+    found = pdfs.backend.stat(key)
     assert (found.size, found.sha256) == (len(PDF), sha256(PDF).hexdigest())
     assert found.content_type == "application/pdf"
     assert [p.parent.name for p in (tmp_path / "artifacts" / "pdfs").rglob("*.pdf")] == [JOB]
@@ -222,7 +222,7 @@ def test_a_damaged_pdf_is_not_handed_out(pdfs: PdfArtifactStore, storage: Memory
     with pytest.raises(ArtifactUnreadable):
         pdfs.get_pdf(key)
     with pytest.raises(ArtifactUnreadable):
-        pdfs.read_range(key, 5, 9)
+        pdfs.backend.read_range(key, 5, 9)
 
 
 @pytest.mark.shows("P-24")
@@ -241,11 +241,11 @@ def test_a_deletion_that_fails_is_told_and_can_be_repeated(
 
 
 def knowing(*known: str) -> Any:
-    """Answers which of the ids that it is asked for are among these."""
+    """Answers that of those among these any PDF is needed."""
 
-    def answer(job_ids: Sequence[str]) -> Collection[str]:
+    def answer(job_ids: Sequence[str]) -> Mapping[str, str]:
         assert len(set(job_ids)) == len(job_ids)
-        return [job_id for job_id in job_ids if job_id in known]
+        return {job_id: "" for job_id in job_ids if job_id in known}
 
     return answer
 
@@ -259,11 +259,11 @@ def test_a_pdf_whose_job_has_no_record_is_swept_when_it_is_old(
     clock.advance(timedelta(hours=2))
     young = pdfs.store_pdf(OTHER, PDF)
 
-    assert pdfs.sweep_orphans(knowing(JOB), timedelta(hours=3)) == 0
+    assert pdfs.sweep(knowing(JOB), timedelta(hours=3)) == 0
     assert set(storage.list()) == {*orphans, kept, young}
-    assert pdfs.sweep_orphans(knowing(JOB), timedelta(hours=1)) == 2
+    assert pdfs.sweep(knowing(JOB), timedelta(hours=1)) == 2
     assert set(storage.list()) == {kept, young}
-    assert pdfs.sweep_orphans(knowing(JOB), timedelta(hours=1)) == 0
+    assert pdfs.sweep(knowing(JOB), timedelta(hours=1)) == 0
 
 
 @pytest.mark.shows("P-25")
@@ -274,7 +274,7 @@ def test_every_page_of_a_large_folder_is_swept(
         pdfs.store_pdf(f"job-{number}", PDF)
     clock.advance(timedelta(days=1))
     kept = [f"job-{number}" for number in range(0, 1203, 3)]
-    assert pdfs.sweep_orphans(knowing(*kept), NO_TIME) == 1203 - len(kept)
+    assert pdfs.sweep(knowing(*kept), NO_TIME) == 1203 - len(kept)
     assert {job_id_of(key) for key in storage.list()} == set(kept)
 
 
@@ -289,7 +289,7 @@ def test_what_is_no_pdf_of_ours_is_never_swept(
     for key in strange:
         storage.put_bytes(key, b"x", "text/plain")
     clock.advance(timedelta(days=10_000))
-    assert pdfs.sweep_orphans(knowing(), NO_TIME) == 0
+    assert pdfs.sweep(knowing(), NO_TIME) == 0
     assert set(storage.list()) == strange
 
 
@@ -300,15 +300,15 @@ def test_nothing_is_swept_when_nobody_can_say_what_is_known(
     key = pdfs.store_pdf(JOB, PDF)
     clock.advance(timedelta(days=1))
 
-    def broken(job_ids: Sequence[str]) -> Collection[str]:
+    def broken(job_ids: Sequence[str]) -> Mapping[str, str]:
         raise ConnectionError("the store is away")
 
     with pytest.raises(ConnectionError):
-        pdfs.sweep_orphans(broken, NO_TIME)
+        pdfs.sweep(broken, NO_TIME)
     assert list(storage.list()) == [key]
     storage.go_down()
     with pytest.raises(ArtifactUnreadable):
-        pdfs.sweep_orphans(knowing(), NO_TIME)
+        pdfs.sweep(knowing(), NO_TIME)
 
 
 @pytest.mark.shows("P-25")
@@ -319,8 +319,8 @@ def test_one_orphan_that_cannot_be_deleted_does_not_keep_the_others(
         pdfs.store_pdf(job_id, PDF)
     clock.advance(timedelta(days=1))
     storage.fail_writes(1)
-    assert pdfs.sweep_orphans(knowing(), NO_TIME) == 2
-    assert pdfs.sweep_orphans(knowing(), NO_TIME) == 1
+    assert pdfs.sweep(knowing(), NO_TIME) == 2
+    assert pdfs.sweep(knowing(), NO_TIME) == 1
     assert list(storage.list()) == []
 
 
@@ -331,11 +331,11 @@ def test_a_sweep_removes_what_broken_writes_have_left(tmp_path: Path) -> None:
     pdfs.store_pdf(JOB, PDF)
     left = tmp_path / "pdfs" / JOB / ".writing-0123456789abcdef"
     left.write_bytes(b"half")
-    assert pdfs.sweep_orphans(knowing(JOB), NO_TIME) == 0
+    assert pdfs.sweep(knowing(JOB), NO_TIME) == 0
     assert left.exists()
     two_hours_ago = (clock.now() - micros(timedelta(hours=2))) * 1000
     os.utime(left, ns=(two_hours_ago, two_hours_ago))
-    assert pdfs.sweep_orphans(knowing(JOB), NO_TIME) == 0
+    assert pdfs.sweep(knowing(JOB), NO_TIME) == 0
     assert not left.exists()
 
 
@@ -360,7 +360,7 @@ def test_a_sweep_finds_what_dead_attempts_have_stored(
     running = pdfs.store_pdf(OTHER, PDF)
     clock.advance(timedelta(hours=1))
     young = pdfs.store_pdf(JOB, PDF)
-    swept = pdfs.sweep_superseded(lambda job_ids: {JOB: won}, timedelta(minutes=30))
+    swept = pdfs.sweep(lambda job_ids: {JOB: won, OTHER: ""}, timedelta(minutes=30))
     assert swept == 2
     assert set(storage.list()) == {won, running, young}
     assert not pdfs.exists(late)

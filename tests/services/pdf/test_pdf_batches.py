@@ -12,6 +12,7 @@ import pytest
 
 from tests.services.pdf.desk import INVOICE, Desk, config_of, payload
 from tests.services.pdf.site import CONFIG, DATABASES, TEMPLATE, Site, credential_of, database
+from ulak.services.pdf import callbacks, wanting
 from ulak.services.pdf.batches import split_batch
 from ulak.services.pdf.envelope import Refusal
 from ulak.services.pdf.jobs import Created
@@ -362,8 +363,11 @@ def test_each_job_of_a_batch_has_its_own_callback(site: Site) -> None:
     made = results(send(site, *asked, letter("quiet")))
     for each in made:
         site.fail(each["job_id"])
-    due = {(wanted.job_id, wanted.url) for wanted in site.jobs.callbacks.due(10)}
-    assert due == {(made[n]["job_id"], f"{CALLBACK}/{n}") for n in range(3)}
+    waiting = site.engine.jobs(JobFilter(flow=wanting.FLOW))
+    wanted = [site.engine.inspect.payload(job.id, reveal=True) for job in waiting]
+    assert {(each["job_id"], each["url"]) for each in wanted} == {
+        (made[n]["job_id"], f"{CALLBACK}/{n}") for n in range(3)
+    }
 
 
 def new_jobs(desk: Desk) -> list[NewPdfJob]:
@@ -378,9 +382,15 @@ def new_jobs(desk: Desk) -> list[NewPdfJob]:
     ]  # fmt: skip
 
 
+def told_desk(url: str, folder: Path, quota: int) -> Desk:
+    desk = Desk(url, folder, config=config_of(tenant_queue=quota))
+    callbacks.attach(desk.engine, desk.config)
+    return desk
+
+
 def create_them(url: str, folder: str, quota: str) -> None:
     """In a process of its own, which dies on the way."""
-    desk = Desk(url, Path(folder), config=config_of(tenant_queue=int(quota)))
+    desk = told_desk(url, Path(folder), int(quota))
     desk.jobs.create_jobs(new_jobs(desk), tenant="acme", actor="ada")
 
 
@@ -398,7 +408,7 @@ def create_them(url: str, folder: str, quota: str) -> None:
 def test_after_a_crash_half_way_the_same_batch_makes_the_rest(
     pdf_url: str, tmp_path: Path, point: str, nth: int, quota: int, left: int
 ) -> None:
-    desk = Desk(pdf_url, tmp_path / "artifacts", config=config_of(tenant_queue=quota))
+    desk = told_desk(pdf_url, tmp_path / "artifacts", quota)
     desk.jobs.backpressure()  # so that the tables are there before somebody dies
     ended = faults.run(
         create_them, pdf_url, str(tmp_path / "artifacts"), quota, kill_at=point, nth=nth

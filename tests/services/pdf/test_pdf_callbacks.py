@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,20 +17,22 @@ from typing import Any
 
 import pytest
 
-from tests.scenario.doubles import pass_steps
 from tests.services.pdf.plant import eventually, plant
 from tests.services.pdf.receiver import HANGS, Receiver, Told, receiving
 from tests.services.pdf.site import CONFIG, DATABASES, Site, database
 from ulak.engine.ports import WorkerSettings
 from ulak.errors import BadInput, StoreError
-from ulak.services.pdf import callbacks, cleanup, configuration
-from ulak.services.pdf.callbacks import GIVEN_UP, QUEUE, SENT, TRIES, pass_on_due
+from ulak.kit.ids import from_text, new_secret_id
+from ulak.services.pdf import callbacks, cleanup, configuration, older, submitting, wanting
+from ulak.services.pdf.callbacks import GIVEN_UP, QUEUE, SENT, TRIES
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.fetching import AllowedFetcher, FetchFailed, FetchLimits
-from ulak.services.pdf.keys import payload_of
+from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig, load
 from ulak.store.protocol import JobFilter
+from ulak.tables import Tables
 
 SECRET = "s" * 16 + "0123456789abcdef"
 LONG = timedelta(seconds=30)
@@ -77,13 +79,19 @@ def small(tmp_path: Path, receiver: Receiver) -> Iterator[Site]:
 
 def work(site: Site) -> None:
     """Do everything that can be done now."""
-    pass_on_due(site.jobs, site.callback_flow)
     worker = site.engine.worker(WorkerSettings(queues=frozenset({QUEUE})))
     asyncio.run(worker.run(until_idle=True))
 
 
 def new(site: Site, url: str, name: str = "Ada", **options: Any) -> str:
     return site.new(name, options={"callback_url": url}, **options)
+
+
+def waiting(site: Site) -> list[str]:
+    """The URLs that wait for the end of a job."""
+    found = site.engine.jobs(JobFilter(flow=wanting.FLOW, state=wanting.WAITING), limit=100)
+    said = [site.engine.inspect.payload(job.id, reveal=True) for job in found]
+    return sorted(each["url"] for each in said)
 
 
 def states(site: Site) -> list[str]:
@@ -365,15 +373,36 @@ def test_callbacks_are_not_let_through_unsigned() -> None:
 def test_a_job_whose_callback_cannot_be_kept_is_not_created(
     site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(site.jobs.callbacks, "_add", refuse)
+        patched.setattr(submitting, "want", refuse)
         answer = site.create(options={"callback_url": receiver.url()})
         assert (answer.status_code, site.count()) == (503, 0)
     new(site, receiver.url())
     assert site.count() == 1
+
+
+@pytest.mark.shows("P-50", "E-72")
+def test_the_commit_that_ends_a_job_wakes_who_waits_for_it(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "catch_up", lambda _: None)  # nothing is looked for
+    job_id = new(site, receiver.url("/a"), who="key:acme")
+    new(site, receiver.url("/b"), who="key:acme-2")
+    assert site.engine.jobs(JobFilter(flow=callbacks.ENDED)) == []
+    assert len(waiting(site)) == 2
+    site.finish(job_id)
+    [told] = site.engine.jobs(JobFilter(flow=callbacks.ENDED))
+    assert site.engine.inspect.payload(told.id) == {"job_id": job_id}
+    assert (told.state, told.tenant) == ("due", "acme")
+    work(site)
+    assert sorted(told.path for told in receiver.told) == ["/a", "/b"]
+    assert waiting(site) == []
+    tenants = {job.tenant for job in site.engine.jobs(JobFilter(queue=QUEUE)) if job.flow != "pdf"}
+    assert tenants <= {"acme", ""}
+    assert site.engine.inspect.verify() == []
 
 
 @pytest.mark.shows("P-50")
@@ -386,29 +415,109 @@ def test_a_callback_that_cannot_be_passed_on_is_found_again(
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(site.engine, "submit", refuse)
-        with pytest.raises(StoreError):
-            pass_on_due(site.jobs, site.callback_flow)
+        patched.setattr(site.engine, "signal", refuse)
+        work(site)
     assert states(site) == []
+    assert waiting(site) == [receiver.url()]
+    site.clock.advance(LONG)
     work(site)
     assert len(receiver.told) == 1
 
 
 @pytest.mark.shows("P-50")
 def test_a_callback_that_several_find_at_once_is_told_once(site: Site, receiver: Receiver) -> None:
-    for n in range(5):
-        site.finish(new(site, receiver.url(f"/{n}"), str(n)))
+    ids = [new(site, receiver.url(f"/{n}"), str(n)) for n in range(5)]
+    for job_id in ids:
+        site.finish(job_id)
     start = threading.Barrier(4)
 
     def find() -> None:
         start.wait()
-        pass_on_due(site.jobs, site.callback_flow)
+        for job_id in ids:
+            wanting.wake(site.engine, job_id, tenant="")
+        callbacks.catch_up(site.jobs)
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(find) for _ in range(4)]:
             done.result()
     work(site)
     assert sorted(told.path for told in receiver.told) == [f"/{n}" for n in range(5)]
+    assert site.engine.inspect.verify() == []
+
+
+@pytest.mark.shows("P-50")
+def test_who_asks_again_after_being_told_is_told_again(site: Site, receiver: Receiver) -> None:
+    job_id = new(site, receiver.url())
+    site.finish(job_id)
+    for times in (1, 2):
+        work(site)
+        assert len(receiver.told) == times
+        assert new(site, receiver.url()) == job_id
+
+
+# --- beside the release before --------------------------------------------------
+
+
+OLD_ROW = "INSERT INTO {schema}.pdf_callbacks (job_id, url, root) VALUES (?, ?, ?)"
+
+
+def write_old_row(site: Site, job_id: str, url: str, root: str = "") -> None:
+    """Store a callback as the release before did, in a table of its own."""
+    tables = Tables(site.engine, SCHEMA)
+    is_sqlite = tables.database.name == "sqlite"
+    with tables.writing() as connection:
+        stored = from_text(job_id) if is_sqlite else job_id
+        tables.execute(connection, OLD_ROW, stored, url, root)
+
+
+@pytest.mark.shows("P-50", "E-90")
+def test_callbacks_of_the_release_before_are_told(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(older, "A_BATCH", 2)
+    ended, unfinished = site.new("a", who="key:acme"), site.new("b", who="key:globex")
+    site.finish(ended)
+    for n in range(5):
+        write_old_row(site, ended, receiver.url(f"/{n}"))
+    write_old_row(site, unfinished, receiver.url("/b"), "/api")
+    write_old_row(site, new_secret_id(), receiver.url("/lost"))
+    work(site)
+    work(site)
+    assert sorted(told.path for told in receiver.told) == [f"/{n}" for n in range(5)]
+    assert waiting(site) == [receiver.url("/b")]
+    site.finish(unfinished)
+    work(site)
+    last = receiver.told[-1]
+    assert last.path == "/b"
+    assert json.loads(last.body)["download_url"].startswith("/api/pdf/jobs/")
+    assert Tables(site.engine, SCHEMA).read("SELECT url FROM {schema}.pdf_callbacks") == []
+    assert site.engine.inspect.verify() == []
+
+
+@pytest.mark.shows("P-50", "E-90")
+def test_an_end_that_a_process_of_the_release_before_has_written_is_told(
+    site: Site, receiver: Receiver
+) -> None:
+    job_id = new(site, receiver.url())
+    flow = site.engine.inspect.flows[-1]
+    assert flow.name == "pdf"
+    on_end, flow.on_end = flow.on_end, None  # which that release knows nothing of
+    site.finish(job_id)
+    flow.on_end = on_end
+    assert site.engine.jobs(JobFilter(flow=callbacks.ENDED)) == []
+    work(site)
+    assert [told.path for told in receiver.told] == ["/done"]
+
+
+@pytest.mark.shows("P-50")
+def test_nobody_waits_for_a_job_that_is_gone(site: Site, receiver: Receiver) -> None:
+    gone = wanting.Wanted(new_secret_id(), receiver.url())
+    wanting.want(site.engine, gone, tenant="acme")
+    assert waiting(site) == [receiver.url()]
+    cleanup.clean_up(site.jobs)
+    assert waiting(site) == []
+    work(site)
+    assert receiver.told == []
 
 
 def test_old_callbacks_and_those_of_lost_jobs_are_removed(site: Site, receiver: Receiver) -> None:
@@ -423,10 +532,25 @@ def test_old_callbacks_and_those_of_lost_jobs_are_removed(site: Site, receiver: 
     cleanup.clean_up(site.jobs)
     assert site.count() == 0
     assert states(site) == []
-    table: Any = site.jobs.callbacks
-    assert table._tables.read("SELECT url FROM {schema}.pdf_callbacks") == []
+    assert waiting(site) == []
     work(site)
     assert [json.loads(told.body)["status"] for told in receiver.told] == ["succeeded"]
+
+
+def test_what_callbacks_leave_behind_is_removed_however_much_it_is(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "A_BATCH", 2)
+    for n in range(5):
+        site.finish(new(site, receiver.url(f"/{n}"), str(n)))
+    work(site)
+    assert states(site) == [SENT] * 5
+    site.clock.advance(site.config.artifact_ttl + site.config.grace + timedelta(seconds=1))
+    cleanup.clean_up(site.jobs)
+    for flow in (callbacks.FLOW, wanting.FLOW):
+        assert site.engine.jobs(JobFilter(flow=flow)) == []
+    # These tell that the five have expired just now.
+    assert [job.state for job in site.engine.jobs(JobFilter(flow=callbacks.ENDED))] == ["due"] * 5
 
 
 @pytest.mark.shows("P-50", "P-20")
@@ -478,25 +602,3 @@ def test_workers_killed_between_the_end_and_the_callback_lose_nothing(
         assert first.body == second.body
         assert json.loads(second.body)["status"] == "succeeded"
         assert is_signed(second)
-
-
-@pytest.mark.parametrize("steps", range(8))
-def test_the_look_for_ends_is_cancelled_also_while_a_job_moves(
-    steps: int, small: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Broken by `asyncio.wait_for`: the worker's end would wait for this look for ever."""
-
-    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
-
-    async def story() -> None:
-        monkeypatch.setattr(asyncio, "to_thread", at_once)
-        looking = asyncio.create_task(callbacks.find_ends(small.jobs, small.callback_flow))
-        await pass_steps(10)
-        small.engine.store._watchers.ring()
-        await pass_steps(steps)
-        looking.cancel()
-        await pass_steps(20)
-        assert looking.cancelled()
-
-    asyncio.run(story())

@@ -16,8 +16,7 @@ from tests.services.pdf.browser.yard import sizes_of
 from tests.services.pdf.desk import Desk, Printer
 from tests.services.pdf.plant import Plant, eventually, parent_of, plant
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.flow import entries_of
-from ulak.services.pdf.keys import payload_of
+from ulak.services.pdf.flow import entries_of, payload_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.worker import PdfRenderWorker
 

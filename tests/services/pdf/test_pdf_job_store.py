@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.services.pdf.desk import INVOICE, Desk, payload
-from ulak.errors import BadInput, JobNotFound
+from ulak.errors import BadInput, JobNotFound, Overloaded
 from ulak.services.pdf import jobs as jobs_module
+from ulak.services.pdf.flow import compute_job_key
 from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
-from ulak.services.pdf.keys import compute_job_key
 from ulak.services.pdf.model import (
     MAX_RETRIES,
     TRANSIENT_ERRORS,
@@ -23,6 +23,8 @@ from ulak.services.pdf.model import (
     PdfJobStatus,
     should_retry,
 )
+from ulak.services.pdf.schema import SCHEMA
+from ulak.tables import Tables
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
 SEVEN = {
@@ -296,7 +298,7 @@ class TestKeys:
             if step == "expire" and now not in (RUNNING, EXPIRED):
                 now = desk.jobs.update_status(job.job_id, EXPIRED).status
             lives = now in (QUEUED, RUNNING) or (now is SUCCEEDED and has_artifact)
-            known = desk.jobs.find_repeat(INVOICE, given_payload)
+            known = desk.jobs.find_repeat(desk.jobs.new_job(INVOICE, given_payload))
             assert (known is not None) is lives
             made = desk.jobs.create_job(INVOICE, given_payload)
             assert made.is_repeat is lives
@@ -379,8 +381,8 @@ class TestKeys:
         again = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="bob")
         assert again.is_repeat
         assert again.job.owners == {"ada", "bob"}
-        assert desk.jobs.owns(desk.jobs.get_job(first.job_id), "bob")
-        assert not desk.jobs.owns(desk.jobs.get_job(first.job_id), "eve")
+        assert "bob" in desk.jobs.get_job(first.job_id).owners
+        assert "eve" not in desk.jobs.get_job(first.job_id).owners
 
     @pytest.mark.shows("P-21")
     def test_no_other_tenant_can_observe_a_job(self, desk: Desk) -> None:
@@ -561,6 +563,12 @@ def storable(value: Any) -> Any:
     return value % 2**63 if big else value
 
 
+OLD_ROW = (
+    "INSERT INTO {schema}.pdf_backpressure "
+    "(id, active, retry_after_seconds, since, correlation_id) VALUES (1, ?, ?, ?, ?)"
+)
+
+
 class TestBackpressure:
     """The flag of load control."""
 
@@ -583,11 +591,61 @@ class TestBackpressure:
     @pytest.mark.shows("P-40")
     def test_a_repeat_of_a_known_job_can_be_told_from_a_new_one(self, desk: Desk) -> None:
         job = desk.jobs.create_job(INVOICE, payload(n=1), actor="ada").job
-        known = desk.jobs.find_repeat(INVOICE, payload(n=1), actor="bob")
+        known = desk.jobs.find_repeat(desk.jobs.new_job(INVOICE, payload(n=1)), actor="bob")
         assert known is not None
         assert (known.job_id, known.owners) == (job.job_id, {"ada", "bob"})
-        assert desk.jobs.find_repeat(INVOICE, payload(n=2), actor="bob") is None
+        assert desk.jobs.find_repeat(desk.jobs.new_job(INVOICE, payload(n=2)), actor="bob") is None
         assert len(desk.engine.jobs()) == 1
+
+    @pytest.mark.shows("P-40", "E-73")
+    def test_it_is_a_stop_of_the_flow_which_refuses_at_every_door(self, desk: Desk) -> None:
+        known = desk.create(n=1)
+        desk.jobs.set_backpressure(True, 17, correlation_id="c-1")
+        with pytest.raises(Overloaded) as refused:
+            desk.create(n=2)
+        assert refused.value.retry_after == timedelta(seconds=17)
+        assert desk.create(n=1).job_id == known.job_id
+        [stop] = desk.engine.flow_control.stops()
+        assert (stop.flow, stop.tenant, stop.note) == ("pdf", "*", "c-1")
+        desk.jobs.set_backpressure(False)
+        desk.jobs.set_backpressure(False)
+        assert desk.create(n=2).status is QUEUED
+
+    @pytest.mark.shows("P-40", "E-73")
+    def test_one_tenant_can_be_stopped_as_every_flow_can(self, desk: Desk) -> None:
+        desk.engine.flow_control.stop_accepting("pdf", tenant="acme", retry_after=9, actor="ada")
+        assert not desk.jobs.backpressure().active
+        for tenant, active in (("acme", True), ("globex", False)):
+            refusal = desk.jobs.find_refusal(tenant)
+            assert isinstance(refusal, Overloaded) is active
+        with pytest.raises(Overloaded):
+            desk.jobs.create_job(INVOICE, payload(), tenant="acme")
+        assert desk.jobs.create_job(INVOICE, payload(), tenant="globex").job.status is QUEUED
+
+    @pytest.mark.shows("P-40", "E-90")
+    @pytest.mark.parametrize("active", [1, 0])
+    def test_what_the_release_before_has_set_goes_on_to_hold(
+        self, open_desk: Callable[..., Desk], active: int
+    ) -> None:
+        """That one had a table of its own for it."""
+        first = open_desk()
+        tables = Tables(first.engine, SCHEMA)
+        with tables.writing() as connection:
+            tables.execute(connection, OLD_ROW, active, 17, 1_790_000_000_000_000, "c-1")
+        for _ in range(2):
+            desk = open_desk()
+            if active:
+                with pytest.raises(Overloaded):
+                    desk.create(n=1)
+            else:
+                assert desk.create(n=1).status is QUEUED
+            said = desk.jobs.backpressure()
+            assert said.active is bool(active)
+            told = (said.retry_after_seconds, said.correlation_id)
+            assert told == ((17, "c-1") if active else (1, ""))
+        first.jobs.set_backpressure(False)
+        assert not open_desk().jobs.backpressure().active
+        assert open_desk().create(n=2).status is QUEUED
 
     def test_callers_are_told_to_wait_at_least_a_second(self, sqlite_desk: Desk) -> None:
         with pytest.raises(BadInput):
@@ -598,6 +656,9 @@ class TestBackpressure:
         beside = PdfJobStore(desk.engine, desk.artifacts, desk.config)
         desk.jobs.set_backpressure(True, 3)
         assert beside.backpressure().retry_after_seconds == 3
+        with pytest.raises(Overloaded):
+            beside.create_job(INVOICE, payload(), actor="ada")
+        beside.set_backpressure(False)
         job = desk.jobs.create_job(INVOICE, payload(), actor="ada").job
         beside.create_job(INVOICE, payload(), actor="bob")
         assert desk.jobs.get_job(job.job_id).owners == {"ada", "bob"}

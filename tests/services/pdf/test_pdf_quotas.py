@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +16,8 @@ from tests.scenario.doubles import settings as worker_settings
 from tests.services.pdf.desk import A_PDF, INVOICE, Desk, Pages, config_of, payload, serve
 from tests.services.pdf.plant import eventually
 from tests.services.pdf.site import CONFIG, DATABASES, Site, database
+from ulak.core.admission import find_waiting
 from ulak.engine.engine import Engine
-from ulak.services.pdf import submitting
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Times
 from ulak.services.pdf.flow import make_flow
@@ -25,6 +25,7 @@ from ulak.services.pdf.jobs import Created, InvalidTransition, PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.submitting import QuotaExceeded
 from ulak.services.pdf.totals import totals_of
+from ulak.store.protocol import JobFilter
 from ulak.wiring import store_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
@@ -124,7 +125,8 @@ def test_jobs_that_are_parked_and_retries_that_are_delayed_wait_too(
     assert totals_of(desk.engine).standing().queued == 1, "the depth of the queue has it too"
     code = PdfErrorCode.NAVIGATION_TIMEOUT
     assert desk.jobs.update_status(running, FAILED, error_code=code).status is QUEUED
-    assert desk.jobs.submitting.waiting("acme") == 2
+    assert queued(desk) == 2
+    assert isinstance(desk.jobs.find_refusal("acme"), QuotaExceeded)
     with pytest.raises(QuotaExceeded):
         create(desk, 3)
     desk.jobs.cancel(parked, actor="ada")
@@ -140,6 +142,8 @@ def test_a_tenant_with_a_quota_may_have_any_name(
     first = create(desk, 1, tenant)
     with pytest.raises(QuotaExceeded, match="1 jobs"):
         create(desk, 2, tenant)
+    assert isinstance(desk.jobs.find_refusal(tenant), QuotaExceeded)
+    assert desk.jobs.find_refusal(tenant + "x") is None
     desk.jobs.update_status(first, RUNNING)
     second = create(desk, 2, tenant)
     with pytest.raises(InvalidTransition):
@@ -164,7 +168,7 @@ def test_the_quota_is_exact_however_many_ask_at_once(open_desk: Callable[..., De
     with ThreadPoolExecutor(12) as pool:
         made = list(pool.map(ask, range(12)))
     assert made.count(True) == 5
-    assert desks[0].jobs.submitting.waiting("acme") == 5
+    assert queued(desks[0]) == 5
 
 
 @pytest.mark.shows("P-52", "P-20")
@@ -186,12 +190,20 @@ def test_who_asks_for_the_same_at_once_gets_the_same_job_though_it_was_the_last(
 
 def test_what_waits_is_counted_by_indexes_and_not_in_the_whole_table(sqlite_desk: Desk) -> None:
     """What has ended long ago costs a create nothing, however much of it there is."""
-    sqlite_desk.jobs.submitting.waiting("acme")
-    values = ("pdf/async/pdf@1/acme", "queued", "a", "b", "pdf", "acme", "queued")
-    with sqlite_desk.engine.reading() as connection:
-        text = submitting._WAITING.format(schema="main")
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
-    steps = [row[-1] for row in plan]
+    desk, bounded = sqlite_desk, make_flow(config_of(tenant_queue=5, tenant_concurrency=1))
+    waiting = find_waiting(bounded, "acme")
+    assert waiting.limit == 5
+    asked = desk.engine.open().store.stop_sql.waiting(waiting)  # type: ignore[attr-defined]
+    statements = [next(asked)]
+    with suppress(StopIteration):
+        while True:
+            statements.append(asked.send([(0,)]))
+    with desk.engine.reading() as connection:
+        steps = [
+            row[-1]
+            for statement, values in statements
+            for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        ]
     assert [step for step in steps if "jobs_claimable" in step]
     assert [step for step in steps if "jobs_parked" in step]
     assert not [step for step in steps if step.startswith("SCAN jobs")]
@@ -308,6 +320,12 @@ def test_a_bound_is_changed_while_jobs_wait_for_it(open_desk: Callable[..., Desk
         assert free.jobs.update_status(new, RUNNING).status is RUNNING, "nothing bounds it"
     bounded.jobs.update_status(first, FAILED)
     assert free.succeed(third).status is SUCCEEDED, "it waits by the bound that it came under"
+
+
+def queued(desk: Desk) -> int:
+    """How many jobs of acme are queued."""
+    where = JobFilter(flow="pdf", state="queued", tenant="acme")
+    return len(desk.engine.jobs(where, limit=1000))
 
 
 def waiting(desk: Desk, ids: dict[str, list[str]]) -> list[str]:

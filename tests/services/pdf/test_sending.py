@@ -20,9 +20,8 @@ from tests.services.pdf.test_fetching import (
 from ulak.errors import BadInput
 from ulak.services.pdf.condition import condition
 from ulak.services.pdf.configuration import fetcher_of
-from ulak.services.pdf.fetching import AllowedFetcher
+from ulak.services.pdf.fetching import AllowedFetcher, ExtraHeaders
 from ulak.services.pdf.security.urls import parse
-from ulak.services.pdf.sending import ExtraHeaders
 from ulak.services.pdf.settings import load
 from ulak.settings import Settings
 

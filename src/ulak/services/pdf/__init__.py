@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Engine
+from ulak.auth import OPERATOR, SERVICE, VIEWER, AccessScope
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
-from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
 from ulak.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     from ulak.services.pdf.settings import PdfRenderConfig
     from ulak.web import Routes
+
+PDF_READ: Final = AccessScope(
+    "pdf:read", "read PDF jobs of one's own and download what they made",
+    roles={VIEWER, SERVICE, OPERATOR},
+)  # fmt: skip
+PDF_RENDER: Final = AccessScope("pdf:render", "have PDFs rendered", roles={SERVICE, OPERATOR})
 
 _PUBLIC: Final = {
     "AllowedFetcher": "fetching",
@@ -41,7 +47,7 @@ _PUBLIC: Final = {
     "PdfJobStatus": "model",
     "PdfJobStatusResponse": "bodies",
     "PdfJobStore": "jobs",
-    "PdfOutputOptions": "output_bodies",
+    "PdfOutputOptions": "bodies",
     "PdfPageOptions": "bodies",
     "PdfRenderConfig": "settings",
     "PdfRenderOptions": "bodies",
@@ -51,7 +57,7 @@ _PUBLIC: Final = {
     "TRANSIENT_ERRORS": "model",
     "Templates": "templates",
     "check_worker_health": "failsafe",
-    "compute_job_key": "keys",
+    "compute_job_key": "flow",
     "handle_unavailable": "failsafe",
     "sanitize_html_variables": "security",
     "should_retry": "model",
@@ -114,13 +120,12 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
 
     config = load(platform=settings)
     artifacts_of(config, engine.store.clock)
-    engine.add(make_flow(config))
+    engine.add(make_flow(config, on_end=callbacks.attach(engine, config)))
     engine.flow_control.apart(QUEUE, lease=config.lease)
     engine.resource(PdfRenderWorker, queue=QUEUE, places=config.concurrency)(
         partial(open_worker, engine, config, partial(sealing_of, engine, settings))
     )
     cleanup.attach(engine, config)
-    callbacks.attach(engine, config)
     return config
 
 

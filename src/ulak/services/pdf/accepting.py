@@ -21,12 +21,11 @@ from ulak.services.pdf.failsafe import (
     Unavailable,
     handle_unavailable,
 )
+from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.jobs import Created, NotCreated, PdfJobStore
-from ulak.services.pdf.keys import payload_of
 from ulak.services.pdf.model import (
     PdfError,
     PdfErrorCode,
-    PdfJob,
     PdfJobStatus,
     WrongVariables,
 )
@@ -36,8 +35,8 @@ from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
 from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.security.names import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded
-from ulak.services.pdf.worker import TemplateSource
+from ulak.services.pdf.submitting import PRESSED, NewPdfJob
+from ulak.services.pdf.templates import Templates
 from ulak.web.idempotency import Requested
 from ulak.web.seen import actor_of
 
@@ -72,7 +71,7 @@ class Accepting:
     def __init__(
         self,
         jobs: PdfJobStore,
-        templates: TemplateSource,
+        templates: Templates,
         health: HealthCheck,
         pacing: Pacing,
         sealing: Callable[[], Sealing] | None = None,
@@ -105,30 +104,6 @@ class Accepting:
         except PdfError as error:
             raise _template_error(str(error)) from None
 
-    def accept(
-        self, asked: PdfJobRequest, principal: Principal, correlation: str, root: str = ""
-    ) -> tuple[PdfJob, bool]:
-        """Return the job of a request, and whether it was there before.
-
-        Checked in this order: the template, whether the job is there already, backpressure, the
-        quota of the tenant, health. A job that is there is answered whatever follows.
-
-        Args:
-            asked: The request.
-            principal: Who asks.
-            correlation: Of the request.
-            root: Where the application is mounted.
-
-        Raises:
-            Refusal: the template cannot be used, or new jobs are refused.
-            Unavailable: nobody would render it.
-            StoreError: it could not be written; nothing is left behind.
-        """
-        [accepted] = self.accept_all([asked], principal, correlation, root)
-        if not isinstance(accepted, Created):
-            raise accepted
-        return accepted.job, accepted.is_repeat
-
     def accept_all(
         self,
         asked: Sequence[PdfJobRequest],
@@ -136,10 +111,12 @@ class Accepting:
         correlation: str,
         root: str = "",
     ) -> list[Created | Refused]:
-        """Return for each of several requests, in order, what `accept` would answer or raise.
+        """Return for each of several requests, in order, its job or why it gets none.
 
-        Each is checked as if it were alone, and those that become jobs do so in few commits. One
-        that is refused harms no other; the same twice is one job.
+        Checked in this order: the template, whether the job is there already, backpressure, the
+        quota of the tenant, health. A job that is there is answered whatever follows. Each is
+        checked as if it were alone, and those that become jobs do so in few commits. One that is
+        refused harms no other; the same twice is one job.
 
         Args:
             asked: The requests.
@@ -156,76 +133,61 @@ class Accepting:
         new: dict[int, NewPdfJob] = {}
         for number, one in enumerate(asked):
             try:
-                found = self._look_up(one, tenant, actor, correlation, root)
+                new[number] = self._new_job(one, tenant, correlation, root)
             except Refusal as refusal:
                 answers[number] = refusal
-                continue
             except BadInput:
                 answers[number] = _unstorable()
-                continue
-            if isinstance(found, Created):
-                answers[number] = found
-            else:
-                new[number] = found
         if new:
             made = self._make(list(new.values()), tenant, actor)
             answers |= zip(new, made, strict=True)
         return [answers[number] for number in range(len(asked))]
 
-    def _look_up(
-        self, asked: PdfJobRequest, tenant: str, actor: str, correlation: str, root: str
-    ) -> Created | NewPdfJob:
-        """Return the job that a request has made already, or the one that it would make."""
-        payload = self._payload_of(asked)
+    def _new_job(self, asked: PdfJobRequest, tenant: str, correlation: str, root: str) -> NewPdfJob:
+        """Return the job that a request would make."""
+        payload, options = self._payload_of(asked), asked.options
         # A store that hangs would be found out by its time limits alone, a minute later.
         if not self._health.look().store_answers:
             raise Unavailable("the store of jobs does not answer")
-        options = asked.options
-        callback_url = options.callback_url or ""
-        known = self._jobs.find_repeat(
-            asked.template_name, payload, tenant=tenant, actor=actor, callback_url=callback_url,
-            root=root,
-        )  # fmt: skip
-        if known is not None:
-            return Created(known, is_repeat=True)
         return self._jobs.new_job(
             asked.template_name, payload, tenant=tenant, timeout_s=options.timeout,
             priority=self.config.priority_for(options.priority), correlation_id=correlation,
-            callback_url=callback_url, root=root,
+            callback_url=options.callback_url or "", root=root,
         )  # fmt: skip
 
     def _make(self, new: Sequence[NewPdfJob], tenant: str, actor: str) -> list[Created | Refused]:
-        """Make jobs that are not there, if new ones are taken now."""
-        pressure = self._jobs.backpressure()
-        if pressure.active:
-            refusal = _backpressure("new jobs are refused for now", pressure.retry_after_seconds)
-            return [refusal] * len(new)
+        """Return jobs that are there, and make the others if new ones are taken now."""
         if complaint := self._health.look().complaint:
-            # The quota comes before health: HTML would else stand in for what it refuses.
-            most = self.config.tenant_queue
-            is_full = most > 0 and self._jobs.submitting.waiting(tenant) >= most
-            refused = self._refused(QuotaExceeded(most)) if is_full else Unavailable(complaint)
-            return [refused] * len(new)
+            # What refuses new jobs comes before health: HTML would else stand in for them.
+            refusal = self._jobs.find_refusal(tenant)
+            refused = Unavailable(complaint) if refusal is None else self._refused(refusal)
+            known = (self._jobs.find_repeat(one, actor=actor) for one in new)
+            return [refused if job is None else Created(job, is_repeat=True) for job in known]
         try:
             made = self._jobs.create_jobs(new, tenant=tenant, actor=actor)
         except BadInput:
             return [_unstorable()] * len(new)
         for one in made:
             if isinstance(one, Created) and not one.is_repeat:
-                _log(one.job)
+                facts = {"job_id": one.job.job_id, "correlation_id": one.job.correlation_id}
+                log.info("a request became a job", extra={"status": one.job.status, **facts})
         return [one if isinstance(one, Created) else self._refused(one) for one in made]
 
     def _refused(self, why: NotCreated) -> Refused:
         """Say why a job was not made, and when to ask again."""
         if isinstance(why, StaleJob):
             return Unavailable(str(why))
+        details: dict[str, int] | None = None
         if isinstance(why, Overloaded):
             wait_s = max(1, math.ceil(why.retry_after.total_seconds()))
-            return _backpressure("too many jobs are waiting", wait_s)
-        wait_s = self._pacing.look().retry_after_s(PdfJobStatus.QUEUED)
+            said = "new jobs are refused for now" if why.code == PRESSED else "too many jobs wait"
+            code = str(PdfErrorCode.BACKPRESSURE_ACTIVE)
+        else:
+            wait_s = self._pacing.look().retry_after_s(PdfJobStatus.QUEUED)
+            said, code, details = str(why), QUOTA_EXCEEDED, {"max_waiting": why.most}
         return Refusal(
-            f"{why}; try again in {wait_s} s", status=429, error_code=QUOTA_EXCEEDED,
-            retry_after_s=wait_s, details={"max_waiting": why.most},
+            f"{said}; try again in {wait_s} s", status=429, error_code=code,
+            retry_after_s=wait_s, details=details,
         )  # fmt: skip
 
     def preview(self, asked: PdfJobRequest) -> Response:
@@ -321,15 +283,6 @@ class Accepting:
             ) from None
 
 
-def _log(job: PdfJob) -> None:
-    log.info(
-        "a request became a job",
-        extra={
-            "job_id": job.job_id, "status": job.status, "correlation_id": job.correlation_id,
-        },
-    )  # fmt: skip
-
-
 def _unstorable() -> Refusal:
     return Refusal(
         "variables: they cannot be stored as they are", status=422, error_code=VALIDATION_ERROR
@@ -348,10 +301,3 @@ def _template_error(message: str, *, details: Mapping[str, Any] | None = None) -
     return Refusal(
         message, status=400, error_code=str(PdfErrorCode.TEMPLATE_ERROR), details=details
     )
-
-
-def _backpressure(message: str, retry_after_s: int) -> Refusal:
-    return Refusal(
-        f"{message}; try again in {retry_after_s} s", status=429,
-        error_code=str(PdfErrorCode.BACKPRESSURE_ACTIVE), retry_after_s=retry_after_s,
-    )  # fmt: skip

@@ -6,12 +6,12 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from ulak.artifacts import Stat, StorageBackend
+from ulak.artifacts import StorageBackend
 from ulak.errors import ArtifactError, ArtifactWriteFailed, BadInput
 from ulak.kit.clock import Clock, Instant, micros, to_datetime, to_instant
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
@@ -36,10 +36,8 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _WRITTEN_AS = "%Y%m%dT%H%M%S%fZ"
 _KEY = re.compile(rf"{FOLDER}/({_JOB_ID.pattern})/(\d{{8}}T\d{{12}}Z)-[0-9a-f]{{16}}\.pdf")
 
-Known = Callable[[Sequence[str]], Collection[str]]
-"""Answers which of these job ids have a record."""
-Current = Callable[[Sequence[str]], Mapping[str, str]]
-"""Answers the artifact key of those of these jobs that have succeeded."""
+Needed = Callable[[Sequence[str]], Mapping[str, str]]
+"""Answers, of those of these jobs that may have artifacts, which one each needs; '' for any."""
 
 
 class PdfArtifactStore:
@@ -123,25 +121,6 @@ class PdfArtifactStore:
         """
         return self._backend.get_bytes(_must_be_ours(key))
 
-    def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Return the bytes of a PDF from `start` to before `end`, checked as those of `get_pdf`.
-
-        Raises:
-            BadInput: there is no such range.
-            ArtifactMissing: it is lost.
-            ArtifactUnreadable: it is damaged, or the storage does not answer.
-        """
-        return self._backend.read_range(_must_be_ours(key), start, end)
-
-    def stat(self, key: str) -> Stat:
-        """Return size and SHA-256 of a PDF, of which `Content-Length` and `ETag` are made.
-
-        Raises:
-            ArtifactMissing: it is lost.
-            ArtifactUnreadable: it is no artifact, or the storage does not answer.
-        """
-        return self._backend.stat(_must_be_ours(key))
-
     def exists(self, key: str) -> bool:
         """Tell whether there is such a PDF.
 
@@ -173,44 +152,15 @@ class PdfArtifactStore:
         found = (key for key in self._backend.list(_folder_of(job_id)) if key != keep)
         return sum(self._backend.delete(key) for key in found)
 
-    def sweep_orphans(self, known: Known, older_than: timedelta) -> int:
-        """Delete each PDF whose job has no record, and what broken writes have left.
+    def sweep(self, needed: Needed, older_than: timedelta) -> int:
+        """Delete each PDF that no job needs, and what broken writes have left.
 
-        What is under `pdfs/` and was not stored by `store_pdf` is left alone. One that cannot be
-        deleted is left for the next sweep.
-
-        Args:
-            known: Answers which of these job ids have a record; what it raises ends the sweep.
-            older_than: Younger ones stay, whoever they belong to.
-
-        Returns how many PDFs were deleted.
-
-        Raises:
-            ArtifactError: the storage does not answer.
-        """
-        self._backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
-        return self._sweep(self.find_orphans(known, older_than))
-
-    def find_orphans(self, known: Known, older_than: timedelta) -> Iterator[tuple[str, str]]:
-        """Find what `sweep_orphans` would delete: the key of each PDF, and the job that it names.
-
-        Raises:
-            ArtifactError: the storage does not answer.
-        """
-
-        def lost(keys: Mapping[str, str]) -> list[str]:
-            with_record = set(known(sorted(set(keys.values()))))
-            return [key for key, job_id in keys.items() if job_id not in with_record]
-
-        return self._find(lost, older_than)
-
-    def sweep_superseded(self, current: Current, older_than: timedelta) -> int:
-        """Delete each PDF of a succeeded job that is not the one that it succeeded with.
-
-        They are left by attempts that died between storing and committing.
+        Those are PDFs of jobs without a record, and those of attempts that died between storing
+        and committing. What is under `pdfs/` and was not stored by `store_pdf` is left alone. One
+        that cannot be deleted is left for the next sweep.
 
         Args:
-            current: Answers the artifact key of those of these jobs that have succeeded.
+            needed: Answers which PDFs are needed; what it raises ends the sweep.
             older_than: Younger ones stay; longer than an attempt may last.
 
         Returns how many PDFs were deleted.
@@ -218,30 +168,31 @@ class PdfArtifactStore:
         Raises:
             ArtifactError: the storage does not answer.
         """
-
-        def lost(keys: Mapping[str, str]) -> list[str]:
-            valid = current(sorted(set(keys.values())))
-            return [key for key, job_id in keys.items() if valid.get(job_id, key) != key]
-
-        return self._sweep(self._find(lost, older_than))
-
-    def _find(
-        self, lost: Callable[[Mapping[str, str]], list[str]], older_than: timedelta
-    ) -> Iterator[tuple[str, str]]:
-        before = self._clock.now() - micros(older_than)
-        old = (key for key in self._backend.list(FOLDER) if _is_older(key, before))
-        while page := {key: job_id_of(key) for key in islice(old, _A_PAGE)}:
-            yield from ((key, page[key]) for key in lost(page))
-
-    def _sweep(self, found: Iterator[tuple[str, str]]) -> int:
+        self._backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
         deleted = 0
-        for key, job_id in found:
+        for key, job_id in self.find_unneeded(needed, older_than):
             try:
                 deleted += self._backend.delete(key)
             except ArtifactError as error:
                 facts = {"job_id": job_id, "error": str(error)}
                 log.warning("an orphaned PDF was not deleted", extra=facts)
         return deleted
+
+    def find_unneeded(self, needed: Needed, older_than: timedelta) -> Iterator[tuple[str, str]]:
+        """Find what `sweep` would delete: the key of each PDF, and the job that it names.
+
+        Raises:
+            ArtifactError: the storage does not answer.
+        """
+        before = self._clock.now() - micros(older_than)
+        old = (key for key in self._backend.list(FOLDER) if _is_older(key, before))
+        while page := {key: job_id_of(key) for key in islice(old, _A_PAGE)}:
+            known = needed(sorted(set(page.values())))
+            yield from (
+                (key, job_id)
+                for key, job_id in page.items()
+                if job_id not in known or known[job_id] not in ("", key)
+            )
 
 
 def job_id_of(key: str) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from ulak import Engine, WorkerSettings
 from ulak.engine.taking import Attempt
-from ulak.errors import KeyTaken, StaleJob
+from ulak.errors import StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
-from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
+from ulak.services.pdf.model import PdfJob, PdfJobStatus
 
 BY_HAND: Final = "pdf-job-store"
 """Who moves jobs by hand, as the trail says it."""
@@ -47,27 +47,18 @@ class OwnAttempts:
             self._taken[job.job_id] = attempt
         _give_back(lapsed)
 
-    def succeed(self, job: PdfJob, report: Mapping[str, Any]) -> None:
-        """End the attempt at a job with its report.
+    def end(self, job: PdfJob, wanted: PdfJobStatus, by: Callable[[Attempt], object]) -> None:
+        """End the attempt at a job; of one that failed the flow says whether there is another.
 
         Raises:
             InvalidTransition: it was not taken here, or its lease was lost.
         """
-        attempt = self._ending(job, PdfJobStatus.SUCCEEDED)
+        with self._lock:
+            attempt = self._taken.pop(job.job_id, None)
+        if attempt is None:
+            refuse(job, wanted, "another worker runs it")
         try:
-            attempt.finish(dict(report))
-        except StaleJob as error:
-            raise InvalidTransition(str(error), state=job.status) from error
-
-    def fail(self, job: PdfJob, code: PdfErrorCode, detail: str = "") -> None:
-        """End the attempt at a job as one that failed; the flow says whether there is another.
-
-        Raises:
-            InvalidTransition: it was not taken here, or its lease was lost.
-        """
-        attempt = self._ending(job, PdfJobStatus.FAILED)
-        try:
-            attempt.fail(pdf_error("set by hand", code=code, detail=detail))
+            by(attempt)
         except StaleJob as error:
             raise InvalidTransition(str(error), state=job.status) from error
 
@@ -78,34 +69,6 @@ class OwnAttempts:
             self._taken.clear()
         for attempt in attempts:
             _give_back(attempt)
-
-    def _ending(self, job: PdfJob, wanted: PdfJobStatus) -> Attempt:
-        with self._lock:
-            attempt = self._taken.pop(job.job_id, None)
-        if attempt is None:
-            refuse(job, wanted, "another worker runs it")
-        return attempt
-
-
-def retry(engine: Engine, job_id: str, *, state: str, actor: str) -> None:
-    """Queue a failed job again, whether it waits for a person or has given up.
-
-    Args:
-        engine: Whose job it is.
-        job_id: The job.
-        state: Where the engine has it.
-        actor: Who asks, for the trail.
-
-    Raises:
-        InvalidTransition: another job has its key by now, or it has moved meanwhile.
-    """
-    try:
-        if state == "held":
-            engine.release(job_id, actor=actor)
-        else:
-            engine.retry(job_id, actor=actor)
-    except (KeyTaken, StaleJob) as error:
-        raise InvalidTransition(str(error), state=state) from error
 
 
 def refuse(job: PdfJob, wanted: PdfJobStatus, why: str = "") -> NoReturn:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.auth import Principal
 from ulak.kit.clock import rfc3339
 from ulak.services.pdf.accepting import Accepting, Refused
-from ulak.services.pdf.bodies import PdfJobRequest, read_body, read_request
-from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
+from ulak.services.pdf.bodies import (
+    PdfJobRequest,
+    invalid,
+    read_body,
+    read_request,
+    too_large,
+    unreadable,
+)
+from ulak.services.pdf.envelope import Refusal
 from ulak.services.pdf.failsafe import Unavailable
-from ulak.services.pdf.following import UNFINISHED, root_of
 from ulak.services.pdf.jobs import Created
 from ulak.services.pdf.model import PdfJobStatus
-from ulak.services.pdf.pace import Pacing
-from ulak.services.pdf.scopes import PDF_RENDER
-from ulak.web import Access, Caller
+from ulak.services.pdf.pace import UNFINISHED, Pacing
+from ulak.services.pdf.reading import root_of
+from ulak.web import Caller
 from ulak.web.answers import answer
 from ulak.web.correlation import correlation_id
 from ulak.web.jobs import IDEMPOTENCY_KEY
 from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, problems
 
-BATCH_ACCESS: Final = Access("POST", "/pdf/batches", PDF_RENDER, "jobs")
 JOBS: Final = "jobs"
 """The one member of a batch."""
 MULTI_STATUS: Final = 207
@@ -76,77 +80,48 @@ class PdfBatchResponse(BaseModel):
     )  # fmt: skip
 
 
-class Batches:
-    """Takes batches.
+def add_batches(
+    routes: APIRouter,
+    accepting: Accepting,
+    pacing: Pacing,
+    *,
+    once: Callable[..., Any],
+    item: dict[str, Any],
+    count_unavailable: Callable[[], None],
+) -> None:
+    """Add the route.
 
     Args:
-        accepting: Takes each of their jobs.
+        routes: To these.
+        accepting: Takes each of the jobs.
         pacing: Tells when to read a job that has not ended.
+        once: The dependency that has an answer repeated under an idempotency key.
+        item: The schema of one job.
         count_unavailable: Is called for each job that gets none because nobody works.
     """
+    config = accepting.config
 
-    def __init__(
-        self, accepting: Accepting, pacing: Pacing, count_unavailable: Callable[[], None]
-    ) -> None:
-        self.config = accepting.config
-        self._accepting = accepting
-        self._pacing = pacing
-        self._count_unavailable = count_unavailable
-
-    def take(
-        self, items: Sequence[bytes], principal: Principal, correlation: str, root: str = ""
-    ) -> list[dict[str, Any]]:
-        """Return the results of a batch, in order.
-
-        Args:
-            items: Its jobs, each as it was sent.
-            principal: Who asks.
-            correlation: Of the request.
-            root: Where the application is mounted.
-
-        Raises:
-            Unavailable: the store does not answer, so that nothing is known of any of them.
-            StoreError: the same; what was made is found by sending the batch again.
-        """
-        read: dict[int, PdfJobRequest] = {}
-        answers: dict[int, Created | Refused] = {}
-        for number, item in enumerate(items):
-            try:
-                read[number] = self._read(item)
-            except Refusal as refusal:
-                answers[number] = refusal
-        accepted = self._accepting.accept_all(list(read.values()), principal, correlation, root)
-        answers |= zip(read, accepted, strict=True)
-        return [
-            {"index": number, **self._result_of(answers[number])} for number in range(len(items))
-        ]
-
-    def _read(self, item: bytes) -> PdfJobRequest:
+    def read(job: bytes) -> PdfJobRequest:
         """Size, schema, allow-list: as a create has them."""
-        largest = self.config.max_payload_bytes
-        if len(item) > largest:
-            raise Refusal(
-                f"this job is larger than {largest:,} bytes; send less, or large assets with the "
-                "template",
-                status=413, error_code=PAYLOAD_TOO_LARGE, details={"max_bytes": largest},
-            )  # fmt: skip
-        asked = read_request(item, self.config)
+        if len(job) > config.max_payload_bytes:
+            raise too_large("this job", config.max_payload_bytes)
+        asked = read_request(job, config)
         if asked.options.fail_safe == "degrade":
-            raise _invalid(
+            raise invalid(
                 "options.fail_safe",
                 "HTML cannot stand in for one of many; leave it out, or create this job alone",
             )
-        self._accepting.must_be_allowed(asked.template_name)
+        accepting.must_be_allowed(asked.template_name)
         return asked
 
-    def _result_of(self, answered: Created | Refused) -> dict[str, Any]:
+    def result_of(answered: Created | Refused) -> dict[str, Any]:
         if isinstance(answered, Refusal):
             told = {"status": answered.status, "message": str(answered), **answered.members}
             if (wait := answered.retry_after) is not None:
                 told["retry_after_seconds"] = int(wait.total_seconds())
             return told
         if isinstance(answered, Unavailable):
-            self._count_unavailable()
+            count_unavailable()
             return {
                 "status": 503, "error_code": answered.code, "message": str(answered),
                 "retry_after_seconds": answered.retry_after_s,
@@ -157,22 +132,8 @@ class Batches:
             "created_at": rfc3339(job.created_at), "deduplicated": answered.is_repeat,
         }  # fmt: skip
         if job.status in UNFINISHED:
-            result["retry_after_seconds"] = self._pacing.look().retry_after_s(job.status)
+            result["retry_after_seconds"] = pacing.look().retry_after_s(job.status)
         return result
-
-
-def add_batches(
-    routes: APIRouter, batches: Batches, *, once: Callable[..., Any], item: dict[str, Any]
-) -> None:
-    """Add the route.
-
-    Args:
-        routes: To these.
-        batches: What takes a batch.
-        once: The dependency that has an answer repeated under an idempotency key.
-        item: The schema of one job.
-    """
-    config = batches.config
 
     async def items_of(request: Request) -> list[bytes]:
         """Size, then shape; what the jobs themselves say is for each to answer."""
@@ -201,7 +162,18 @@ def add_batches(
         """Have many documents rendered. Each job is taken or refused by itself, as
         `POST /pdf/jobs` would, and the answer is 207 with a result for each, in order; those that
         were taken are durable then. The same again answers the same jobs."""
-        results = batches.take(items, principal, correlation_id(request), root_of(request))
+        answers: dict[int, Created | Refused] = {}
+        wanted: dict[int, PdfJobRequest] = {}
+        for number, job in enumerate(items):
+            try:
+                wanted[number] = read(job)
+            except Refusal as refusal:
+                answers[number] = refusal
+        accepted = accepting.accept_all(
+            list(wanted.values()), principal, correlation_id(request), root_of(request)
+        )
+        answers |= zip(wanted, accepted, strict=True)
+        results = [{"index": n, **result_of(answers[n])} for n in range(len(items))]
         return answer({"results": results}, MULTI_STATUS)
 
 
@@ -219,14 +191,10 @@ def split_batch(body: bytes, *, most: int) -> list[bytes]:
     try:
         text = body.decode()
         items = [text[start:end] for start, end in _places_in(text, most)]
-    except RecursionError:
-        raise _unreadable("it is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise _unreadable(f"it is no UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise _unreadable(f"{error.msg} at character {error.pos}") from None
+    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise unreadable(error) from None
     if not items:
-        raise _invalid(JOBS, f"there are none; send 1 to {most}")
+        raise invalid(JOBS, f"there are none; send 1 to {most}")
     return [item.encode() for item in items]
 
 
@@ -234,16 +202,16 @@ def _places_in(text: str, most: int) -> Iterator[tuple[int, int]]:
     """Find where each job of a batch begins and ends."""
     at = _after(text, "{", 0, "an object")
     if text[at : at + 1] == "}":
-        raise _invalid(JOBS, "it is missing; send a list of jobs")
+        raise invalid(JOBS, "it is missing; send a list of jobs")
     at = _after(text, ":", _must_be_jobs(text, at, seen=False), "a colon")
     if text[at : at + 1] != "[":
-        raise _invalid(JOBS, "it is no list; send a list of jobs")
+        raise invalid(JOBS, "it is no list; send a list of jobs")
     at = _skip(text, at + 1)
     found = 0
     while text[at : at + 1] != "]" or found:
         found += 1
         if found > most:
-            raise _invalid(JOBS, f"there are more than {most}; send several batches")
+            raise invalid(JOBS, f"there are more than {most}; send several batches")
         start, at = at, _end_of(text, at)
         yield start, at
         at = _skip(text, at)
@@ -264,9 +232,9 @@ def _must_be_jobs(text: str, at: int, *, seen: bool) -> int:
         raise json.JSONDecodeError("a name in quotes is expected", text, at)
     name, end = _DECODER.raw_decode(text, at)
     if name != JOBS:
-        raise _invalid(name[:200], "there is no such field")
+        raise invalid(name[:200], "there is no such field")
     if seen:
-        raise _invalid(JOBS, "it is there twice")
+        raise invalid(JOBS, "it is there twice")
     return end
 
 
@@ -304,14 +272,3 @@ def _schema(item: dict[str, Any], most: int) -> dict[str, Any]:
         "properties": {JOBS: jobs}, "required": [JOBS], "additionalProperties": False,
         "example": {JOBS: [item["example"]]},
     }  # fmt: skip
-
-
-def _unreadable(why: str) -> Refusal:
-    return _invalid("body", f"this is no JSON that can be read: {why}")
-
-
-def _invalid(field: str, message: str) -> Refusal:
-    return Refusal(
-        f"{field}: {message}", status=422, error_code=VALIDATION_ERROR,
-        details={"fields": [{"field": field, "message": message}]},
-    )  # fmt: skip

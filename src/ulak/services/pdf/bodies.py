@@ -17,9 +17,7 @@ from ulak.kit.clock import rfc3339
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
-from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
-from ulak.services.pdf.output_bodies import PdfOutputOptions
-from ulak.services.pdf.output_reading import read_output
+from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, read_output
 from ulak.services.pdf.page import BadPage, PageOptions, read_page
 from ulak.services.pdf.security.escaping import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
@@ -66,6 +64,66 @@ class PdfPageOptions(Body):
         None, description="Fails when a script throws and nobody catches it."
     )
     omit_background: bool | None = Field(None, description="Backgrounds are not printed.")
+
+
+class PdfMetadata(Body):
+    """What the PDF says about itself, in place of what its HTML says."""
+
+    title: str | None = Field(None, examples=["Invoice 1847"])
+    author: str | None = Field(None, examples=["Ada Lovelace"])
+    subject: str | None = None
+    keywords: list[str] | None = Field(None, examples=[["invoice", "2026"]])
+    language: str | None = Field(None, examples=["tr"])
+
+
+class PdfWatermark(Body):
+    """A text across every page."""
+
+    text: str = Field(description="One line of up to 60 characters.", examples=["DRAFT"])
+    opacity: float | None = Field(None, description="From 0.01 to 1; 0.15 by default.")
+    angle: float | None = Field(None, description="Degrees, from -90 to 90; 45 by default.")
+    colour: str | None = Field(None, examples=["#aa0000"])
+
+
+class PdfAppended(Body):
+    """A document that follows the first one."""
+
+    template_name: str = Field(description="The name of a template that is allowed.")
+    variables: dict[str, Any] = Field(description="What that template is filled with.")
+
+
+class PdfAttachment(Body):
+    """A file inside of the PDF."""
+
+    name: str = Field(examples=["invoice.xml"])
+    media_type: str = Field(examples=["application/xml"])
+    data: str = Field(description="Its bytes in base64.", repr=False)
+    relationship: Literal["Data", "Source", "Alternative", "Supplement", "Unspecified"] | None = (
+        Field(None, description="How it belongs to the document; `Unspecified` by default.")
+    )
+    description: str | None = None
+
+
+class PdfPassword(Body):
+    """What opens the PDF; neither is ever stored in clear."""
+
+    user: str | None = Field(None, description="Opens it.", repr=False)
+    owner: str | None = Field(None, description="Opens it with every right.", repr=False)
+    allow: list[Literal["annotate", "assemble", "copy", "fill", "modify", "print"]] | None = Field(
+        None, description="What may be done without the owner's; everything by default."
+    )
+
+
+class PdfOutputOptions(Body):
+    """What is done to the printed document; each only where the template allows it."""
+
+    metadata: PdfMetadata | None = None
+    watermark: PdfWatermark | None = None
+    append: list[PdfAppended] | None = Field(
+        None, description="Documents that follow, in this order, with their outlines."
+    )
+    attachments: list[PdfAttachment] | None = None
+    password: PdfPassword | None = Field(None, description="Encrypts the PDF with AES-256.")
 
 
 class PdfRenderOptions(Body):
@@ -198,13 +256,13 @@ async def read_body(request: Request, *, largest: int) -> bytes:
     announced = request.headers.get("content-length", "")
     # Longer numbers are no lengths, and int() would take its time.
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > largest):
-        raise _too_large(largest)
+        raise too_large("the body", largest)
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > largest:
-            raise _too_large(largest)
+            raise too_large("the body", largest)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -218,7 +276,7 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
     try:
         members = read_json(body)
     except (ValueError, RecursionError) as error:
-        raise _invalid([("body", f"this is no JSON that can be read: {_said(error)}")]) from None
+        raise unreadable(error) from None
     try:
         asked = PdfJobRequest.model_validate(members)
     except ValidationError as error:
@@ -235,11 +293,11 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
     try:
         config.times_for(asked.options.timeout)
     except BadInput as error:
-        raise _invalid([("options.timeout", str(error))]) from None
+        raise invalid("options.timeout", str(error)) from None
     try:
         config.priority_for(asked.options.priority)
     except BadInput as error:
-        raise _invalid([("options.priority", str(error))]) from None
+        raise invalid("options.priority", str(error)) from None
     if asked.options.callback_url is not None:
         _must_be_allowed(asked.options.callback_url, config)
     return asked
@@ -250,7 +308,7 @@ def _must_be_usable(variables: Mapping[str, Any], place: str) -> None:
         # For its checks alone: escaped is what is printed, and what is stored is as it was sent.
         sanitize_html_variables(variables)
     except (BadInput, PdfError) as error:
-        raise _invalid([(place, str(error))]) from None
+        raise invalid(place, str(error)) from None
     if wrong := list(_unusable(variables, place)):
         raise _invalid(wrong)
 
@@ -262,8 +320,8 @@ def _must_be_allowed(callback_url: str, config: PdfRenderConfig) -> None:
     try:
         validate_url(callback_url, config.security.callback_allowlist)
     except UrlBlocked:
-        raise _invalid(
-            [("options.callback_url", "callbacks are not sent there; ask who runs this service")]
+        raise invalid(
+            "options.callback_url", "callbacks are not sent there; ask who runs this service"
         ) from None
 
 
@@ -297,13 +355,19 @@ def bad_output(error: BadOutput) -> Refusal:
     return _invalid([(f"options.output.{place}", message) for place, message in error.wrong])
 
 
-def _too_large(largest: int) -> Refusal:
+def too_large(what: str, largest: int) -> Refusal:
+    """Refuse what is larger than it may be: 413."""
     return Refusal(
-        f"the body is larger than {largest:,} bytes; send less, or large assets with the template",
+        f"{what} is larger than {largest:,} bytes; send less, or large assets with the template",
         status=413, error_code=PAYLOAD_TOO_LARGE, details={"max_bytes": largest},
         # The rest of what was announced is not read, so nothing can follow on this connection.
         headers={"Connection": "close"},
     )  # fmt: skip
+
+
+def invalid(field: str, message: str) -> Refusal:
+    """Refuse one field: 422."""
+    return _invalid([(field, message)])
 
 
 def _invalid(wrong: list[tuple[str, str]]) -> Refusal:
@@ -342,12 +406,13 @@ def _unusable(value: Any, place: str) -> Iterator[tuple[str, str]]:
         yield place, "it is larger than 64 bits can hold; send it as a text"
 
 
-def _said(error: Exception) -> str:
-    """Say what is wrong without what was sent."""
+def unreadable(error: Exception) -> Refusal:
+    """Refuse what is no JSON: 422, without anything of what was sent."""
+    why = str(error)
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.pos}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is no UTF-8 at byte {error.start}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error)
+        why = f"{error.msg} at character {error.pos}"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"it is no UTF-8 at byte {error.start}"
+    elif isinstance(error, RecursionError):
+        why = "it is nested too deeply"
+    return invalid("body", f"this is no JSON that can be read: {why}")

@@ -1,32 +1,32 @@
 """Callbacks: a URL is told of the end of a job, signed, and tried again when it does not answer.
 
-Of every job that ends - rendered, failed, cancelled, or expired before its turn - the callbacks
-are found and become jobs of a flow of their own, so that a try that fails is repeated, and what
-is given up stays to be seen. They are found and not sent along: a job may end without any stage
-of it running, as when its last worker has died.
+The commit that ends a PDF job - rendered, failed, cancelled, or expired before its turn, by
+whichever process - submits a job that wakes those who wait for the end (`wanting`). Each of them
+submits one that sends, so that a try that fails is repeated, and what is given up stays to be seen.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ulak import Backoff, Engine, Flow, Lifecycle, Run
+from ulak import Backoff, Dedup, Engine, Flow, JobFilter, Lifecycle, OnEnd, Run
 from ulak.errors import JobNotFound, UlakError
 from ulak.kit.clock import Clock
-from ulak.services.pdf.callback_table import CallbackTable, Wanted
+from ulak.services.pdf import older, wanting
 from ulak.services.pdf.document import UrlBlocked
+from ulak.services.pdf.flow import walk
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.wanting import Wanted, wake
 
 if TYPE_CHECKING:
     from ulak.services.pdf.fetching import AllowedFetcher
@@ -37,15 +37,21 @@ FLOW: Final = "pdf-callback"
 QUEUE: Final = "pdf-callback"
 DUE, SENT, GIVEN_UP = "due", "sent", "given_up"
 STATES: Final = (DUE, SENT, GIVEN_UP)
+ENDED: Final = "pdf-ended"
+"""The flow of jobs that tell of an end."""
+OVER: Final = (
+    (FLOW, SENT), (FLOW, GIVEN_UP), (wanting.FLOW, "done"), (wanting.FLOW, "cancelled"),
+    (ENDED, "done"),
+)  # fmt: skip
+"""Flows, and where their jobs have ended and may be forgotten."""
 
 TRIES: Final = 4
 # About 1, 5 and 25 seconds: within the 1 to 30 of the specification, whatever the jitter adds.
 RETRY: Final = Backoff(TRIES - 1, first=timedelta(seconds=1), factor=5.0, jitter=0.1)
 # A receiver that takes longer is as good as none: it should note what came, and work on it later.
 PATIENCE_S: Final = 10.0
-# How long an end may go unnoticed that another process has written.
-LOOK_EVERY_S: Final = 1.0
-A_BATCH: Final = 100
+# What only waits for the store: it is worth many tries.
+PATIENT: Final = Backoff(50, longest=timedelta(minutes=1))
 
 TIMESTAMP: Final = "X-Ulak-Timestamp"
 SIGNATURE: Final = "X-Ulak-Signature"
@@ -106,27 +112,38 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
     return f"sha256={digest.hexdigest()}"
 
 
-def attach(engine: Engine, config: PdfRenderConfig) -> Flow[Callback]:
-    """Have the workers of an engine find and send callbacks, in a queue that needs no browser."""
-    flow = make_flow()
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What tells of an end."""
+
+    job_id: str
+    """The PDF job that has ended; '' looks for every end that nobody was told of."""
+
+
+def attach(engine: Engine, config: PdfRenderConfig) -> OnEnd | None:
+    """Have the workers of an engine send callbacks, in a queue that needs no browser.
+
+    Returns what the flow `pdf` does at the end of a job; nothing where no URL may be told.
+    """
+    ends, on_end = _make_ends(engine, config), None
+    if config.security.callback_allowlist:
+        on_end = OnEnd(ends, payload=lambda job, _: Ended(job.id))
 
     @asynccontextmanager
     async def open_sender() -> AsyncIterator[CallbackSender]:
         # Here and not above: who only accepts jobs opens no connections.
-        from ulak.services.pdf.configuration import artifacts_of, callback_fetcher_of
+        from ulak.services.pdf.configuration import callback_fetcher_of
 
+        if on_end is not None:
+            # Processes of the release before may have ended jobs, and told nobody here.
+            await engine.aio.submit(ends, Ended(""), actor=ENDED, dedup_key="all")
         clock = engine.store.clock
-        jobs = PdfJobStore(engine, artifacts_of(config, clock), config)
-        finding = asyncio.create_task(find_ends(jobs, flow), name="ulak-pdf-callbacks")
-        try:
-            yield CallbackSender(callback_fetcher_of(config), config.callback_secret, clock)
-        finally:
-            finding.cancel()
-            with suppress(asyncio.CancelledError):
-                await finding
+        yield CallbackSender(callback_fetcher_of(config), config.callback_secret, clock)
 
     engine.resource(CallbackSender, queue=QUEUE)(open_sender)
-    return engine.add(flow)
+    engine.add(_make_wanting(engine, config, engine.add(make_flow())))
+    engine.add(ends)
+    return on_end
 
 
 def make_flow() -> Flow[Callback]:
@@ -157,58 +174,74 @@ def make_flow() -> Flow[Callback]:
     return flow
 
 
-async def find_ends(jobs: PdfJobStore, flow: Flow[Callback]) -> None:
-    """Find callbacks whose job has ended, for as long as this is not cancelled."""
-    loop, moved = asyncio.get_running_loop(), asyncio.Event()
+def _make_wanting(
+    engine: Engine, config: PdfRenderConfig, callbacks: Flow[Callback]
+) -> Flow[Wanted]:
+    """Make the flow of those who wait for an end."""
+    flow = Flow(
+        wanting.FLOW,
+        Lifecycle(wanting.WAITING, {wanting.WAITING: [wanting.ENDED], wanting.ENDED: ["done"]}),
+        payload=Wanted,
+        queue=QUEUE,
+        retry=PATIENT,
+        # Kept by those who were told: without a gap the next ones are found.
+        dedup=Dedup(until=["failed"]),
+        secret=("url",),
+    )
+    flow.wait(wanting.WAITING, signal=wanting.ENDED, to=wanting.ENDED)
 
-    def ring() -> None:
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(moved.set)
+    @flow.stage(wanting.ENDED)
+    def pass_on(run: Run[Wanted]) -> None:
+        # Here and not above: the process that renders needs none of the API.
+        from ulak.services.pdf.bodies import status_document
 
-    stop = jobs.engine.store.on_move(ring)
-    try:
-        while True:
-            moved.clear()
-            try:
-                found = await asyncio.to_thread(pass_on_due, jobs, flow)
-            except Exception as error:  # noqa: BLE001 - a loop of the worker: it looks again
-                log.warning("callbacks cannot be found", extra={"error": type(error).__name__})
-                found = 0
-            if found < A_BATCH:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S):
-                        await moved.wait()
-    finally:
-        stop()
+        wanted = run.payload
+        try:
+            job = _open_jobs(engine, config).get_job(wanted.job_id)
+        except JobNotFound:
+            return  # pruned since
+        body = msgspec.json.encode(status_document(job, wanted.root)).decode()
+        callback = Callback(wanted.job_id, wanted.url, body)
+        run.spawn(callbacks, [callback], tenant=run.tenant, actor=FLOW)
+
+    return flow
 
 
-def pass_on_due(jobs: PdfJobStore, flow: Flow[Callback]) -> int:
-    """Make a job of every callback that is due, and answer how many were; each becomes one,
-    however many processes look at once.
+def _make_ends(engine: Engine, config: PdfRenderConfig) -> Flow[Ended]:
+    """Make the flow of what follows the end of a PDF job."""
+    flow = Flow(
+        ENDED, Lifecycle("due", {"due": ["done"]}), payload=Ended, queue=QUEUE, retry=PATIENT
+    )
+
+    @flow.stage("due")
+    def tell(run: Run[Ended]) -> None:
+        if run.payload.job_id:
+            wake(engine, run.payload.job_id, tenant=run.tenant)
+        else:
+            catch_up(_open_jobs(engine, config))
+
+    return flow
+
+
+def catch_up(jobs: PdfJobStore) -> None:
+    """Wake everybody whose job has ended and who was not told, because a process of the release
+    before has ended it; where the job is gone, nobody waits any more.
 
     Raises:
         StoreError: the store does not answer.
     """
-    due = jobs.callbacks.due(A_BATCH)
-    for wanted in due:
-        _pass_on(jobs, jobs.callbacks, flow, wanted)
-    return len(due)
+    engine = jobs.engine
+    older.move_callbacks(engine)
+    for waiting in walk(engine, JobFilter(flow=wanting.FLOW, state=wanting.WAITING)):
+        job_id = engine.inspect.payload(waiting.id)["job_id"]
+        try:
+            if engine.get(job_id).is_final:
+                wake(engine, job_id, tenant=waiting.tenant)
+        except JobNotFound:
+            engine.cancel(waiting.id, actor=FLOW, note="its job is gone")
 
 
-def _pass_on(jobs: PdfJobStore, table: CallbackTable, flow: Flow[Callback], wanted: Wanted) -> None:
-    # Here and not above: the process that renders needs none of the API.
-    from ulak.services.pdf.bodies import status_document
+def _open_jobs(engine: Engine, config: PdfRenderConfig) -> PdfJobStore:
+    from ulak.services.pdf.configuration import artifacts_of
 
-    try:
-        job = jobs.get_job(wanted.job_id)
-    except JobNotFound:
-        return  # pruned since; clean-up forgets the rest
-    document = status_document(job, wanted.root)
-    callback = Callback(job.job_id, wanted.url, msgspec.json.encode(document).decode())
-
-    def submit(connection: Any) -> None:
-        jobs.engine.submit(
-            flow, callback, tenant=job.tenant_id, actor=FLOW, connection=connection
-        )  # fmt: skip
-
-    table.pass_on(wanted, submit)
+    return PdfJobStore(engine, artifacts_of(config, engine.store.clock), config)

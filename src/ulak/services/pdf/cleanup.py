@@ -14,10 +14,10 @@ from typing import Final
 
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.errors import ArtifactError, BadInput, JobNotFound
-from ulak.kit.clock import to_datetime
+from ulak.kit.clock import now
 from ulak.services.pdf import callbacks
-from ulak.services.pdf.flow import FLOW, STATUSES
-from ulak.services.pdf.jobs import A_PAGE, CLEAN_UP, InvalidTransition, PdfJobStore
+from ulak.services.pdf.flow import A_PAGE, FLOW, STATUSES, walk
+from ulak.services.pdf.jobs import CLEAN_UP, InvalidTransition, PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import totals_of
 
@@ -76,10 +76,14 @@ def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
     artifact cannot be deleted stays as it was, and is tried again the next time. Returns how
     many have expired.
     """
-    before = _now(jobs) - ttl
+    before = now(jobs.engine) - ttl
     due = [job for state in _ENDED for job in _ended(jobs, state, before)]
     for state in _UNFINISHED:
-        due += [job for job in _standing(jobs, state) if job.created_at <= before]
+        due += [
+            job
+            for job in walk(jobs.engine, JobFilter(flow=FLOW, state=state))
+            if job.created_at <= before
+        ]
     return sum(_expire(jobs, job) for job in due)
 
 
@@ -88,18 +92,22 @@ def prune(jobs: PdfJobStore) -> int:
     that are as old."""
     # Counted while it is still there: metrics are made of trails, and these go with their jobs.
     totals_of(jobs.engine).fold(whole=True)
-    before = _now(jobs) - jobs.config.grace
+    before = now(jobs.engine) - jobs.config.grace
+    removed = _prune(jobs, before, (FLOW, "expired"))
+    callbacks.catch_up(jobs)
+    for over in callbacks.OVER:
+        _prune(jobs, before, over)
+    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
+    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
+    return removed
+
+
+def _prune(jobs: PdfJobStore, before: datetime, of: tuple[str, str]) -> int:
     removed = 0
-    while True:
-        n = jobs.engine.retention.prune(ended_before=before, of=(FLOW, "expired"), limit=A_BATCH)
+    while n := jobs.engine.retention.prune(ended_before=before, of=of, limit=A_BATCH):
         removed += n
         if n < A_BATCH:
             break
-    for state in (callbacks.SENT, callbacks.GIVEN_UP):
-        jobs.engine.retention.prune(ended_before=before, of=(callbacks.FLOW, state), limit=A_BATCH)
-    jobs.callbacks.forget_lost()
-    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
-    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
     return removed
 
 
@@ -110,11 +118,10 @@ def sweep(jobs: PdfJobStore) -> int:
     An attempt that is still under way is younger than what is looked at, also one whose lease was
     lost and that nobody has told.
     """
-    older_than = _attempt_is_over(jobs)
     try:
-        return jobs.artifacts.sweep_orphans(
-            lambda job_ids: _alive(jobs, job_ids), older_than
-        ) + jobs.artifacts.sweep_superseded(lambda job_ids: _current(jobs, job_ids), older_than)
+        return jobs.artifacts.sweep(
+            lambda job_ids: _find_needed(jobs, job_ids), _attempt_is_over(jobs)
+        )
     except ArtifactError as error:
         log.warning("orphaned artifacts were not swept", extra={"error": type(error).__name__})
         return 0
@@ -128,17 +135,17 @@ def find_strays(jobs: PdfJobStore) -> Iterator[tuple[str, str, str]]:
     Raises:
         ArtifactError: the storage does not answer.
     """
-    for job in _standing(jobs, "succeeded"):
-        key = _current(jobs, [job.id]).get(job.id)
+    for job in walk(jobs.engine, JobFilter(flow=FLOW, state="succeeded")):
+        key = _find_needed(jobs, [job.id]).get(job.id)
         # The clean-up deletes an artifact before its job expires: such a job is read again.
-        if key and not jobs.artifacts.exists(key) and _current(jobs, [job.id]):
+        if key and not jobs.artifacts.exists(key) and _find_needed(jobs, [job.id]):
             why = (
                 f"it has succeeded, and its artifact {key} is not stored: restore artifacts of a "
                 "later moment, or submit it again"
             )
             yield LOST, job.id, why
-    orphans = jobs.artifacts.find_orphans(
-        lambda job_ids: _alive(jobs, job_ids), _attempt_is_over(jobs)
+    orphans = jobs.artifacts.find_unneeded(
+        lambda job_ids: dict.fromkeys(_find_needed(jobs, job_ids), ""), _attempt_is_over(jobs)
     )
     for key, job_id in orphans:
         why = (
@@ -179,26 +186,15 @@ def _ended(jobs: PdfJobStore, state: str, before: datetime) -> Iterator[Job]:
         after = page[-1].id
 
 
-def _standing(jobs: PdfJobStore, state: str) -> Iterator[Job]:
-    where = JobFilter(flow=FLOW, state=state)
-    after: str | None = None
-    while page := jobs.engine.jobs(where, after=after, limit=A_PAGE):
-        yield from page
-        after = page[-1].id
-
-
-def _alive(jobs: PdfJobStore, job_ids: Sequence[str]) -> set[str]:
-    """Return those of these jobs that may have an artifact."""
-    return {job_id for job_id in job_ids if _state(jobs, job_id) in _MAY_HAVE_ARTIFACTS}
-
-
-def _current(jobs: PdfJobStore, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the artifact of those of these jobs that have succeeded."""
+def _find_needed(jobs: PdfJobStore, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return, of those of these jobs that may have artifacts, which one each needs: that with
+    which it has succeeded, any ('') while it has not ended."""
     found: dict[str, str] = {}
     for job_id in job_ids:
-        report = jobs.find_report(job_id) if _state(jobs, job_id) == "succeeded" else None
-        if report is not None and report.get("artifact_key"):
-            found[job_id] = report["artifact_key"]
+        state = _state(jobs, job_id)
+        if state in _MAY_HAVE_ARTIFACTS:
+            report = jobs.find_report(job_id) if state == "succeeded" else None
+            found[job_id] = (report or {}).get("artifact_key", "")
     return found
 
 
@@ -207,7 +203,3 @@ def _state(jobs: PdfJobStore, job_id: str) -> str | None:
         return jobs.engine.get(job_id).state
     except (JobNotFound, BadInput):
         return None  # there is no record, nor could there be one of this name
-
-
-def _now(jobs: PdfJobStore) -> datetime:
-    return to_datetime(jobs.engine.open().store.clock.now())

@@ -6,13 +6,14 @@ Each function imports what it makes when it is called; only `open_renderer` impo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from ulak.kit.clock import Clock
-from ulak.services.pdf.document import Fetcher, NoNetwork, Renderer
+from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Renderer, Times
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.settings import PdfRenderConfig
 
@@ -105,7 +106,6 @@ async def open_renderer(
         BadInput: an expression of the URL allow-list cannot be used.
     """
     from ulak.services.pdf.browser.launch import sweep_profiles
-    from ulak.services.pdf.engines import Engines
 
     fetcher = fetcher_of(config)
     await asyncio.to_thread(sweep_profiles)
@@ -168,3 +168,55 @@ def _driver_of(config: PdfRenderConfig) -> Driver:
     from ulak.services.pdf.browser.devtools import DevTools
 
     return DevTools(output_bytes=config.limits.output_bytes)
+
+
+Opening = Callable[[], AbstractAsyncContextManager[Renderer]]
+"""Opens an engine; called when a document needs it first."""
+
+
+class Engines:
+    """Renders every document by the engine that it names.
+
+    An asynchronous context manager: at its end every engine that was opened is closed.
+
+    Args:
+        known: For each name what opens the engine.
+    """
+
+    def __init__(self, known: Mapping[str, Opening]) -> None:
+        self._known = known
+        self._open: dict[str, Renderer] = {}
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def render(self, document: Document, times: Times) -> Rendered:
+        """Render one document by its own engine.
+
+        Raises:
+            TransientPdfError: as the engine says.
+            PermanentPdfError: as the engine says, or there is no such engine.
+        """
+        renderer = await self._renderer(document.engine)
+        return await renderer.render(document, times)
+
+    async def _renderer(self, name: str) -> Renderer:
+        async with self._opening:
+            if name not in self._open:
+                if name not in self._known:
+                    raise PermanentPdfError(
+                        f'there is no engine "{name}"; there are {", ".join(self._known)}',
+                        code=PdfErrorCode.UNSUPPORTED_PLATFORM,
+                    )
+                self._open[name] = await self._stack.enter_async_context(self._known[name]())
+            return self._open[name]

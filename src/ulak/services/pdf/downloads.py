@@ -102,38 +102,26 @@ class Reader:
                 answer.set_exception(error)
 
 
-def download(artifact: Artifact, headers: Mapping[str, str], pdf: bytes) -> Response:
-    """Return the bytes that a request asks for, after they were compared with their digest.
+def download(artifact: Artifact, headers: Mapping[str, str], pdf: bytes | None) -> Response:
+    """Return the bytes that a request asks for, after they were compared with their digest; with
+    None everything of the answer but its bytes, for a HEAD.
 
     Raises:
         Refusal: they are not what was rendered, or have no such part.
     """
-    if len(pdf) != artifact.size or sha256(pdf).hexdigest() != artifact.sha256:
+    if pdf is not None and (
+        len(pdf) != artifact.size or sha256(pdf).hexdigest() != artifact.sha256
+    ):
         raise unreadable(artifact.job_id, "its bytes are not those that were rendered")
-    part = part_of(headers, artifact)
-    if part is None:
-        return Response(pdf, media_type=MEDIA_TYPE, headers=_headers(artifact))
-    told = _headers(artifact)
-    told["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size}"
-    return Response(
-        pdf[part.start : part.end], HTTPStatus.PARTIAL_CONTENT, media_type=MEDIA_TYPE, headers=told
-    )
-
-
-def described(artifact: Artifact, headers: Mapping[str, str]) -> Response:
-    """Answer a HEAD: everything of the answer but its bytes.
-
-    Raises:
-        Refusal: there is no such part.
-    """
-    part = part_of(headers, artifact)
-    told = _headers(artifact)
-    status, size = HTTPStatus.OK, artifact.size
-    if part is not None:
-        status, size = HTTPStatus.PARTIAL_CONTENT, part.end - part.start
-        told["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size}"
-    told["Content-Length"] = str(size)
-    return Response(status_code=status, media_type=MEDIA_TYPE, headers=told)
+    status, told = HTTPStatus.OK, _headers(artifact)
+    start, end = 0, artifact.size
+    if (part := part_of(headers, artifact)) is not None:
+        status, (start, end) = HTTPStatus.PARTIAL_CONTENT, part
+        told["Content-Range"] = f"bytes {start}-{end - 1}/{artifact.size}"
+    if pdf is None:
+        told["Content-Length"] = str(end - start)
+        return Response(status_code=status, media_type=MEDIA_TYPE, headers=told)
+    return Response(pdf[start:end], status, media_type=MEDIA_TYPE, headers=told)
 
 
 def unchanged(artifact: Artifact, headers: Mapping[str, str]) -> Response | None:

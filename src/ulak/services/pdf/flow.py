@@ -1,20 +1,25 @@
-"""The flow `pdf`: its states, its retries, its key, and the stage that renders."""
+"""The flow `pdf`: its payload and key, its states, its retries, and the stage that renders."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
-from ulak import Backoff, Dedup, Engine, Flow, Lifecycle, Limit, Run
+from ulak import Backoff, Dedup, Engine, Flow, Job, JobFilter, Lifecycle, Limit, OnEnd, Run
 from ulak.core import event as kinds
 from ulak.core.keys import short_key
 from ulak.engine.view import TrailEvent
-from ulak.errors import FlowError
+from ulak.errors import BadInput, FlowError
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, TransientPdfError
 from ulak.services.pdf.settings import PdfRenderConfig
 
+A_PAGE: Final = 500
+DEEPEST: Final = 64
+"""How deep lists and objects may lie in a payload; a guess, deeper than any document needs."""
 FLOW: Final = "pdf"
 QUEUE: Final = "pdf"
 """Served apart, by workers that have a browser."""
@@ -51,7 +56,7 @@ class PdfPayload:
 
     template_name: str
     payload: dict[str, Any] = field(repr=False)
-    """What the key was made of: variables, content version, options (`keys.payload_of`)."""
+    """What the key was made of: variables, content version, options (`payload_of`)."""
     _: KW_ONLY
     job_key: str = field(repr=False)
     timeout_s: int | None = None
@@ -61,22 +66,85 @@ class PdfPayload:
     """Whose job it is: what the limit of a tenant's attempts is kept by."""
 
 
-class PdfFlow(Flow[PdfPayload]):
-    """The flow with the settings that it was made by, for whoever has only the engine."""
+def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hex, of canonical JSON over the template's name and the payload.
 
-    config: PdfRenderConfig
+    Canonical means: the keys of every object sorted by code point, no whitespace, UTF-8, every
+    character as itself. The order in which keys were given never matters. Values are compared as
+    they would be printed: `1`, `1.0`, `"1"` and `true` are four values, `0.0` and `-0.0` two, and
+    no text is normalised.
+
+    Raises:
+        BadInput: the payload is no JSON: a number that is not finite, a key that is no text, half
+            a surrogate pair, another type, or more than 64 levels.
+    """
+    _must_be_json(payload, 0)
+    document = {"payload": payload, "template_name": template_name}
+    text = json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    try:
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    except UnicodeEncodeError:
+        raise BadInput("a text of the payload has half a surrogate pair in it") from None
+
+
+def payload_of(
+    variables: Mapping[str, Any], *, template_version: str, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Make the payload of a job: what is hashed for its key, and nothing about its delivery.
+
+    Args:
+        variables: What the template is filled with.
+        template_version: The digest of the template's files (`Templates.version`), so that a
+            changed template is another document.
+        options: Those that change the printed bytes.
+    """
+    return {
+        "variables": dict(variables),
+        "template_version": template_version,
+        "options": dict(options or {}),
+    }
+
+
+def _must_be_json(value: object, depth: int) -> None:
+    """Refuse what `json` would write in silence: `{1: ...}` as `{"1": ...}`, for one."""
+    if depth > DEEPEST:
+        raise BadInput(f"the payload has more than {DEEPEST} levels; make it flatter")
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise BadInput(f"a key of the payload is a {type(key).__name__}; keys are texts")
+            _must_be_json(inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _must_be_json(inner, depth + 1)
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise BadInput("a number of the payload is not finite; JSON has no NaN and no Infinity")
+    elif not (value is None or isinstance(value, str | int)):
+        raise BadInput(f"a value of the payload is a {type(value).__name__}, which JSON lacks")
+
+
+class PdfFlow(Flow[PdfPayload]):
+    """The flow, and what belongs to it."""
+
     kept: dict[type, Any]
     """What this process keeps beside the engine's store where that is its memory too."""
 
 
-def make_flow(config: PdfRenderConfig) -> PdfFlow:
+def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlow:
     """Make the flow as the settings say, for one engine.
 
     A retry passes through `failed` in one commit, and a worker that vanished counts as a failed
     attempt. The key is free again once the job has failed for good or expired. Whoever operates
     the store may retry any failed job, which begins a new round of attempts. Tenants take turns,
     and where the settings bound how many attempts of one run at once, the rest of its jobs wait
-    outside of the queue.
+    outside of the queue; where they bound how many wait, no more are taken.
+
+    Args:
+        config: The settings.
+        on_end: What is submitted when a job has ended (`callbacks.attach`).
     """
     at_once = config.tenant_concurrency
     flow = PdfFlow(
@@ -98,8 +166,10 @@ def make_flow(config: PdfRenderConfig) -> PdfFlow:
         secret=("payload", "job_key"),
         unguessable_ids=True,
         fair=True,
+        max_waiting=config.tenant_queue or None,
+        on_end=on_end,
     )
-    flow.config, flow.kept = config, {}
+    flow.kept = {}
 
     @flow.stage(
         "queued",
@@ -139,6 +209,14 @@ def flow_of(engine: Engine) -> PdfFlow:
         if isinstance(flow, PdfFlow):
             return flow
     raise FlowError("the engine has no flow `pdf`; run it with the service, or add `make_flow`")
+
+
+def walk(engine: Engine, where: JobFilter) -> Iterator[Job]:
+    """Return every job of a filter, page by page."""
+    after: str | None = None
+    while page := engine.jobs(where, after=after, limit=A_PAGE):
+        yield from page
+        after = page[-1].id
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,20 @@ from typing import Any, Final
 from ulak import Engine, JobFilter
 from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
-from ulak.errors import BadInput, JobNotFound, Overloaded, StaleJob
+from ulak.errors import BadInput, JobNotFound, KeyTaken, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
-from ulak.kit.clock import to_datetime
+from ulak.kit.clock import now
 from ulak.kit.ids import from_text
-from ulak.services.pdf import keys
+from ulak.services.pdf import flow
 from ulak.services.pdf.artifacts import PdfArtifactStore
-from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse, retry
-from ulak.services.pdf.callback_table import Wanted, callbacks_of
-from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload
-from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse
+from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, walk
+from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, submitting_of
-from ulak.services.pdf.tables import Backpressure, PdfTables, tables_of
-from ulak.services.pdf.views import report_of, view_of, view_of_new
+from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, Submitting
+from ulak.services.pdf.tables import PdfTables, tables_of
+from ulak.services.pdf.views import view_of, view_of_new
+from ulak.services.pdf.wanting import Wanted, wake, want
 
 log = logging.getLogger("ulak.pdf")
 
@@ -37,7 +37,6 @@ __all__ = ["Created", "InvalidTransition", "PdfJobStore"]
 
 CREATES_AT_MOST: Final = 10
 """How often a create begins anew because the job that held its key ended meanwhile; a guess."""
-A_PAGE: Final = 500
 CLEAN_UP: Final = "pdf-cleanup"
 """Who expires jobs, as the trail says it."""
 
@@ -55,7 +54,7 @@ NotCreated = Overloaded | QuotaExceeded | StaleJob
 """Why a job was not made while others were."""
 
 
-class PdfJobStore:
+class PdfJobStore(Submitting):
     """Job records, idempotency, status transitions and expiry, as a view on the engine.
 
     Every verb is synchronous and may be called from any thread; on an event loop call it through
@@ -65,7 +64,7 @@ class PdfJobStore:
         engine: With the flow `pdf`.
         artifacts: Asked whether an artifact is still there, and told to delete it.
         config: The settings.
-        tables: Owners and backpressure; by default those in the engine's database.
+        tables: Owners; by default those in the engine's database.
         enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
             `engine.worker().work_on`; by default the engine's own workers find them.
     """
@@ -79,12 +78,10 @@ class PdfJobStore:
         *,
         enqueue: Callable[[str], object] | None = None,
     ) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.artifacts = artifacts
         self.config = config
         self.tables = tables_of(engine) if tables is None else tables
-        self.callbacks = callbacks_of(engine)
-        self.submitting = submitting_of(engine, self.callbacks, most=config.tenant_queue)
         self._enqueue = enqueue
         self._attempts = OwnAttempts(engine, lease=config.lease)
 
@@ -92,8 +89,8 @@ class PdfJobStore:
 
     @staticmethod
     def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
-        """Return the job key; see `keys.compute_job_key`."""
-        return keys.compute_job_key(template_name, payload)
+        """Return the job key; see `flow.compute_job_key`."""
+        return flow.compute_job_key(template_name, payload)
 
     def create_job(
         self,
@@ -113,11 +110,11 @@ class PdfJobStore:
         The same key within a tenant answers the job that is queued, running, or succeeded with
         its artifact still there; `actor` is then one of its owners. Where the artifact is gone
         that job expires, and a new one is made. Of simultaneous creates one makes the job. The
-        allow-list, backpressure and health are the caller's to check, before.
+        allow-list and health are the caller's to check, before.
 
         Args:
             template_name: Of the allow-list.
-            payload: What changes the printed bytes, and nothing else (`keys.payload_of`).
+            payload: What changes the printed bytes, and nothing else (`flow.payload_of`).
             tenant: Within whose jobs the key is looked up.
             actor: Who asks: the first owner of a new job.
             timeout_s: The hard timeout of each attempt; None for the configured one.
@@ -129,7 +126,7 @@ class PdfJobStore:
         Raises:
             BadInput: the payload is no JSON, or the timeout is out of bounds; nothing was queued.
             QuotaExceeded: the tenant has as many jobs waiting as it may; nothing was queued.
-            Overloaded: too much is waiting; nothing was queued.
+            Overloaded: load control refuses new jobs, or too much is waiting; nothing was queued.
             UnknownOutcome: no acknowledgement in time; repeating the create tells.
         """
         new = self.new_job(
@@ -159,7 +156,7 @@ class PdfJobStore:
             BadInput: the payload is no JSON, or the timeout is out of bounds.
         """
         self.config.times_for(timeout_s)
-        key = keys.compute_job_key(template_name, payload)
+        key = flow.compute_job_key(template_name, payload)
         new = PdfPayload(
             template_name, dict(payload), job_key=key, timeout_s=timeout_s,
             correlation_id=correlation_id, tenant=tenant,
@@ -184,34 +181,22 @@ class PdfJobStore:
             if not left:
                 break
             jobs = [new[number] for number in left]
-            submitted = self.submitting.submit(jobs, tenant=tenant, actor=actor)
+            submitted = self._submit(jobs, tenant=tenant, actor=actor)
             for number, one in zip(left, submitted, strict=True):
-                created = self._created(new[number], one, tenant, actor)
+                created = self._created(new[number], one, actor)
                 if created is not None:
                     answers[number] = created
         again = "the job with this key keeps ending while it is asked for; try again"
         return [answers.get(number, StaleJob(again, job_id="")) for number in range(len(new))]
 
-    def find_repeat(
-        self,
-        template_name: str,
-        payload: Mapping[str, Any],
-        *,
-        tenant: str = "",
-        actor: str = "",
-        callback_url: str = "",
-        root: str = "",
-    ) -> PdfJob | None:
-        """Return the job that `create_job` would answer without making one, or None.
+    def find_repeat(self, new: NewPdfJob, *, actor: str = "") -> PdfJob | None:
+        """Return the job that `create_jobs` would answer without making one, or None.
 
-        `actor` is then one of its owners, and `callback_url` told of its end; where it has ended,
-        at once. For whoever refuses new jobs and not repeated ones.
-
-        Raises:
-            BadInput: the payload is no JSON.
+        `actor` is then one of its owners, and the callback's URL told of its end; where it has
+        ended, at once. For whoever refuses new jobs and not repeated ones.
         """
-        key = keys.compute_job_key(template_name, payload)
-        return self._find_usable(key, tenant, actor, callback_url=callback_url, root=root)
+        found = self.engine.find(FLOW, new.payload.job_key, tenant=new.payload.tenant)
+        return None if found is None else self._join(found.id, new, actor)
 
     def enqueue_pdf_job(self, job_id: str) -> None:
         """Tell the queue of a job; the one place to change for another queue technology.
@@ -236,15 +221,12 @@ class PdfJobStore:
         For a queue of another make, which may lose what it was told; the engine's own workers
         look at the records themselves, every second.
         """
-        before = to_datetime(self.engine.open().store.clock.now()) - self.config.sweep
-        waiting, after = JobFilter(flow=FLOW, state="queued"), None
+        before = now(self.engine.open()) - self.config.sweep
         told = 0
-        while page := self.engine.jobs(waiting, after=after, limit=A_PAGE):
-            for job in page:
-                if max(job.not_before, job.changed_at) <= before:
-                    self.enqueue_pdf_job(job.id)
-                    told += 1
-            after = page[-1].id
+        for job in walk(self.engine, JobFilter(flow=FLOW, state="queued")):
+            if max(job.not_before, job.changed_at) <= before:
+                self.enqueue_pdf_job(job.id)
+                told += 1
         return told
 
     # --- reading ----------------------------------------------------------------
@@ -273,11 +255,8 @@ class PdfJobStore:
         each step, `steps.BREAKDOWN`), `blocked` (refused requests by reason), `script_errors` and
         `warnings`; of a status that was set by hand, what was given there.
         """
-        return report_of(self.engine, job_id)
-
-    def owns(self, job: PdfJob, actor: str) -> bool:
-        """Tell whether somebody may read and download a job of their tenant."""
-        return actor in job.owners
+        found: dict[str, Any] | None = self.engine.inspect.result(job_id)
+        return found
 
     # --- moving -----------------------------------------------------------------
 
@@ -310,12 +289,15 @@ class PdfJobStore:
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.SUCCEEDED):
             if not fields.get("artifact_key"):
                 raise BadInput("say artifact_key=: a job has succeeded once its artifact is stored")
-            self._attempts.succeed(job, fields)
+            self._attempts.end(job, wanted, lambda attempt: attempt.finish(fields))
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.FAILED):
-            code = PdfErrorCode(fields.get("error_code", PdfErrorCode.UNKNOWN))
-            self._attempts.fail(job, code, str(fields.get("error_detail", "")))
+            error = pdf_error(
+                "set by hand", code=PdfErrorCode(fields.get("error_code", PdfErrorCode.UNKNOWN)),
+                detail=str(fields.get("error_detail", "")),
+            )  # fmt: skip
+            self._attempts.end(job, wanted, lambda attempt: attempt.fail(error))
         elif pair == (PdfJobStatus.FAILED, PdfJobStatus.QUEUED):
-            retry(self.engine, job_id, state=self._row(job_id).state, actor=actor)
+            self._retry(job, actor)
         elif wanted is PdfJobStatus.EXPIRED and job.status in _MAY_EXPIRE:
             self.expire(job_id, job.status, actor=actor)
         else:
@@ -369,27 +351,17 @@ class PdfJobStore:
         """Give back what was claimed here and not ended, so that somebody else may have it."""
         self._attempts.close()
 
-    # --- load control -----------------------------------------------------------
-
-    def set_backpressure(
-        self, active: bool, retry_after_seconds: int = 1, *, correlation_id: str = ""
-    ) -> None:
-        """Have new jobs refused, or accepted again, by every process; a restart changes nothing.
-
-        Raises:
-            BadInput: `retry_after_seconds` is less than 1.
-        """
-        if retry_after_seconds < 1:
-            raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
-        self.tables.set_backpressure(
-            Backpressure(active, retry_after_seconds, correlation_id=correlation_id)
-        )
-
-    def backpressure(self) -> Backpressure:
-        """Return what was set last, by whichever process."""
-        return self.tables.backpressure()
-
     # --- inside -----------------------------------------------------------------
+
+    def _retry(self, job: PdfJob, actor: str) -> None:
+        """Queue a failed job again, whether it waits for a person or has given up."""
+        try:
+            if self._row(job.job_id).state == "held":
+                self.engine.release(job.job_id, actor=actor)
+            else:
+                self.engine.retry(job.job_id, actor=actor)
+        except (KeyTaken, StaleJob) as error:  # another job has its key by now, or it has moved
+            raise InvalidTransition(str(error), state=job.status) from error
 
     def _row(self, job_id: str) -> JobRow:
         try:
@@ -401,35 +373,34 @@ class PdfJobStore:
         return row
 
     def _created(
-        self, new: NewPdfJob, submitted: Submitted, tenant: str, actor: str
+        self, new: NewPdfJob, submitted: Submitted, actor: str
     ) -> Created | NotCreated | None:
         """Read what a submit has answered; None when its key is free by now, so submit again."""
-        url, root = new.callback_url, new.root
-        if isinstance(submitted, Overloaded):
-            return submitted
-        if isinstance(submitted, QuotaExceeded):
+        if isinstance(submitted, Overloaded | QuotaExceeded):
             # Somebody else may just have made the same, or the same request a moment before.
-            key = new.payload.job_key
-            known = self._find_usable(key, tenant, actor, callback_url=url, root=root)
+            known = self.find_repeat(new, actor=actor)
             return submitted if known is None else Created(known, is_repeat=True)
         if submitted.created:
             self.enqueue_pdf_job(submitted.id)
             return Created(view_of_new(new, submitted), is_repeat=False)
-        known = self._usable(submitted.id)
-        if known is None:
-            return None
-        self._call_back(known, url, root)
-        return Created(self._owned(known, actor), is_repeat=True)
+        known = self._join(submitted.id, new, actor)
+        return None if known is None else Created(known, is_repeat=True)
 
-    def _find_usable(
-        self, key: str, tenant: str, actor: str, *, callback_url: str, root: str
-    ) -> PdfJob | None:
-        found = self.engine.find(FLOW, key, tenant=tenant)
-        known = None if found is None else self._usable(found.id)
-        if known is None:
+    def _join(self, job_id: str, new: NewPdfJob, actor: str) -> PdfJob | None:
+        """Return the job that stands for a new one, which joins it with its owner and its
+        callback; None when a repeat may not have it, and its key is free by now."""
+        job = self._usable(job_id)
+        if job is None:
             return None
-        self._call_back(known, callback_url, root)
-        return self._owned(known, actor)
+        if new.callback_url:
+            want(self.engine, Wanted(job_id, new.callback_url, new.root), tenant=job.tenant_id)
+            # It may have ended before; whoever ends it later finds who waits.
+            if self.engine.get(job_id).is_final:
+                wake(self.engine, job_id, tenant=job.tenant_id)
+        if not actor or actor in job.owners:
+            return job
+        self.tables.add_owner(job_id, actor)
+        return self.get_job(job_id)
 
     def _usable(self, job_id: str) -> PdfJob | None:
         """Return the job that holds a key if a repeat may have it; else free the key."""
@@ -451,16 +422,6 @@ class PdfJobStore:
         with suppress(InvalidTransition):
             self.expire(job_id, job.status, actor=BY_HAND, note=note)
         return None
-
-    def _call_back(self, job: PdfJob, callback_url: str, root: str) -> None:
-        if callback_url:
-            self.callbacks.add(Wanted(job.job_id, callback_url, root))
-
-    def _owned(self, job: PdfJob, actor: str) -> PdfJob:
-        if not actor or actor in job.owners:
-            return job
-        self.tables.add_owner(job.job_id, actor)
-        return self.get_job(job.job_id)
 
 
 _MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)

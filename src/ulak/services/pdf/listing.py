@@ -45,7 +45,7 @@ class Place(NamedTuple):
         """
         found = _PLACE.fullmatch(text)
         if found is None:
-            raise BadInput("after: take it from the `next` of the page before")
+            raise BadInput("take it from the `next` of the page before")
         return cls(int(found[1]), found[2])
 
 

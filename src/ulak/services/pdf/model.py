@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from ulak.errors import UlakError
+from ulak.errors import BadInput, UlakError
 
 
 class PdfJobStatus(StrEnum):
@@ -34,6 +35,8 @@ class PdfErrorCode(StrEnum):
     """Of the API alone, never of a job."""
 
 
+LONGEST_TEXT: Final = 1_000
+"""Characters of a text: a selector, an expression, a title; a guess."""
 TRANSIENT_ERRORS: Final = frozenset(
     {PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.NAVIGATION_TIMEOUT}
 )
@@ -119,3 +122,49 @@ class PdfJob:
     """A stable word for what exactly failed, as `artifact_write_failed`; '' when there is none."""
     correlation_id: str = ""
     """Of the request that created it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backpressure:
+    """Whether load control refuses new jobs, and for how long callers are asked to stay away."""
+
+    active: bool = False
+    retry_after_seconds: int = 1
+    _: KW_ONLY
+    since: datetime | None = None
+    """Since when they are refused."""
+    correlation_id: str = ""
+
+
+class BadOptions(BadInput):
+    """Options cannot be used.
+
+    Args:
+        wrong: For each field what is wrong with it, as `append.0.variables`; never a value.
+    """
+
+    def __init__(self, wrong: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{place}: {message}" for place, message in wrong))
+        self.wrong = wrong
+
+
+def not_allowed(allowed: Iterable[str], known: Iterable[str]) -> str:
+    """Say that a template does not allow an option, and which of those that are known it does."""
+    usable = [name for name in known if name in allowed]
+    advice = f"its callers may say {', '.join(usable)}" if usable else "there is none"
+    return f"the template does not allow this option; {advice}"
+
+
+def read_text(said: Any) -> str:
+    """Read a text that people can read, without the space around it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(said, str) or not said.strip():
+        raise ValueError("write a text")
+    if len(said) > LONGEST_TEXT:
+        raise ValueError(f"it has more than {LONGEST_TEXT} characters")
+    if not said.isprintable():
+        raise ValueError("it holds a character that cannot be printed")
+    return said.strip()

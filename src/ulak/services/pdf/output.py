@@ -1,4 +1,4 @@
-"""Output options: what is done to a document once it is printed.
+"""Output options: what is done to a document once it is printed, read field by field.
 
 Which of them a caller may use is the template's to say (`options` of its manifest), as with page
 options.
@@ -7,16 +7,32 @@ options.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import binascii
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from ulak.services.pdf.options import BadOptions, not_allowed
+from ulak.services.pdf.model import BadOptions, not_allowed, read_text
 
 RELATIONSHIPS: Final = ("Data", "Source", "Alternative", "Supplement", "Unspecified")
 """How an attachment belongs to the document (ISO 32000-2, table 43)."""
 PERMISSIONS: Final = ("annotate", "assemble", "copy", "fill", "modify", "print")
 """What whoever opens a document with the user's password may be allowed."""
+LONGEST_WATERMARK: Final = 60
+"""Characters: more could not be read across a page."""
+MOST_KEYWORDS: Final = 50
+MOST_APPENDED: Final = 20
+MOST_ATTACHMENTS: Final = 20
+LONGEST_NAME: Final = 120
+"""Characters of an attachment's name: with its bytes, less than any file system takes."""
+LONGEST_PASSWORD: Final = 127
+"""Bytes of UTF-8: what AES-256 of PDF 2.0 takes, the rest would be cut in silence."""
+
+_LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8}){0,4}", re.ASCII)
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]{0,63}/[A-Za-z0-9][\w!#$&^.+-]{0,63}")
+_COLOUR: Final = re.compile(r"#[0-9A-Fa-f]{6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +114,21 @@ def as_json(output: OutputOptions) -> dict[str, Any]:
     """
     said: dict[str, Any] = {}
     if output.metadata != Metadata():
-        keywords = list(output.metadata.keywords)
-        texts = {
-            name: getattr(output.metadata, name)
-            for name in ("title", "author", "subject", "language")
-        }
-        said["metadata"] = {n: v for n, v in {**texts, "keywords": keywords}.items() if v}
+        said["metadata"] = {name: value for name, value in asdict(output.metadata).items() if value}
     if output.watermark is not None:
-        mark = output.watermark
-        said["watermark"] = {
-            "text": mark.text, "opacity": mark.opacity, "angle": mark.angle, "colour": mark.colour
-        }  # fmt: skip
+        said["watermark"] = asdict(output.watermark)
     if output.append:
-        said["append"] = [
-            {
-                "template_name": one.template_name, "variables": dict(one.variables),
-                "template_version": one.template_version,
-            }
-            for one in output.append
-        ]  # fmt: skip
+        said["append"] = [asdict(one) for one in output.append]
     if output.attachments:
-        said["attachments"] = [
-            {
-                "name": one.name, "media_type": one.media_type,
-                "data": base64.b64encode(one.data).decode("ascii"),
-                "relationship": one.relationship,
-                **({"description": one.description} if one.description else {}),
-            }
-            for one in output.attachments
-        ]  # fmt: skip
+        said["attachments"] = [_attachment_as_json(one) for one in output.attachments]
     if output.password is not None:
         said["password"] = {"allow": list(output.password.allow)}
     return said
+
+
+def _attachment_as_json(attachment: Attachment) -> dict[str, Any]:
+    said = asdict(attachment) | {"data": base64.b64encode(attachment.data).decode("ascii")}
+    return {name: value for name, value in said.items() if value or name != "description"}
 
 
 def judge_output(output: OutputOptions, allowed: tuple[str, ...]) -> None:
@@ -146,3 +145,252 @@ def judge_output(output: OutputOptions, allowed: tuple[str, ...]) -> None:
     wrong = [(name, refusal) for name in as_json(output) if name not in allowed]
     if wrong:
         raise BadOutput(wrong)
+
+
+def read_output(said: Mapping[str, Any]) -> OutputOptions:
+    """Read output options as a request has them.
+
+    Raises:
+        BadOutput: naming every field that is unknown or cannot be used.
+    """
+    wrong: list[tuple[str, str]] = []
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        read = _READERS.get(name)
+        if read is None:
+            wrong.append((name, "there is no such option"))
+        else:
+            found[name] = read(_Fields(name, value, wrong))
+    if wrong:
+        raise BadOutput(wrong)
+    return OutputOptions(**found)
+
+
+class _Fields:
+    """One member of the options, read field by field; what is wrong is noted with its place."""
+
+    def __init__(self, place: str, said: Any, wrong: list[tuple[str, str]]) -> None:
+        self.place = place
+        self.said = said
+        self._wrong = wrong
+        self._names: set[str] = set()
+
+    def complain(self, message: str, name: str = "") -> None:
+        self._wrong.append((f"{self.place}.{name}" if name else self.place, message))
+
+    def objects(self, most: int, what: str) -> list[_Fields]:
+        """Return the objects of a list, each to be read by itself."""
+        if not isinstance(self.said, list | tuple) or not 1 <= len(self.said) <= most:
+            self.complain(f"write a list of 1 to {most} {what}")
+            return []
+        return [
+            _Fields(f"{self.place}.{number}", one, self._wrong)
+            for number, one in enumerate(self.said)
+        ]
+
+    def take(self, name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
+        """Read one field; `default` where it is missing, and where it cannot be used."""
+        self._names.add(name)
+        if not isinstance(self.said, Mapping):
+            return default
+        value = self.said.get(name)
+        if value is None:
+            return default
+        try:
+            return read(value)
+        except ValueError as error:
+            self.complain(str(error), name)
+            return default
+
+    def need(self, name: str, read: Callable[[Any], Any], default: Any) -> Any:
+        """Read a field that must be there."""
+        if isinstance(self.said, Mapping) and self.said.get(name) is None:
+            self._names.add(name)
+            self.complain("it is missing", name)
+            return default
+        return self.take(name, read, default)
+
+    def end(self) -> None:
+        """Complain of what is no object, and of fields that nobody knows."""
+        if not isinstance(self.said, Mapping):
+            self.complain("write an object")
+            return
+        for name in self.said:
+            if name not in self._names:
+                shown = str(name)[:100] if str(name).isidentifier() else "a field"
+                self.complain("there is no such field", shown)
+
+
+def _metadata(fields: _Fields) -> Metadata:
+    found = Metadata(
+        **{name: fields.take(name, read_text, "") for name in ("title", "author", "subject")},
+        keywords=fields.take("keywords", _keywords, ()),
+        language=fields.take("language", _language, ""),
+    )
+    fields.end()
+    if isinstance(fields.said, Mapping) and not fields.said:
+        fields.complain("say at least one of title, author, subject, keywords, language")
+    return found
+
+
+def _watermark(fields: _Fields) -> Watermark:
+    usual = Watermark("")
+    found = Watermark(
+        fields.need("text", _short_text, ""),
+        opacity=fields.take("opacity", _within(0.01, 1), usual.opacity),
+        angle=fields.take("angle", _within(-90, 90), usual.angle),
+        colour=fields.take("colour", _colour, usual.colour),
+    )
+    fields.end()
+    return found
+
+
+def _append(fields: _Fields) -> tuple[Appended, ...]:
+    found: list[Appended] = []
+    for one in fields.objects(MOST_APPENDED, "documents"):
+        found.append(
+            Appended(
+                one.need("template_name", read_text, ""),
+                one.need("variables", _object, {}),
+                one.take("template_version", str, ""),
+            )
+        )
+        one.end()
+    return tuple(found)
+
+
+def _attachments(fields: _Fields) -> tuple[Attachment, ...]:
+    found: list[Attachment] = []
+    names: set[str] = set()
+    for one in fields.objects(MOST_ATTACHMENTS, "files"):
+        attachment = Attachment(
+            one.need("name", _file_name, ""),
+            one.need("media_type", _media_type, ""),
+            one.need("data", _bytes, b""),
+            one.take("relationship", _relationship, "Unspecified"),
+            one.take("description", read_text, ""),
+        )
+        one.end()
+        # Whoever unpacks them may do so where capitals make no difference.
+        folded = attachment.name.casefold()
+        if folded and folded in names:
+            one.complain("two attachments have this name", "name")
+        names.add(folded)
+        found.append(attachment)
+    return tuple(found)
+
+
+def _password(fields: _Fields) -> Password:
+    user, owner = (fields.take(name, _secret, "") for name in ("user", "owner"))
+    found = Password(user, owner, fields.take("allow", _permissions, PERMISSIONS))
+    fields.end()
+    if isinstance(fields.said, Mapping):
+        if not fields.said.get("user") and not fields.said.get("owner"):
+            fields.complain("say user, owner or both")
+        elif user and user == owner:
+            fields.complain("it is the user's too, who would have every right", "owner")
+    return found
+
+
+def _short_text(said: Any) -> str:
+    text = read_text(said)
+    if len(text) > LONGEST_WATERMARK:
+        raise ValueError(f"it has more than {LONGEST_WATERMARK} characters")
+    return text
+
+
+def _keywords(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list | tuple) or len(said) > MOST_KEYWORDS:
+        raise ValueError(f"write a list of up to {MOST_KEYWORDS} texts")
+    found = tuple(dict.fromkeys(map(read_text, said)))
+    if any("," in one or ";" in one for one in found):
+        # They stand in one text with commas between them.
+        raise ValueError("a keyword has no comma and no semicolon")
+    return found
+
+
+def _language(said: Any) -> str:
+    text = read_text(said)
+    if not _LANGUAGE.fullmatch(text):
+        raise ValueError("write a language as tr or en-GB")
+    return text
+
+
+def _colour(said: Any) -> str:
+    if not isinstance(said, str) or not _COLOUR.fullmatch(said):
+        raise ValueError("write a colour as #aa0000")
+    return said.lower()
+
+
+def _within(lowest: float, highest: float) -> Callable[[Any], float]:
+    def read(said: Any) -> float:
+        is_number = isinstance(said, int | float) and not isinstance(said, bool)
+        if not is_number or not lowest <= said <= highest:
+            raise ValueError(f"write a number from {lowest} to {highest}")
+        return float(said)
+
+    return read
+
+
+def _object(said: Any) -> Mapping[str, Any]:
+    if not isinstance(said, Mapping):
+        raise ValueError("write an object")
+    return said
+
+
+def _file_name(said: Any) -> str:
+    text = read_text(said)
+    if len(text) > LONGEST_NAME or len(text.encode("utf-8", "replace")) > 2 * LONGEST_NAME:
+        raise ValueError(f"it has more than {LONGEST_NAME} characters")
+    if text.startswith(".") or any(sign in text for sign in '/\\:*?"<>|'):
+        raise ValueError("a file's name begins with no dot and holds none of / \\ : * ? \" < > |")
+    return text
+
+
+def _media_type(said: Any) -> str:
+    if not isinstance(said, str) or not _MEDIA_TYPE.fullmatch(said):
+        raise ValueError("write a media type as application/xml")
+    return said.lower()
+
+
+def _bytes(said: Any) -> bytes:
+    try:
+        if not isinstance(said, str):
+            raise ValueError
+        return base64.b64decode(said, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("write the bytes in base64") from None
+
+
+def _relationship(said: Any) -> str:
+    if said not in RELATIONSHIPS:
+        raise ValueError(f"write one of {', '.join(RELATIONSHIPS)}")
+    return str(said)
+
+
+def _permissions(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list | tuple) or any(one not in PERMISSIONS for one in said):
+        raise ValueError(f"write a list of what is allowed: {', '.join(PERMISSIONS)}")
+    return tuple(sorted(set(said)))
+
+
+def _secret(said: Any) -> str:
+    # Readers normalise what is typed (SASLprep); what that changes could never be typed again.
+    if (
+        not isinstance(said, str)
+        or not said.isprintable()
+        or unicodedata.normalize("NFKC", said) != said
+    ):
+        raise ValueError("write a text of characters that can be typed")
+    if not 1 <= len(said.encode("utf-8", "surrogatepass")) <= LONGEST_PASSWORD:
+        raise ValueError(f"write 1 to {LONGEST_PASSWORD} bytes")
+    return said
+
+
+_READERS: Final[Mapping[str, Callable[[_Fields], Any]]] = {
+    "metadata": _metadata,
+    "watermark": _watermark,
+    "append": _append,
+    "attachments": _attachments,
+    "password": _password,
+}

@@ -17,15 +17,16 @@ from typing import Final, Protocol
 
 from ulak import Engine, JobFilter
 from ulak.errors import StoreError
-from ulak.kit.clock import micros, to_datetime
+from ulak.kit.clock import micros, now
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
-from ulak.services.pdf.model import PdfJobStatus
+from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import Totals
 from ulak.tables import Tables
 
+UNFINISHED: Final = (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING)
 SOONEST_S: Final = 1
 LATEST_S: Final = 60
 WINDOW: Final = timedelta(minutes=5)
@@ -99,6 +100,12 @@ class Pacing:
                 self._kept = (now, self._measure())
             return self._kept[1]
 
+    def hint(self, job: PdfJob) -> dict[str, str]:
+        """Return the header that says when to ask again, of a job that has not ended."""
+        if job.status not in UNFINISHED:
+            return {}
+        return {"Retry-After": str(self.look().retry_after_s(job.status))}
+
     def _measure(self) -> Pace:
         try:
             workers = count_workers(self._engine, heartbeat=self._config.heartbeat_limit)
@@ -140,7 +147,7 @@ class MemoryLately:
 
     def seconds(self) -> list[float]:
         """Return the seconds of each of the latest."""
-        since = to_datetime(self._engine.open().store.clock.now()) - WINDOW
+        since = now(self._engine.open()) - WINDOW
         where = JobFilter(flow=FLOW, state=PdfJobStatus.SUCCEEDED)
         jobs = [job for job in self._engine.jobs(where, limit=1000) if job.changed_at >= since]
         latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]

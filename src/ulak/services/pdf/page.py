@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from ulak.services.pdf.document import Document
-from ulak.services.pdf.options import BadOptions, not_allowed, read_text
+from ulak.services.pdf.model import BadOptions, not_allowed, read_text
 from ulak.services.pdf.paper import read_paper
 
 SMALLEST_PAPER: Final = 10 / 25.4
@@ -20,6 +20,11 @@ MOST_RANGES: Final = 100
 STATUSES: Final = range(400, 600)
 """Answers that may fail a job; others are what pages live on."""
 
+_PASSED_ON: Final = (
+    "ranges", "single_page", "wait_for", "wait_for_expression", "fail_on_script_error",
+    "omit_background",
+)  # fmt: skip
+"""Options that a document has under the same name."""
 _RANGE: Final = re.compile(r"\s*([1-9]\d{0,5})\s*(?:(-)\s*([1-9]\d{0,5})?\s*)?", re.ASCII)
 _LAST: Final = 1_000_000
 """Behind every page that there can be."""
@@ -130,23 +135,11 @@ def on_page(
     width, height = read_paper(page.paper) if page.paper else document.paper
     if page.landscape:
         width, height = max(width, height), min(width, height)
-    return Document(
-        document.html,
-        engine=document.engine,
-        javascript=document.javascript,
-        paper=(width, height),
-        tagged=document.tagged,
-        outline=document.outline,
-        header=header,
-        footer=footer,
-        ranges=page.ranges,
-        single_page=page.single_page,
-        wait_for=page.wait_for,
-        wait_for_expression=page.wait_for_expression,
-        fail_on_status=frozenset(page.fail_on_status),
-        fail_on_script_error=page.fail_on_script_error,
-        omit_background=page.omit_background,
-    )
+    said = {name: getattr(page, name) for name in _PASSED_ON}
+    return replace(
+        document, paper=(width, height), header=header, footer=footer,
+        fail_on_status=frozenset(page.fail_on_status), **said,
+    )  # fmt: skip
 
 
 def read_ranges(said: Any) -> str:

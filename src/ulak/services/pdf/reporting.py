@@ -1,25 +1,16 @@
-"""The route of a job's report: what its PDF is, how long each step took, what to know of it."""
+"""The report of a job: what its PDF is, how long each step took, what to know of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ulak.services.pdf.bodies import PdfJobNotReady
 from ulak.services.pdf.document import REASONS
-from ulak.services.pdf.following import PRIVATE, RETRY_AFTER, See
-from ulak.services.pdf.jobs import PdfJobStore
-from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.scopes import PDF_READ
+from ulak.services.pdf.model import PdfJob
 from ulak.services.pdf.steps import in_milliseconds
-from ulak.web import Access, Caller
-from ulak.web.answers import answer
-from ulak.web.schemas import A_JOB, JobId, problems
-
-ACCESS: Final = (Access("GET", "/pdf/jobs/{id}/report", PDF_READ, "job"),)
+from ulak.web.schemas import A_JOB, JobId
 
 
 class PdfWarning(BaseModel):
@@ -63,39 +54,6 @@ class PdfReport(BaseModel):
             }
         }
     )  # fmt: skip
-
-
-def add_reporting(
-    routes: APIRouter, jobs: PdfJobStore, see: See, without_pdf: Callable[[PdfJob], Response]
-) -> None:
-    """Add the route.
-
-    Args:
-        routes: Where to.
-        jobs: The jobs.
-        see: Answers a job that a caller may know of.
-        without_pdf: Answers, or refuses, for a job that has no PDF, as a download does.
-    """
-
-    @routes.get(
-        "/pdf/jobs/{id}/report",
-        response_model=PdfReport,
-        responses={
-            202: {
-                "model": PdfJobNotReady,
-                "description": "It is not rendered yet.",
-                "headers": RETRY_AFTER,
-            },
-            **problems(409, 410),
-        },
-    )
-    def read_report(id: str, principal: Caller) -> Response:
-        """Read how a PDF came about: how long each step took, what was refused, which characters
-        have no glyph. There is one as long as there is the PDF."""
-        job = see(id, principal)
-        if job.status is not PdfJobStatus.SUCCEEDED:
-            return without_pdf(job)
-        return answer(report_document(job, jobs.find_report(job.job_id)), headers=PRIVATE)
 
 
 def report_document(job: PdfJob, report: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,63 +15,49 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from ulak import Engine, settings, wiring
 from ulak.artifacts import DownloadLinks
-from ulak.artifacts.signing import LINK_LIFE, PURPOSE
-from ulak.auth import ADMIN, Principal
-from ulak.errors import BadInput, JobNotFound, Unauthenticated
+from ulak.artifacts.signing import PURPOSE
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
 from ulak.kit.bodies import inline_schema
 from ulak.kit.clock import rfc3339
-from ulak.services.pdf import downloads, following, reporting
+from ulak.services.pdf import PDF_READ, PDF_RENDER
 from ulak.services.pdf.accepting import Accepting
-from ulak.services.pdf.batches import BATCH_ACCESS, Batches, add_batches
-from ulak.services.pdf.bodies import (
-    PdfJobNotReady,
-    PdfJobRequest,
-    PdfJobResponse,
-    PdfLink,
-    read_body,
-    read_request,
-)
+from ulak.services.pdf.batches import add_batches
+from ulak.services.pdf.bodies import PdfJobRequest, PdfJobResponse, read_body, read_request
 from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.downloads import Artifact, Reader
-from ulak.services.pdf.envelope import (
-    JOB_EXPIRED,
-    JOB_FAILED,
-    JOB_NOT_FOUND,
-    LINK_INVALID,
-    NOT_ACCEPTABLE,
-    Refusal,
-    answering,
-    envelope,
-)
+from ulak.services.pdf.downloads import Reader
+from ulak.services.pdf.envelope import NOT_ACCEPTABLE, Refusal, answering, envelope
 from ulak.services.pdf.failsafe import HealthCheck, Unavailable
-from ulak.services.pdf.following import PRIVATE, RETRY_AFTER, Following, hint_of, root_of
-from ulak.services.pdf.jobs import PdfJobStore
-from ulak.services.pdf.listing import Listing
+from ulak.services.pdf.jobs import Created, PdfJobStore
 from ulak.services.pdf.metrics import PdfMetrics
-from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.readiness import readiness_router
-from ulak.services.pdf.scopes import PDF_READ, PDF_RENDER
+from ulak.services.pdf.reading import (
+    RETRY_AFTER,
+    Reading,
+    Waiting,
+    add_following,
+    add_getting,
+    root_of,
+)
 from ulak.services.pdf.sealing import Sealing, sealing_of
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.waiting import Waiting
-from ulak.services.pdf.worker import TemplateSource
+from ulak.services.pdf.templates import Templates
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer
 from ulak.web.correlation import correlation_id
 from ulak.web.idempotency import idempotent_route
 from ulak.web.jobs import IDEMPOTENCY_KEY, LOCATED, tenant_and_actor
 from ulak.web.schemas import problems
-from ulak.web.seen import actor_of
 
 ACCESS: Final = (
     Access("POST", "/pdf/jobs", PDF_RENDER, "jobs"),
     Access("POST", "/pdf/preview", PDF_RENDER, "jobs"),
-    BATCH_ACCESS,
-    *following.ACCESS,
-    *reporting.ACCESS,
+    Access("POST", "/pdf/batches", PDF_RENDER, "jobs"),
+    Access("GET", "/pdf/jobs", PDF_READ, "jobs"),
+    Access("GET", "/pdf/jobs/{id}", PDF_READ, "job"),
+    Access("DELETE", "/pdf/jobs/{id}", PDF_RENDER, "job"),
+    Access("GET", "/pdf/jobs/{id}/report", PDF_READ, "job"),
     Access("GET", "/pdf/jobs/{id}/download", PDF_READ, "job"),
     Access("POST", "/pdf/jobs/{id}/link", PDF_READ, "job"),
     # The code in the path is the credential.
@@ -82,19 +68,6 @@ ACCESS: Final = (
 DEDUPLICATED: Final = "Deduplicated"
 
 _NOT_AT_ALL: Final = re.compile(r"(?:^|;)\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:;|$)")
-_PRIVATE: Final = {"Cache-Control": "private, no-store"}
-_DOWNLOADS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {downloads.MEDIA_TYPE: {}}, "description": "The PDF."},
-    202: {
-        "model": PdfJobNotReady,
-        "description": "It is not rendered yet.",
-        "headers": RETRY_AFTER,
-    },
-    206: {"content": {downloads.MEDIA_TYPE: {}}, "description": "A part of the PDF."},
-    304: {"description": "The caller has it already."},
-    **problems(409, 410, 416, 500),
-}
-
 ASKED: Final = "ulak.pdf.asked"
 """Where the scope of a connection has the request that was read, once it was."""
 
@@ -119,7 +92,7 @@ def routes_of(engine: Engine, config: PdfRenderConfig) -> Routes:
 
 def make_routes(
     jobs: PdfJobStore,
-    templates: TemplateSource,
+    templates: Templates,
     *,
     guard: Guard,
     kept: IdempotencySettings,
@@ -168,20 +141,12 @@ def make_routes(
     routes = guarded_router(route_class=answering(unavailable))
     _add_creating(routes, accepting, guard, kept, pacing)
     add_batches(
-        routes, Batches(accepting, pacing, metrics.count_unavailable),
-        once=_once(guard, kept, "pdf.batch", accepting), item=_schema_of(PdfJobRequest),
+        routes, accepting, pacing, once=_once(guard, kept, "pdf.batch", accepting),
+        item=_schema_of(PdfJobRequest), count_unavailable=metrics.count_unavailable,
     )  # fmt: skip
-    reading = _Reading(jobs, health, Reader() if reader is None else reader, pacing)
-    following.add_following(
-        routes,
-        Following(
-            jobs, reading.seen, reading.must_be_readable, pacing,
-            waiting or Waiting(jobs.engine), Listing(jobs),
-        ),
-    )  # fmt: skip
-    reporting.add_reporting(routes, jobs, reading.seen, reading.without_pdf)
-    _add_downloading(routes, reading)
-    _add_links(routes, reading, links)
+    reading = Reading(jobs, health, reader or Reader(), pacing)
+    add_following(routes, reading, waiting or Waiting(jobs.engine))
+    add_getting(routes, reading, links)
     readiness = readiness_router(jobs, metrics.totals, health)
     return Routes([routes, readiness], ACCESS, metrics.read, metrics.tallies, envelope)
 
@@ -236,15 +201,18 @@ def _add_creating(
     ) -> Response:
         """Have a template rendered. The job is durable when this answers; the same template and
         variables answer the job that is there already, with `Deduplicated: true`."""
-        job, is_repeat = accepting.accept(
-            asked, principal, correlation_id(request), root_of(request)
+        [accepted] = accepting.accept_all(
+            [asked], principal, correlation_id(request), root_of(request)
         )  # fmt: skip
+        if not isinstance(accepted, Created):
+            raise accepted
+        job = accepted.job
         document = {
             "job_id": job.job_id, "status": job.status, "created_at": rfc3339(job.created_at)
         }  # fmt: skip
         headers = {"Location": f"{root_of(request)}/pdf/jobs/{job.job_id}"}
-        headers |= hint_of(job, pacing)
-        if is_repeat:
+        headers |= pacing.hint(job)
+        if accepted.is_repeat:
             headers[DEDUPLICATED] = "true"
         return answer(document, 202, headers=headers)
 
@@ -285,164 +253,6 @@ def _once(
         guard, replace(kept.scope(scope, mode="lease"), headers=(DEDUPLICATED,)),
         identify=tenant_and_actor, policy="optional", fingerprint=accepting.fingerprint,
     )  # fmt: skip
-
-
-# --- reading ---------------------------------------------------------------------------
-
-
-def _add_downloading(routes: APIRouter, reading: _Reading) -> None:
-    @routes.head("/pdf/jobs/{id}/download", include_in_schema=False)
-    @routes.get("/pdf/jobs/{id}/download", response_class=Response, responses=_DOWNLOADS)
-    async def download(id: str, request: Request, principal: Caller) -> Response:
-        """Download a PDF, or a part of it: `Range`, `If-None-Match` and `If-Range` are honoured.
-        Its `ETag` is its SHA-256."""
-        job = await asyncio.to_thread(reading.seen, id, principal)
-        return await reading.download(job, request)
-
-
-def _add_links(routes: APIRouter, reading: _Reading, links: DownloadLinks) -> None:
-    @routes.post(
-        "/pdf/jobs/{id}/link",
-        status_code=201,
-        response_model=PdfLink,
-        responses={202: _DOWNLOADS[202], **problems(409, 410)},
-    )
-    def make_link(id: str, request: Request, principal: Caller) -> Response:
-        """Make a link that downloads the PDF without a credential, for five minutes."""
-        job = reading.seen(id, principal)
-        artifact = reading.find_artifact(job)
-        if artifact is None:
-            return reading.without_pdf(job)
-        code = links.make_code(artifact.key, job.job_id)
-        where = f"{root_of(request)}/pdf/links/{job.job_id}/{code}"
-        document = {"url": where, "expires_in_seconds": int(LINK_LIFE.total_seconds())}
-        return answer(document, 201, headers=PRIVATE)
-
-    @routes.head("/pdf/links/{id}/{code}", include_in_schema=False)
-    @routes.get("/pdf/links/{id}/{code}", response_class=Response, responses=_DOWNLOADS)
-    async def follow_link(id: str, code: str, request: Request) -> Response:
-        """Download a PDF by a link. One that is over, or never was, is not found."""
-        job = await asyncio.to_thread(reading.linked, id, code, links)
-        return await reading.download(job, request)
-
-
-class _Reading:
-    """Jobs as their owners see them, and their PDFs."""
-
-    def __init__(
-        self, jobs: PdfJobStore, health: HealthCheck, reader: Reader, pacing: Pacing
-    ) -> None:
-        self._jobs = jobs
-        self._health = health
-        self._reader = reader
-        self._pacing = pacing
-
-    def seen(self, job_id: str, principal: Principal) -> PdfJob:
-        """Return a job that a caller may know of.
-
-        Raises:
-            Refusal: there is none, or it is somebody else's: the same words.
-            Unavailable: the store does not answer.
-        """
-        job = self._get(job_id)
-        is_owner = ADMIN in principal.roles or self._jobs.owns(job, actor_of(principal))
-        if not (is_owner and principal.sees(job.tenant_id)):
-            raise _not_found()
-        return job
-
-    def linked(self, job_id: str, code: str, links: DownloadLinks) -> PdfJob:
-        """Return the job that a link leads to.
-
-        Raises:
-            Refusal: the code is none of this job's, or is over.
-            Unavailable: the store does not answer.
-        """
-        try:
-            job = self._get(job_id)
-            artifact = self.find_artifact(job)
-            if artifact is None:
-                raise _not_found()
-            links.must_allow(code, artifact.key, job.job_id)
-        except (Refusal, Unauthenticated):
-            raise Refusal(
-                "this link is over, or never was one; ask for another",
-                status=404, error_code=LINK_INVALID,
-            ) from None  # fmt: skip
-        return job
-
-    def find_artifact(self, job: PdfJob) -> Artifact | None:
-        """Return what the report of a job says of its PDF, None when it has none."""
-        if job.status is not PdfJobStatus.SUCCEEDED:
-            return None
-        return _artifact_in(job, self._jobs.find_report(job.job_id))
-
-    async def download(self, job: PdfJob, request: Request) -> Response:
-        """Return the PDF of a job, as a request wants it."""
-        artifact = await asyncio.to_thread(self.find_artifact, job)
-        if artifact is None:
-            return await asyncio.to_thread(self.without_pdf, job)
-        key, kept = artifact.key, self._jobs.artifacts
-        if (same := downloads.unchanged(artifact, request.headers)) is not None:
-            return same
-        if request.method == "HEAD":
-            if not await self._reader.read(job.job_id, lambda: kept.exists(key)):
-                raise downloads.lost(job.job_id)
-            return downloads.described(artifact, request.headers)
-        pdf = await self._reader.read(job.job_id, lambda: kept.get_pdf(key))
-        return downloads.download(artifact, request.headers, pdf)
-
-    def without_pdf(self, job: PdfJob) -> Response:
-        """Return a job that has no PDF yet.
-
-        Raises:
-            Refusal: it has none any more, or never will.
-        """
-        if job.status is PdfJobStatus.FAILED:
-            raise Refusal(
-                f"the job has failed with {job.error_code}; ask for the document again",
-                status=409, error_code=JOB_FAILED, job_id=job.job_id,
-                details={"error_code": job.error_code},
-            )  # fmt: skip
-        if job.status is PdfJobStatus.EXPIRED:
-            raise Refusal(
-                "the PDF was kept for its time and is deleted; ask for the document again",
-                status=410, error_code=JOB_EXPIRED, job_id=job.job_id,
-            )  # fmt: skip
-        return answer(
-            {"job_id": job.job_id, "status": job.status}, 202,
-            headers=hint_of(job, self._pacing) | PRIVATE,
-        )  # fmt: skip
-
-    def must_be_readable(self) -> None:
-        """Refuse to ask a store that does not answer: one that hangs would take its time.
-
-        Raises:
-            Unavailable: it does not.
-        """
-        if not self._health.look().store_answers:
-            raise Unavailable("the store of jobs does not answer")
-
-    def _get(self, job_id: str) -> PdfJob:
-        self.must_be_readable()
-        try:
-            return self._jobs.get_job(job_id)
-        except (JobNotFound, BadInput):
-            raise _not_found() from None
-
-
-def _artifact_in(job: PdfJob, report: dict[str, Any] | None) -> Artifact:
-    said = report or {}
-    key, digest, size = said.get("artifact_key"), said.get("sha256"), said.get("size")
-    if not isinstance(key, str):
-        raise downloads.lost(job.job_id)
-    if not isinstance(digest, str) or not isinstance(size, int):
-        raise downloads.unreadable(job.job_id, "nobody has noted what it should be")
-    return Artifact(job.job_id, key, digest, size)
-
-
-def _not_found() -> Refusal:
-    # The same words whether it never was, is no id, or belongs to somebody else.
-    return Refusal("there is no such job", status=404, error_code=JOB_NOT_FOUND)
 
 
 def accepts(said: str, kind: str) -> bool:

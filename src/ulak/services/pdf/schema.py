@@ -11,5 +11,5 @@ SCHEMA: Final = Schema(
     "PDF rendering",
     folder=files("ulak.services.pdf") / "sql",
     version_table="pdf_schema",
-    why="every process must see who owns a job and whether new ones are refused",
+    why="every process must see who owns a job",
 )

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak.errors import BadInput, NotSupported
-from ulak.services.pdf.keys import compute_job_key
+from ulak.services.pdf.flow import compute_job_key
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.output import OutputOptions
-from ulak.services.pdf.output_reading import read_output
+from ulak.services.pdf.output import OutputOptions, read_output
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV

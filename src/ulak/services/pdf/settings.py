@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
@@ -182,12 +183,8 @@ def load(
 
 def values_of(config: PdfRenderConfig) -> dict[str, Any]:
     """Return every setting in force by its variable."""
-    return (
-        {name: getattr(config, field) for name, field in _FIELDS.items()}
-        | {name: getattr(config.limits, field) for name, field in _LIMITS.items()}
-        | {name: getattr(config.security, field) for name, field in _SECURITY.items()}
-        | {name: config.s3.get(name, "") for name in S3_VARIABLES}
-    )
+    values = {name: attrgetter(place)(config) for name, (place, _) in _SETTINGS.items()}
+    return values | {name: config.s3.get(name, "") for name in S3_VARIABLES}
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -196,15 +193,17 @@ def variables_set(environ: Mapping[str, str] | None = None) -> frozenset[str]:
 
 
 def _made(found: Mapping[str, Any], platform: Settings) -> PdfRenderConfig:
-    fields = {_FIELDS[name]: value for name, value in found.items() if name in _FIELDS}
-    limits = {_LIMITS[name]: value for name, value in found.items() if name in _LIMITS}
-    security = {_SECURITY[name]: value for name, value in found.items() if name in _SECURITY}
+    parts: dict[str, dict[str, Any]] = {"": {}, "limits": {}, "security": {}}
+    for name, (place, _) in _SETTINGS.items():
+        if name in found:
+            part, _, member = place.rpartition(".")
+            parts[part][member] = found[name]
     # The platform's own default is a hidden folder, and these are files that people open.
     data = Path() if platform.source("data") == "default" else platform.data
     return PdfRenderConfig(
-        **{"env": platform.env, "artifact_dir": data / "artifacts", **fields},
-        limits=Limits(**limits),
-        security=PdfSecurityConfig(**security),
+        **{"env": platform.env, "artifact_dir": data / "artifacts", **parts[""]},
+        limits=Limits(**parts["limits"]),
+        security=PdfSecurityConfig(**parts["security"]),
         s3={name: found[name] for name in S3_VARIABLES if name in found},
     )
 
@@ -326,7 +325,7 @@ def _extra_headers(text: str) -> dict[str, dict[str, str]]:
     if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
         raise ValueError(f"it is no object of objects; {advice}")
     # Here and not above: few set it.
-    from ulak.services.pdf.sending import ExtraHeaders
+    from ulak.services.pdf.fetching import ExtraHeaders
 
     ExtraHeaders(said)
     return said
@@ -378,93 +377,50 @@ S3_VARIABLES: Final = (
     "S3_PREFIX",
 )  # fmt: skip
 
-_FIELDS: Final = {
-    "PDF_ENV": "env",
-    "PDF_HARD_TIMEOUT": "hard_timeout",
-    "PDF_MAX_TIMEOUT": "max_timeout",
-    "PDF_GRACEFUL_CANCEL_OFFSET": "graceful_cancel_offset",
-    "PDF_LEASE_SECONDS": "lease",
-    "PDF_SWEEP_SECONDS": "sweep",
-    "PDF_HEARTBEAT_SECONDS": "heartbeat_limit",
-    "PDF_MAX_RETRIES": "max_retries",
-    "PDF_RETRY_BASE_SECONDS": "retry_base",
-    "PDF_RETRY_MAX_SECONDS": "retry_max",
-    "PDF_ARTIFACT_TRIES": "artifact_tries",
-    "PDF_ARTIFACT_TTL_SECONDS": "artifact_ttl",
-    "PDF_CLEANUP_INTERVAL_SECONDS": "cleanup_interval",
-    "PDF_GRACE_SECONDS": "grace",
-    "PDF_FAIL_SAFE_POLICY": "fail_safe_policy",
-    "PDF_MAX_PAYLOAD_BYTES": "max_payload_bytes",
-    "PDF_BATCH_LIMIT": "batch_limit",
-    "PDF_MAX_BATCH_BYTES": "max_batch_bytes",
-    "PDF_TENANT_CONCURRENCY": "tenant_concurrency",
-    "PDF_TENANT_QUEUE": "tenant_queue",
-    "PDF_MAX_PRIORITY": "max_priority",
-    "PDF_STORAGE_BACKEND": "storage_backend",
-    "PDF_ARTIFACT_DIR": "artifact_dir",
-    "PDF_ARTIFACT_ENCRYPTION_KEYS": "encryption_keys",
-    "PDF_TEMPLATE_DIR": "template_dir",
-    "PDF_CONCURRENCY": "concurrency",
-    "PDF_RECYCLE_AFTER": "recycle_after",
-    "PDF_DRIVER": "driver",
-    "PDF_CHROMIUM": "chromium",
-    "PDF_CALLBACK_SECRET": "callback_secret",
-}
-_LIMITS: Final = {
-    "PDF_MAX_HTML_BYTES": "html_bytes",
-    "PDF_MAX_DOM_NODES": "dom_nodes",
-    "PDF_MAX_PAGES": "pages",
-    "PDF_MAX_OUTPUT_BYTES": "output_bytes",
-    "PDF_MAX_MEMORY_BYTES": "memory_bytes",
-}
-_SECURITY: Final = {
-    "PDF_TEMPLATE_ALLOWLIST": "template_allowlist",
-    "PDF_URL_ALLOWLIST": "url_allowlist",
-    "PDF_INTERNAL_HOSTS": "internal_hosts",
-    "PDF_CALLBACK_ALLOWLIST": "callback_allowlist",
-    "PDF_EXTRA_HEADERS": "extra_headers",
-}
-_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "PDF_ENV": _one_of(*ENVIRONMENTS),
-    "PDF_HARD_TIMEOUT": _span(1, 3600),
-    "PDF_MAX_TIMEOUT": _span(1, 3600),
-    "PDF_GRACEFUL_CANCEL_OFFSET": _span(1, 3600),
-    "PDF_LEASE_SECONDS": _span(1, 3600),
-    "PDF_SWEEP_SECONDS": _span(1, 3600),
-    "PDF_HEARTBEAT_SECONDS": _span(1, 3600),
-    "PDF_MAX_RETRIES": _number(0, 100),
-    "PDF_RETRY_BASE_SECONDS": _span(0, 3600),
-    "PDF_RETRY_MAX_SECONDS": _span(0, 24 * 3600),
-    "PDF_ARTIFACT_TRIES": _number(1, 20),
-    "PDF_ARTIFACT_TTL_SECONDS": _span(1),
-    "PDF_CLEANUP_INTERVAL_SECONDS": _span(1),
-    "PDF_GRACE_SECONDS": _span(0),
-    "PDF_FAIL_SAFE_POLICY": _one_of(*get_args(Policy)),
-    "PDF_MAX_PAYLOAD_BYTES": _number(1, 64 * _MIB),
-    "PDF_BATCH_LIMIT": _number(1, 1000),
+_SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "PDF_ENV": ("env", _one_of(*ENVIRONMENTS)),
+    "PDF_HARD_TIMEOUT": ("hard_timeout", _span(1, 3600)),
+    "PDF_MAX_TIMEOUT": ("max_timeout", _span(1, 3600)),
+    "PDF_GRACEFUL_CANCEL_OFFSET": ("graceful_cancel_offset", _span(1, 3600)),
+    "PDF_LEASE_SECONDS": ("lease", _span(1, 3600)),
+    "PDF_SWEEP_SECONDS": ("sweep", _span(1, 3600)),
+    "PDF_HEARTBEAT_SECONDS": ("heartbeat_limit", _span(1, 3600)),
+    "PDF_MAX_RETRIES": ("max_retries", _number(0, 100)),
+    "PDF_RETRY_BASE_SECONDS": ("retry_base", _span(0, 3600)),
+    "PDF_RETRY_MAX_SECONDS": ("retry_max", _span(0, 24 * 3600)),
+    "PDF_ARTIFACT_TRIES": ("artifact_tries", _number(1, 20)),
+    "PDF_ARTIFACT_TTL_SECONDS": ("artifact_ttl", _span(1)),
+    "PDF_CLEANUP_INTERVAL_SECONDS": ("cleanup_interval", _span(1)),
+    "PDF_GRACE_SECONDS": ("grace", _span(0)),
+    "PDF_FAIL_SAFE_POLICY": ("fail_safe_policy", _one_of(*get_args(Policy))),
+    "PDF_MAX_PAYLOAD_BYTES": ("max_payload_bytes", _number(1, 64 * _MIB)),
+    "PDF_BATCH_LIMIT": ("batch_limit", _number(1, 1000)),
     # No request to ulak has a larger body.
-    "PDF_MAX_BATCH_BYTES": _number(1, 8 * _MIB),
-    "PDF_TENANT_CONCURRENCY": _number(0, 10_000),
-    "PDF_TENANT_QUEUE": _number(0, 10_000_000),
-    "PDF_MAX_PRIORITY": _number(PRIORITIES[0], PRIORITIES[-1]),
-    "PDF_STORAGE_BACKEND": _one_of(*get_args(Backend)),
-    "PDF_ARTIFACT_DIR": _folder,
-    "PDF_ARTIFACT_ENCRYPTION_KEYS": _encryption_keys,
-    "PDF_TEMPLATE_DIR": _folder_that_is_there,
-    "PDF_CONCURRENCY": _number(1, 64),
-    "PDF_RECYCLE_AFTER": _number(0, 1_000_000),
-    "PDF_DRIVER": _one_of(*get_args(DriverName)),
-    "PDF_CHROMIUM": _program,
-    "PDF_MAX_HTML_BYTES": _number(1, 1024 * _MIB),
-    "PDF_MAX_DOM_NODES": _number(1, 100_000_000),
-    "PDF_MAX_PAGES": _number(1, 100_000),
-    "PDF_MAX_OUTPUT_BYTES": _number(1, 4096 * _MIB),
-    "PDF_MAX_MEMORY_BYTES": _number(16 * _MIB, 1024 * 1024 * _MIB),
-    "PDF_TEMPLATE_ALLOWLIST": _names,
-    "PDF_URL_ALLOWLIST": _patterns,
-    "PDF_INTERNAL_HOSTS": _hosts,
-    "PDF_CALLBACK_ALLOWLIST": _patterns,
-    "PDF_CALLBACK_SECRET": _signing_secret,
-    "PDF_EXTRA_HEADERS": _extra_headers,
-    **dict.fromkeys(S3_VARIABLES, str),
+    "PDF_MAX_BATCH_BYTES": ("max_batch_bytes", _number(1, 8 * _MIB)),
+    "PDF_TENANT_CONCURRENCY": ("tenant_concurrency", _number(0, 10_000)),
+    "PDF_TENANT_QUEUE": ("tenant_queue", _number(0, 10_000_000)),
+    "PDF_MAX_PRIORITY": ("max_priority", _number(PRIORITIES[0], PRIORITIES[-1])),
+    "PDF_STORAGE_BACKEND": ("storage_backend", _one_of(*get_args(Backend))),
+    "PDF_ARTIFACT_DIR": ("artifact_dir", _folder),
+    "PDF_ARTIFACT_ENCRYPTION_KEYS": ("encryption_keys", _encryption_keys),
+    "PDF_TEMPLATE_DIR": ("template_dir", _folder_that_is_there),
+    "PDF_CONCURRENCY": ("concurrency", _number(1, 64)),
+    "PDF_RECYCLE_AFTER": ("recycle_after", _number(0, 1_000_000)),
+    "PDF_DRIVER": ("driver", _one_of(*get_args(DriverName))),
+    "PDF_CHROMIUM": ("chromium", _program),
+    "PDF_MAX_HTML_BYTES": ("limits.html_bytes", _number(1, 1024 * _MIB)),
+    "PDF_MAX_DOM_NODES": ("limits.dom_nodes", _number(1, 100_000_000)),
+    "PDF_MAX_PAGES": ("limits.pages", _number(1, 100_000)),
+    "PDF_MAX_OUTPUT_BYTES": ("limits.output_bytes", _number(1, 4096 * _MIB)),
+    "PDF_MAX_MEMORY_BYTES": ("limits.memory_bytes", _number(16 * _MIB, 1024 * 1024 * _MIB)),
+    "PDF_TEMPLATE_ALLOWLIST": ("security.template_allowlist", _names),
+    "PDF_URL_ALLOWLIST": ("security.url_allowlist", _patterns),
+    "PDF_INTERNAL_HOSTS": ("security.internal_hosts", _hosts),
+    "PDF_CALLBACK_ALLOWLIST": ("security.callback_allowlist", _patterns),
+    "PDF_CALLBACK_SECRET": ("callback_secret", _signing_secret),
+    "PDF_EXTRA_HEADERS": ("security.extra_headers", _extra_headers),
 }
+"""Of each variable: the field that it sets, and what reads it."""
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    **{name: read for name, (_, read) in _SETTINGS.items()}, **dict.fromkeys(S3_VARIABLES, str)
+}  # fmt: skip

@@ -1,7 +1,7 @@
-"""The two facts that are no part of a job: who else owns it, and whether new jobs are refused.
+"""What is no part of a job: who else owns it.
 
-They lie in the engine's database, so that every process sees them and a restart changes nothing;
-where the store is the memory of this process, so are they.
+It lies in the engine's database, so that every process sees it and a restart changes nothing;
+where the store is the memory of this process, so is it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,18 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Protocol
 
 from ulak import Engine
-from ulak.kit.clock import Clock, Instant, to_datetime, to_instant
+from ulak.kit.clock import Clock, Instant, to_instant
 from ulak.services.pdf.flow import flow_of
 from ulak.services.pdf.schema import SCHEMA
 from ulak.tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
-class Backpressure:
-    """Whether load control refuses new jobs, and for how long callers are asked to stay away."""
-
-    active: bool = False
-    retry_after_seconds: int = 1
-    _: KW_ONLY
-    since: datetime | None = None
-    """When it was last switched."""
-    correlation_id: str = ""
-
-
-OPEN: Final = Backpressure()
-"""What holds where nobody has ever said anything."""
-
-
 class PdfTables(Protocol):
-    """Where the two facts are kept."""
+    """Where owners are kept."""
 
     def add_owner(self, job_id: str, owner: str) -> None:
         """Let one more principal read a job; twice is nothing."""
@@ -57,15 +40,9 @@ class PdfTables(Protocol):
     def forget_owners(self, job_ids: Collection[str]) -> None:
         """Forget the owners of jobs that are gone."""
 
-    def backpressure(self) -> Backpressure:
-        """Return what load control said last."""
-
-    def set_backpressure(self, said: Backpressure) -> None:
-        """Remember it for every process."""
-
 
 def tables_of(engine: Engine) -> PdfTables:
-    """Return where the facts of an engine are kept; nothing is opened.
+    """Return where the owners of an engine's jobs are kept; nothing is opened.
 
     Raises:
         NotSupported: its store is durable and has no tables of one's own.
@@ -79,7 +56,7 @@ def tables_of(engine: Engine) -> PdfTables:
 
 
 class SqlTables:
-    """The same from every process: two tables in the engine's database."""
+    """The same from every process: a table in the engine's database."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -104,22 +81,6 @@ class SqlTables:
             for job_id in sorted(job_ids):
                 self._tables.execute(connection, _FORGET_OWNERS, job_id)
 
-    def backpressure(self) -> Backpressure:
-        rows = self._tables.read(_BACKPRESSURE)
-        if not rows:
-            return OPEN
-        active, retry_after, since, correlation_id = rows[0]
-        return Backpressure(
-            bool(active), retry_after, since=to_datetime(since), correlation_id=correlation_id
-        )
-
-    def set_backpressure(self, said: Backpressure) -> None:
-        with self._tables.writing() as connection:
-            self._tables.execute(
-                connection, _SET_BACKPRESSURE, int(said.active), said.retry_after_seconds,
-                self._tables.now, said.correlation_id,
-            )  # fmt: skip
-
 
 class MemoryTables:
     """The same, for as long as the process lasts."""
@@ -128,7 +89,6 @@ class MemoryTables:
         self._clock = clock
         self._lock = threading.Lock()
         self._owners: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self._backpressure = OPEN
 
     def add_owner(self, job_id: str, owner: str) -> None:
         with self._lock:
@@ -157,15 +117,6 @@ class MemoryTables:
             for job_id in job_ids:
                 self._owners.pop(job_id, None)
 
-    def backpressure(self) -> Backpressure:
-        return self._backpressure
-
-    def set_backpressure(self, said: Backpressure) -> None:
-        since = to_datetime(self._clock.now())
-        self._backpressure = Backpressure(
-            said.active, said.retry_after_seconds, since=since, correlation_id=said.correlation_id
-        )
-
 
 _ADD_OWNER = (
     "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, ?) "
@@ -181,14 +132,3 @@ _OWNED_BY = (
     "WHERE owner = ? AND (added_at, job_id) < (?, ?) ORDER BY added_at DESC, job_id DESC LIMIT ?"
 )
 _FORGET_OWNERS = "DELETE FROM {schema}.pdf_owners WHERE job_id = ?"
-_BACKPRESSURE = (
-    "SELECT active, retry_after_seconds, since, correlation_id "
-    "FROM {schema}.pdf_backpressure WHERE id = 1"
-)
-_SET_BACKPRESSURE = (
-    "INSERT INTO {schema}.pdf_backpressure "
-    "(id, active, retry_after_seconds, since, correlation_id) VALUES (1, ?, ?, ?, ?) "
-    "ON CONFLICT (id) DO UPDATE SET active = excluded.active, since = excluded.since, "
-    "retry_after_seconds = excluded.retry_after_seconds, "
-    "correlation_id = excluded.correlation_id"
-)

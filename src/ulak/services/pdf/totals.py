@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -22,7 +22,7 @@ from ulak.core.job import Event
 from ulak.engine.view import TrailEvent, event_view
 from ulak.kit.clock import Instant, micros, to_datetime, to_instant
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
-from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of
+from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.tables import Tables
@@ -288,23 +288,17 @@ class MemoryTotals:
     def fold(self, *, whole: bool = False) -> Figures:
         """Count what is new and answer everything; see `Totals`."""
         with self._one:
-            for job in self._jobs():
+            for job in walk(self._engine, JobFilter(flow=FLOW)):
                 self._fold_job(job)
             return Figures(dict(self._sums.totals), dict(self._sums.told))
 
     def standing(self) -> Standing:
         """Return how jobs stand now."""
         now = to_datetime(self._engine.open().store.clock.now())
-        jobs = list(self._jobs())
+        jobs = list(walk(self._engine, JobFilter(flow=FLOW)))
         due = sum(job.state == PdfJobStatus.QUEUED and job.not_before <= now for job in jobs)
         began = [job.changed_at for job in jobs if job.state == PdfJobStatus.RUNNING]
         return Standing(due, max(timedelta(), now - min(began, default=now)))
-
-    def _jobs(self) -> Iterator[Job]:
-        after, where = None, JobFilter(flow=FLOW)
-        while page := self._engine.jobs(where, after=after, limit=1000):
-            yield from page
-            after = page[-1].id
 
     def _fold_job(self, job: Job) -> None:
         events = self._engine.inspect.trail(job.id, after=self._counted.get(job.id, 0))

@@ -28,7 +28,7 @@ def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
     given = engine.inspect.payload(job_id, reveal=True)
     times = _times_of(engine.inspect.trail(job_id))
     status = STATUSES[row.state]
-    report = report_of(engine, job_id) if row.has_results else None
+    report = engine.inspect.result(job_id) if row.has_results else None
     owners = tables.owners(job_id) | ({row.submitter} if row.submitter else set())
     return PdfJob(
         job_id, row.dedup_key or given["job_key"], status, given["template_name"],
@@ -48,12 +48,6 @@ def view_of_new(new: NewPdfJob, submitted: Job) -> PdfJob:
         created_at=submitted.created_at, tenant_id=submitted.tenant,
         owners=frozenset({submitted.submitter} - {""}), correlation_id=made.correlation_id,
     )  # fmt: skip
-
-
-def report_of(engine: Engine, job_id: str) -> dict[str, Any] | None:
-    """Return what the attempt that succeeded found out, or None when none has."""
-    found: dict[str, Any] | None = engine.inspect.result(job_id)
-    return found
 
 
 def _heard_of(engine: Engine, row: JobRow) -> datetime | None:

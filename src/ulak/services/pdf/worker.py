@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ulak import Engine, Job, WorkerSettings
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
@@ -22,51 +22,15 @@ from ulak.services.pdf.finishing.composing import compose
 from ulak.services.pdf.flow import PdfPayload
 from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
 from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
-from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, read_page
+from ulak.services.pdf.page import BadPage, read_page
 from ulak.services.pdf.sealing import Sealing, read_stored
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.steps import QUEUE, STORE, TEMPLATE, Steps
 
+if TYPE_CHECKING:
+    from ulak.services.pdf.templates import Templates
+
 log = logging.getLogger("ulak.pdf")
-
-
-class TemplateSource(Protocol):
-    """Fills templates; `ulak.services.pdf.templates.Templates` is one."""
-
-    def render(
-        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
-    ) -> Document:
-        """Fill a template, each variable escaped once.
-
-        Raises:
-            PdfError: TEMPLATE_ERROR, for any reason.
-            BadPage: the template does not allow a page option.
-        """
-
-    def judge(
-        self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
-    ) -> None:
-        """Refuse at once what `render` would refuse of a request, without filling the template.
-
-        Raises:
-            PdfError: TEMPLATE_ERROR: variables are not what the template declares.
-            BadPage: as above.
-        """
-
-    def judge_output(self, name: str, output: OutputOptions) -> None:
-        """Refuse what a template does not let its callers have done to the document.
-
-        Raises:
-            BadOutput: naming every option.
-            PdfError: TEMPLATE_ERROR: there is no such template.
-        """
-
-    def version(self, name: str) -> str:
-        """Return the digest of a template's files.
-
-        Raises:
-            PdfError: TEMPLATE_ERROR: there is no such template.
-        """
 
 
 class PdfRenderWorker:
@@ -85,7 +49,7 @@ class PdfRenderWorker:
     def __init__(
         self,
         config: PdfRenderConfig,
-        templates: TemplateSource,
+        templates: Templates,
         renderer: Renderer,
         artifacts: PdfArtifactStore,
         *,
@@ -133,7 +97,7 @@ class PdfRenderWorker:
             return await asyncio.to_thread(attempt.finish, report)
         except StaleJob:
             # Whoever has it now stores an artifact of its own.
-            await asyncio.to_thread(self._delete, report["artifact_key"])
+            await self._take_back(job_id, report["artifact_key"])
             raise
 
     async def render_html_to_pdf(self, html: str, timeout: timedelta | float) -> bytes:
@@ -208,7 +172,9 @@ class PdfRenderWorker:
                 steps.begin(STORE)
                 key = await self._store(job_id, rendered.pdf)
             if not is_first:
-                await asyncio.to_thread(self._remove_others, job_id, key)
+                await asyncio.to_thread(
+                    self._remove, job_id, self.artifacts.delete_others, job_id, key
+                )
             total = self._monotonic() - began
             status = "succeeded"
             return {
@@ -336,23 +302,19 @@ class PdfRenderWorker:
             # A thread cannot be stopped: let it come to its end, and take back what it wrote.
             await asyncio.wait([storing])
             if storing.exception() is None:
-                await asyncio.to_thread(self._delete, storing.result())
+                await self._take_back(job_id, storing.result())
             raise
 
-    def _delete(self, key: str) -> None:
-        try:
-            self.artifacts.delete_pdf(key)
-        except Exception as error:  # noqa: BLE001 - the runner: the sweep finds what is left
-            log.warning(
-                "an artifact could not be taken back", extra={"error": type(error).__name__}
-            )
+    async def _take_back(self, job_id: str, key: str) -> None:
+        await asyncio.to_thread(self._remove, job_id, self.artifacts.delete_pdf, key)
 
-    def _remove_others(self, job_id: str, key: str) -> None:
+    def _remove(self, job_id: str, remove: Callable[..., object], *arguments: str) -> None:
+        """Remove artifacts that nobody needs, if that can be done now."""
         try:
-            self.artifacts.delete_others(job_id, keep=key)
+            remove(*arguments)
         except Exception as error:  # noqa: BLE001 - the runner: the sweep finds what is left
             log.warning(
-                "what an earlier attempt left could not be removed",
+                "an artifact of an attempt that came to nothing could not be removed",
                 extra={"job_id": job_id, "error": type(error).__name__},
             )
 

@@ -12,7 +12,7 @@ from tests.services.pdf.browser.scene import text_of
 from tests.services.pdf.weasy.room import AMPLE, a_pool, document
 from ulak.services.pdf.document import Limits, Rendered
 from ulak.services.pdf.finishing.composing import compose
-from ulak.services.pdf.output_reading import read_output
+from ulak.services.pdf.output import read_output
 
 LETTER = "<html lang=tr><title>Mektup</title><h1>Sevgili</h1><p>Ada</p>"
 TERMS = "<html lang=tr><title>Koşullar</title><h1>Koşullar</h1><p>hepsi</p>"

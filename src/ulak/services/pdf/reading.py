@@ -1,0 +1,373 @@
+"""The routes of jobs that are there: read one until it ends, list one's own, end one early, and
+get what it has made."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from ulak import Engine
+from ulak.artifacts import DownloadLinks
+from ulak.artifacts.signing import LINK_LIFE
+from ulak.auth import ADMIN, Principal
+from ulak.errors import BadInput, JobNotFound, Unauthenticated
+from ulak.services.pdf import downloads
+from ulak.services.pdf.bodies import (
+    PdfJobNotReady,
+    PdfJobPage,
+    PdfJobStatusResponse,
+    PdfLink,
+    invalid,
+    status_document,
+)
+from ulak.services.pdf.downloads import Artifact, Reader
+from ulak.services.pdf.envelope import (
+    JOB_ENDED,
+    JOB_EXPIRED,
+    JOB_FAILED,
+    JOB_NOT_FOUND,
+    LINK_INVALID,
+    Refusal,
+)
+from ulak.services.pdf.failsafe import HealthCheck, Unavailable
+from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
+from ulak.services.pdf.listing import Listing, Place, Whose
+from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.pace import LATEST_S, SOONEST_S, UNFINISHED, Pacing
+from ulak.services.pdf.reporting import PdfReport, report_document
+from ulak.web import Caller
+from ulak.web.answers import answer
+from ulak.web.paging import paged
+from ulak.web.schemas import Parameters, problems
+from ulak.web.seen import actor_of
+
+PRIVATE: Final = {"Cache-Control": "private, no-store"}
+RETRY_AFTER: Final[dict[str, Any]] = {
+    "Retry-After": {
+        "description": "When to ask again: whole seconds, by the queue and by how long renders "
+        "took lately.",
+        "schema": {"type": "integer", "minimum": SOONEST_S, "maximum": LATEST_S},
+    }
+}
+"""How the OpenAPI document describes it, of jobs that have not ended."""
+LONGEST_WAIT_S: Final = 60
+"""The longest wait of one request; what lies between often cuts after a minute."""
+# A guess at what one process does beside its other work.
+MOST_WAITING: Final = 100
+HELD: Final = "held"
+"""No worker touches a held job: whoever waits for its end is told."""
+# Each job of a page is read with its trail.
+USUAL_PAGE: Final = 20
+LARGEST_PAGE: Final = 100
+
+_NOT_YET: Final[dict[str, Any]] = {
+    "model": PdfJobNotReady, "description": "It is not rendered yet.", "headers": RETRY_AFTER,
+}  # fmt: skip
+_DOWNLOADS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {downloads.MEDIA_TYPE: {}}, "description": "The PDF."},
+    202: _NOT_YET,
+    206: {"content": {downloads.MEDIA_TYPE: {}}, "description": "A part of the PDF."},
+    304: {"description": "The caller has it already."},
+    **problems(409, 410, 416, 500),
+}
+
+
+class PdfJobQuery(Parameters):
+    """How long to wait for a job."""
+
+    wait: float = Field(
+        0, ge=0, le=LONGEST_WAIT_S, description="Seconds to wait until the job has ended."
+    )
+
+
+class PdfJobsQuery(Parameters):
+    """Which jobs, and which page of them."""
+
+    status: PdfJobStatus | None = Field(None, description="Only those that stand there.")
+    after: str | None = Field(None, description="The `next` of the page before.")
+    limit: int = Field(USUAL_PAGE, ge=1, le=LARGEST_PAGE, description="How many at most.")
+
+
+class Waiting:
+    """Lets requests wait without a thread; at most `at_most` of them at a time."""
+
+    def __init__(self, engine: Engine, *, at_most: int = MOST_WAITING) -> None:
+        self._engine = engine
+        self._at_most = at_most
+        self._waiting = 0
+
+    async def until_ended(self, job_id: str, seconds: float) -> None:
+        """Come back when a job has ended, or when the time is over.
+
+        At once where too many wait already: their callers ask again, which costs less than
+        refusing them.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        if self._waiting >= self._at_most:
+            return
+        self._waiting += 1
+        try:
+            with suppress(TimeoutError, JobNotFound):  # one that is pruned meanwhile has ended
+                await self._engine.aio.wait(
+                    job_id, until=HELD, timeout=timedelta(seconds=seconds)
+                )  # fmt: skip
+        finally:
+            self._waiting -= 1
+
+
+class Reading:
+    """Jobs as their owners see them, and their PDFs."""
+
+    def __init__(
+        self, jobs: PdfJobStore, health: HealthCheck, reader: Reader, pacing: Pacing
+    ) -> None:
+        self.jobs = jobs
+        self._health = health
+        self._reader = reader
+        self._pacing = pacing
+
+    def see(self, job_id: str, principal: Principal) -> PdfJob:
+        """Return a job that a caller may know of.
+
+        Raises:
+            Refusal: there is none, or it is somebody else's: the same words.
+            Unavailable: the store does not answer.
+        """
+        job = self._get(job_id)
+        is_owner = ADMIN in principal.roles or actor_of(principal) in job.owners
+        if not (is_owner and principal.sees(job.tenant_id)):
+            raise _not_found()
+        return job
+
+    def see_linked(self, job_id: str, code: str, links: DownloadLinks) -> PdfJob:
+        """Return the job that a link leads to.
+
+        Raises:
+            Refusal: the code is none of this job's, or is over.
+            Unavailable: the store does not answer.
+        """
+        try:
+            job = self._get(job_id)
+            artifact = self.find_artifact(job)
+            if artifact is None:
+                raise _not_found()
+            links.must_allow(code, artifact.key, job.job_id)
+        except (Refusal, Unauthenticated):
+            raise Refusal(
+                "this link is over, or never was one; ask for another",
+                status=404, error_code=LINK_INVALID,
+            ) from None  # fmt: skip
+        return job
+
+    def find_artifact(self, job: PdfJob) -> Artifact | None:
+        """Return what the report of a job says of its PDF, None when it has none."""
+        if job.status is not PdfJobStatus.SUCCEEDED:
+            return None
+        said = self.jobs.find_report(job.job_id) or {}
+        key, digest, size = said.get("artifact_key"), said.get("sha256"), said.get("size")
+        if not isinstance(key, str):
+            raise downloads.lost(job.job_id)
+        if not isinstance(digest, str) or not isinstance(size, int):
+            raise downloads.unreadable(job.job_id, "nobody has noted what it should be")
+        return Artifact(job.job_id, key, digest, size)
+
+    async def download(self, job: PdfJob, request: Request) -> Response:
+        """Return the PDF of a job, as a request wants it."""
+        artifact = await asyncio.to_thread(self.find_artifact, job)
+        if artifact is None:
+            return await asyncio.to_thread(self.answer_without_pdf, job)
+        key, kept = artifact.key, self.jobs.artifacts
+        if (same := downloads.unchanged(artifact, request.headers)) is not None:
+            return same
+        if request.method == "HEAD":
+            if not await self._reader.read(job.job_id, lambda: kept.exists(key)):
+                raise downloads.lost(job.job_id)
+            return downloads.download(artifact, request.headers, None)
+        pdf = await self._reader.read(job.job_id, lambda: kept.get_pdf(key))
+        return downloads.download(artifact, request.headers, pdf)
+
+    def answer(self, job: PdfJob, request: Request, status: int = 200) -> Response:
+        """Return a job as it stands, and when to ask again."""
+        headers = PRIVATE | self._pacing.hint(job)
+        return answer(status_document(job, root_of(request)), status, headers=headers)
+
+    def answer_without_pdf(self, job: PdfJob) -> Response:
+        """Return a job that has no PDF yet.
+
+        Raises:
+            Refusal: it has none any more, or never will.
+        """
+        if job.status is PdfJobStatus.FAILED:
+            raise Refusal(
+                f"the job has failed with {job.error_code}; ask for the document again",
+                status=409, error_code=JOB_FAILED, job_id=job.job_id,
+                details={"error_code": job.error_code},
+            )  # fmt: skip
+        if job.status is PdfJobStatus.EXPIRED:
+            raise Refusal(
+                "the PDF was kept for its time and is deleted; ask for the document again",
+                status=410, error_code=JOB_EXPIRED, job_id=job.job_id,
+            )  # fmt: skip
+        document = {"job_id": job.job_id, "status": job.status}
+        return answer(document, 202, headers=self._pacing.hint(job) | PRIVATE)
+
+    def must_be_readable(self) -> None:
+        """Refuse to ask a store that does not answer: one that hangs would take its time.
+
+        Raises:
+            Unavailable: it does not.
+        """
+        if not self._health.look().store_answers:
+            raise Unavailable("the store of jobs does not answer")
+
+    def _get(self, job_id: str) -> PdfJob:
+        self.must_be_readable()
+        try:
+            return self.jobs.get_job(job_id)
+        except (JobNotFound, BadInput):
+            raise _not_found() from None
+
+
+def add_following(routes: APIRouter, reading: Reading, waiting: Waiting) -> None:
+    """Add the routes that list, read and cancel jobs."""
+    listing = Listing(reading.jobs)
+
+    @routes.get("/pdf/jobs", response_model=PdfJobPage)
+    def list_jobs(
+        query: Annotated[PdfJobsQuery, Query()], request: Request, principal: Caller
+    ) -> Response:
+        """List the jobs that one has asked for, the latest first; an admin sees everybody's."""
+        try:
+            after = None if query.after is None else Place.read(query.after)
+        except BadInput as error:
+            raise invalid("after", str(error)) from None
+        reading.must_be_readable()
+        page, following = paged(
+            lambda n: listing.page(
+                _find_owner(principal), status=query.status, after=after, limit=n
+            ),
+            query.limit,
+            lambda listed: str(listed.place),
+        )
+        items = [status_document(listed.job, root_of(request)) for listed in page]
+        return answer({"items": items, "next": following}, headers=PRIVATE)
+
+    @routes.get(
+        "/pdf/jobs/{id}",
+        response_model=PdfJobStatusResponse,
+        responses={200: {"headers": RETRY_AFTER}},
+    )
+    async def read_job(
+        id: str, query: Annotated[PdfJobQuery, Query()], request: Request, principal: Caller
+    ) -> Response:
+        """Read a job of one's own. With `wait` the answer comes as soon as it has ended; when the
+        time is over, or too many wait, it is the job as it stands then. A foreign one is not
+        found, as one that never was."""
+        job = await asyncio.to_thread(reading.see, id, principal)
+        if query.wait and job.status in UNFINISHED:
+            await waiting.until_ended(job.job_id, query.wait)
+            job = await asyncio.to_thread(reading.see, id, principal)
+        return await asyncio.to_thread(reading.answer, job, request)
+
+    @routes.delete(
+        "/pdf/jobs/{id}",
+        response_model=PdfJobStatusResponse,
+        responses={
+            202: {"model": PdfJobStatusResponse, "description": "Its attempt is being stopped."},
+            **problems(409),
+        },
+    )
+    def cancel_job(id: str, request: Request, principal: Caller) -> Response:
+        """End a job that nobody wants any more, for everybody who asked for it. A queued one has
+        expired when this answers; of a running one the attempt is stopped, and it has failed and
+        expired once it has. One that has ended stays as it is."""
+        job = reading.see(id, principal)
+        if job.status not in UNFINISHED:
+            raise _has_ended(job)
+        try:
+            job = reading.jobs.cancel(job.job_id, actor=actor_of(principal))
+        except InvalidTransition:
+            raise _has_ended(reading.see(id, principal)) from None
+        return reading.answer(job, request, 202 if job.status in UNFINISHED else 200)
+
+
+def add_getting(routes: APIRouter, reading: Reading, links: DownloadLinks) -> None:
+    """Add the routes of what a job has made: its PDF, links to it, its report."""
+
+    @routes.head("/pdf/jobs/{id}/download", include_in_schema=False)
+    @routes.get("/pdf/jobs/{id}/download", response_class=Response, responses=_DOWNLOADS)
+    async def download(id: str, request: Request, principal: Caller) -> Response:
+        """Download a PDF, or a part of it: `Range`, `If-None-Match` and `If-Range` are honoured.
+        Its `ETag` is its SHA-256."""
+        job = await asyncio.to_thread(reading.see, id, principal)
+        return await reading.download(job, request)
+
+    @routes.post(
+        "/pdf/jobs/{id}/link",
+        status_code=201,
+        response_model=PdfLink,
+        responses={202: _NOT_YET, **problems(409, 410)},
+    )
+    def make_link(id: str, request: Request, principal: Caller) -> Response:
+        """Make a link that downloads the PDF without a credential, for five minutes."""
+        job = reading.see(id, principal)
+        artifact = reading.find_artifact(job)
+        if artifact is None:
+            return reading.answer_without_pdf(job)
+        code = links.make_code(artifact.key, job.job_id)
+        where = f"{root_of(request)}/pdf/links/{job.job_id}/{code}"
+        document = {"url": where, "expires_in_seconds": int(LINK_LIFE.total_seconds())}
+        return answer(document, 201, headers=PRIVATE)
+
+    @routes.head("/pdf/links/{id}/{code}", include_in_schema=False)
+    @routes.get("/pdf/links/{id}/{code}", response_class=Response, responses=_DOWNLOADS)
+    async def follow_link(id: str, code: str, request: Request) -> Response:
+        """Download a PDF by a link. One that is over, or never was, is not found."""
+        job = await asyncio.to_thread(reading.see_linked, id, code, links)
+        return await reading.download(job, request)
+
+    @routes.get(
+        "/pdf/jobs/{id}/report",
+        response_model=PdfReport,
+        responses={202: _NOT_YET, **problems(409, 410)},
+    )
+    def read_report(id: str, principal: Caller) -> Response:
+        """Read how a PDF came about: how long each step took, what was refused, which characters
+        have no glyph. There is one as long as there is the PDF."""
+        job = reading.see(id, principal)
+        if job.status is not PdfJobStatus.SUCCEEDED:
+            return reading.answer_without_pdf(job)
+        report = reading.jobs.find_report(job.job_id)
+        return answer(report_document(job, report), headers=PRIVATE)
+
+
+def root_of(request: Request) -> str:
+    """Return where the application is mounted."""
+    root: str = request.scope.get("root_path", "")
+    return root
+
+
+def _find_owner(principal: Principal) -> Whose:
+    """Return the owner of the jobs that a caller lists."""
+    if ADMIN in principal.roles:
+        return Whose(tenant=principal.tenant, owner=None)
+    return Whose(tenant=principal.tenant or "", owner=actor_of(principal))
+
+
+def _not_found() -> Refusal:
+    # The same words whether it never was, is no id, or belongs to somebody else.
+    return Refusal("there is no such job", status=404, error_code=JOB_NOT_FOUND)
+
+
+def _has_ended(job: PdfJob) -> Refusal:
+    return Refusal(
+        f"the job is {job.status}: there is nothing to cancel", status=409,
+        error_code=JOB_ENDED, job_id=job.job_id, details={"status": job.status},
+    )  # fmt: skip
