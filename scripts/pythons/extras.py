@@ -86,8 +86,8 @@ EXTRAS = (
         ATTACH.format(name="pdf") + "from ulak.services.pdf import PdfRenderWorker, Templates\n"
         "from ulak.services.pdf.browser.playwright import PlaywrightDriver\n"
         "from ulak.services.pdf.finishing import applying\n"
-        "from ulak.services.pdf.security.patterns import Pattern\n"
-        "assert Pattern('a+').fullmatch('aa')",
+        "from ulak.services.pdf.security.urls import compile_pattern\n"
+        "assert compile_pattern('a+').fullmatch('aa')",
         refused=(("pdf", "--help"), ("worker", "--service", "pdf")),
     ),
     Extra(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from tests.services.pdf.desk import Desk, make_tables
-from ulak.services.pdf.browser import keeper, pool
+from ulak.services.pdf.browser import warm
 from ulak.services.pdf.weasy import pool as weasy_pool
 
 AMPLE = timedelta(seconds=240)
@@ -25,7 +25,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def ample_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let browsers take their time to start: a machine that is busy may need it."""
-    for module in (keeper, pool, weasy_pool):
+    for module in (warm, weasy_pool):
         monkeypatch.setattr(module, "LAUNCH_TIMEOUT", AMPLE)
 
 

@@ -16,11 +16,11 @@ from markupsafe import Markup
 from ulak.errors import BadInput
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.security import addresses, escaping, patterns, urls
+from ulak.services.pdf.security import addresses, escaping, urls
 from ulak.services.pdf.security.addresses import is_public
 from ulak.services.pdf.security.escaping import find_unprintable, sanitize_html_variables
 from ulak.services.pdf.security.names import validate_template as refuse_template
-from ulak.services.pdf.security.urls import BadScheme, BadUrl, normalise
+from ulak.services.pdf.security.urls import BadScheme, BadUrl, compile_pattern, parse
 from ulak.services.pdf.security.urls import validate_url as refuse_url
 
 NAMES = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=40)
@@ -30,6 +30,11 @@ URLS = st.builds(
     lambda scheme, host, path: f"{scheme}://{host}/" + "/".join(path),
     st.sampled_from(["http", "https"]), HOSTS, PATHS,
 )  # fmt: skip
+
+
+def normalise(url: str) -> str:
+    """Write a URL in its one spelling."""
+    return str(parse(url))
 
 
 def validate_template(name: str, allowlist: Any) -> bool:
@@ -245,7 +250,7 @@ REGEXES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(pattern=REGEXES, text=st.text("ab1/", max_size=8))
 def test_patterns_mean_what_python_says_they_mean(pattern: str, text: str) -> None:
-    assert patterns.Pattern(pattern).fullmatch(text) == bool(re.fullmatch(pattern, text))
+    assert bool(compile_pattern(pattern).fullmatch(text)) == bool(re.fullmatch(pattern, text))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +266,7 @@ def test_patterns_mean_what_python_says_they_mean(pattern: str, text: str) -> No
     ],
 )
 def test_patterns_know_flags_anchors_and_counts(pattern: str, text: str, matches: bool) -> None:
-    assert patterns.Pattern(pattern).fullmatch(text) is matches
+    assert (compile_pattern(pattern).fullmatch(text) is not None) is matches
 
 
 @pytest.mark.parametrize("pattern", [r"http://a\.example/(a+)+b", r"(.*)*(.*)*(.*)*(.*)*!"])

@@ -105,10 +105,10 @@ async def open_renderer(
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.
     """
-    from ulak.services.pdf.browser.launch import sweep_profiles
+    from ulak.services.pdf.browser.profiles import sweep
 
     fetcher = fetcher_of(config)
-    await asyncio.to_thread(sweep_profiles)
+    await asyncio.to_thread(sweep)
     engines = Engines(
         {
             "chromium": partial(_open_chromium, config, fetcher, tracing),

@@ -96,6 +96,23 @@ def pdf_error(message: str, *, code: PdfErrorCode, detail: str = "") -> PdfError
     return kind(message, code=code, detail=detail)
 
 
+def over_limit(detail: str, what: str) -> PermanentPdfError:
+    """Make the error of a document that costs more than it may."""
+    message = f"the document exceeds a limit: {what}"
+    return PermanentPdfError(message, code=PdfErrorCode.TEMPLATE_ERROR, detail=detail)
+
+
+def not_as_asked(detail: str, what: str) -> PermanentPdfError:
+    """Make the error of a document that is not what its request wants of it."""
+    message = f"the document is not what was asked for: {what}"
+    return PermanentPdfError(message, code=PdfErrorCode.TEMPLATE_ERROR, detail=detail)
+
+
+def not_started(message: str, *, detail: str = "") -> TransientPdfError:
+    """Make the error of a renderer that does not start, and may the next time."""
+    return TransientPdfError(message, code=PdfErrorCode.BROWSER_LAUNCH_FAILED, detail=detail)
+
+
 @dataclass(frozen=True, slots=True)
 class PdfJob:
     """A job as its store shows it."""

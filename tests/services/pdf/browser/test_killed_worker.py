@@ -30,7 +30,7 @@ async def work():
         hostile = Document("<script>for (;;);</script>", javascript=True)
         rendering = [asyncio.ensure_future(pool.render(hostile, Times())) for _ in range(2)]
         await asyncio.sleep(0.3)
-        print(pool._keeper._current.browser.pid, flush=True)
+        print(pool._keeper.current.pid, flush=True)
         await asyncio.gather(*rendering)
 
 asyncio.run(work())

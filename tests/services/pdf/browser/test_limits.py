@@ -20,6 +20,7 @@ from tests.services.pdf.browser.yard import (
     a_pool,
     browser_of,
     renderers_of,
+    shows_something,
     text_of,
     until,
 )
@@ -85,7 +86,7 @@ def test_printing_is_stopped_when_there_is_more_than_was_agreed() -> None:
             with pytest.raises(PermanentPdfError) as failed:
                 await pool.render(Document("<p>x"), Times())
             assert failed.value.detail == "output_too_large"
-            assert await pool.probe()
+            assert await shows_something(pool)
 
     asyncio.run(render())
 
@@ -155,7 +156,7 @@ def test_a_page_whose_process_dies_by_itself_fails_for_good_and_alone() -> None:
                 await rendering
             assert failed.value.code == PdfErrorCode.UNKNOWN
             assert failed.value.detail == "page_crashed"
-            assert await pool.probe()
+            assert await shows_something(pool)
             assert browser_of(pool) == browser
 
     asyncio.run(render())
@@ -166,10 +167,11 @@ def test_a_resource_that_never_comes_ends_with_the_time_and_its_page() -> None:
     async def render() -> None:
         afar = Afar({HELD: A_PICTURE}, gate=asyncio.Event())
         async with a_pool(fetcher=afar) as pool:
+            await pool.render(Document("<p>before"), Times())  # the start has all its time
+            browser = browser_of(pool)
             with pytest.raises(TransientPdfError) as failed:
                 await pool.render(Document(HELD_PAGE), SOON)
             assert failed.value.code == PdfErrorCode.NAVIGATION_TIMEOUT
-            browser = browser_of(pool)
             await until(lambda: len(renderers_of(browser)) <= 1)
             assert (await pool.render(Document("<p>after"), Times())).pages == 1
             assert browser_of(pool) == browser

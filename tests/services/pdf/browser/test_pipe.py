@@ -11,16 +11,14 @@ import pytest
 from tests.services.pdf.browser.yard import a_yard
 from ulak.services.pdf.browser.driver import BrowserGone
 from ulak.services.pdf.browser.launch import prepare
-from ulak.services.pdf.browser.pipe import CommandFailed, Pipe
-from ulak.services.pdf.browser.process import spawn
+from ulak.services.pdf.browser.pipe import CommandFailed, start_debugged
 
 
 def test_a_browser_that_does_not_read_holds_up_nobody_who_writes() -> None:
     async def talk() -> None:
         with a_yard() as directory:
             launch = prepare(directory=directory)
-            process = spawn(launch)
-            pipe = Pipe(process)
+            process, pipe = start_debugged(launch)
             await pipe.send("Browser.getVersion")
             os.kill(process.pid, signal.SIGSTOP)
             # Far more than a pipe holds: a write that waits would wait for ever.
@@ -42,8 +40,7 @@ def test_whoever_waits_for_a_browser_that_ends_is_told() -> None:
     async def talk() -> None:
         with a_yard() as directory:
             launch = prepare(directory=directory)
-            process = spawn(launch)
-            pipe = Pipe(process)
+            process, pipe = start_debugged(launch)
             await pipe.send("Browser.getVersion")
             os.kill(process.pid, signal.SIGSTOP)
             waiting = pipe.send("Browser.getVersion")

@@ -24,12 +24,12 @@ from tests.services.pdf.browser.yard import (
     text_of,
     until,
 )
-from ulak.services.pdf.browser import keeper
+from ulak.services.pdf.browser import warm
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Answer, Browser, Page
-from ulak.services.pdf.browser.keeper import LAUNCH_TIMEOUT
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.pool import BrowserPool
+from ulak.services.pdf.browser.warm import LAUNCH_TIMEOUT
 from ulak.services.pdf.document import Document, Fetched, Times, UrlBlocked
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
 
@@ -43,7 +43,7 @@ def test_documents_share_a_warm_browser_and_nothing_else() -> None:
 
     async def render() -> None:
         async with a_pool() as pool:
-            await pool.warm_up()
+            await pool.render(SHORT, Times())
             browser = browser_of(pool)
             for _ in range(3):
                 result = await pool.render(Document(html, javascript=True), Times())
@@ -124,7 +124,6 @@ def test_a_browser_that_nobody_needs_is_let_go_and_started_again_when_needed() -
             await pool.render(SHORT, Times())
             first = browser_of(pool)
             await until(lambda: not is_alive(first))
-            assert pool.is_healthy
             assert (await pool.render(SHORT, Times())).pages == 1
 
     asyncio.run(render())
@@ -168,18 +167,15 @@ def test_a_pool_whose_browser_did_not_start_says_so_and_recovers_by_itself() -> 
                 return prepare(executables.pop(0), directory=directory)
 
             async with BrowserPool(DevTools(), prepare=prepare_next) as pool:
-                assert pool.is_healthy
                 with pytest.raises(TransientPdfError) as failed:
                     await pool.render(SHORT, Times())
                 assert failed.value.code == PdfErrorCode.BROWSER_LAUNCH_FAILED
-                assert not pool.is_healthy
-                assert not await pool.probe(), "it says yes, and nothing was tried again"
                 assert len(executables) == 2
                 with pytest.raises(TransientPdfError):
                     await pool.render(SHORT, Times())
                 assert (await pool.render(SHORT, Times())).pages == 1
-                assert pool.is_healthy
-                assert await pool.probe()
+                assert executables == []
+                assert (await pool.render(SHORT, Times())).pages == 1
 
     asyncio.run(render())
 
@@ -189,7 +185,7 @@ def test_a_browser_that_never_answers_is_given_up_and_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert timedelta(seconds=10) == LAUNCH_TIMEOUT
-    monkeypatch.setattr(keeper, "LAUNCH_TIMEOUT", timedelta(milliseconds=500))
+    monkeypatch.setattr(warm, "LAUNCH_TIMEOUT", timedelta(milliseconds=500))
 
     async def render() -> None:
         with a_yard() as directory:
@@ -230,7 +226,6 @@ def test_where_no_browser_can_run_the_document_fails_for_good() -> None:
             with pytest.raises(PermanentPdfError) as failed:
                 await pool.render(SHORT, Times())
             assert failed.value.code == PdfErrorCode.UNSUPPORTED_PLATFORM
-            assert not pool.is_healthy
 
     asyncio.run(render())
 
@@ -266,7 +261,7 @@ def test_a_document_that_loses_its_browser_twice_is_given_back() -> None:
                 await held
             assert failed.value.code == PdfErrorCode.BROWSER_LAUNCH_FAILED
             assert failed.value.detail == "browser_lost"
-            assert await pool.probe()
+            assert (await pool.render(SHORT, Times())).pages == 1
 
     asyncio.run(render())
 

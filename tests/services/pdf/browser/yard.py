@@ -21,7 +21,7 @@ from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.launch import prepare
 from ulak.services.pdf.browser.memory import Tree
 from ulak.services.pdf.browser.pool import BrowserPool
-from ulak.services.pdf.document import Fetched, Times
+from ulak.services.pdf.document import Document, Fetched, Times
 
 SOON = Times(timedelta(seconds=3), timedelta(seconds=1))
 """Two seconds to load and print in, for documents that never end."""
@@ -88,9 +88,23 @@ A_PICTURE = (
 
 def browser_of(pool: BrowserPool) -> int:
     """The number of the pool's browser process."""
-    current = pool._keeper._current
+    current = pool._keeper.current
     assert current is not None
-    return current.browser.pid
+    return current.pid
+
+
+async def shows_something(pool: BrowserPool) -> bool:
+    """Whether the pool's browser shows a document, in a page that nobody has opened ahead."""
+    current = pool._keeper.current
+    assert current is not None
+    page = await current.browser.open(javascript=False, answer=_refuse)
+    loaded = await page.load(Document("<p>something"))
+    await page.close()
+    return loaded.dom_nodes > 0
+
+
+async def _refuse(url: str, method: str, headers: dict[str, str]) -> None:
+    return None
 
 
 def renderers_of(pid: int) -> set[int]:

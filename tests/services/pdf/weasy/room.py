@@ -7,6 +7,7 @@ import base64
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import pypdfium2
 from PIL import Image
 
 from tests.services.pdf.browser.yard import a_yard
-from ulak.services.pdf.document import Document, Fetched, Times
+from ulak.services.pdf.document import Document, Fetched, Fetcher, Times
 from ulak.services.pdf.weasy.pool import WeasyPool
 from ulak.services.pdf.weasy.process import Zygote
 
@@ -37,6 +38,17 @@ async def a_pool(**options: Any) -> AsyncIterator[WeasyPool]:
         options.setdefault("start", partial(Zygote.start, directory=directory))
         async with WeasyPool(**options) as pool:
             yield pool
+
+
+def zygote_of(pool: WeasyPool) -> Zygote:
+    """The process that has WeasyPrint loaded."""
+    assert pool._keeper.current is not None
+    return pool._keeper.current
+
+
+def fetch_by(pool: WeasyPool, fetcher: Fetcher) -> None:
+    """Have what documents ask for fetched by this from now on."""
+    pool._rules = replace(pool._rules, fetcher=fetcher)
 
 
 def document(html: str, **options: Any) -> Document:

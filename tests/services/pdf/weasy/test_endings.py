@@ -23,6 +23,8 @@ from tests.services.pdf.weasy.room import (
     a_pool,
     children_of,
     document,
+    fetch_by,
+    zygote_of,
 )
 from ulak.services.pdf.model import PermanentPdfError, TransientPdfError
 from ulak.services.pdf.weasy.pool import WeasyPool
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[4]
 WORKER = """
 import asyncio, sys
 from functools import partial
-from tests.services.pdf.weasy.room import ENDLESS, Asked, children_of, document
+from tests.services.pdf.weasy.room import ENDLESS, Asked, children_of, document, fetch_by, zygote_of
 from ulak.services.pdf.document import Times
 from ulak.services.pdf.weasy.pool import WeasyPool
 from ulak.services.pdf.weasy.process import Zygote
@@ -42,9 +44,9 @@ async def work():
     start = partial(Zygote.start, directory=sys.argv[1])
     async with WeasyPool(start=start) as pool:
         def tell(url):
-            pid = pool._zygote.process.pid
+            pid = zygote_of(pool).pid
             print(pid, *children_of(pid), flush=True)
-        pool._fetcher = Asked(tell)
+        fetch_by(pool, Asked(tell))
         await pool.render(document(ENDLESS), Times())
 
 asyncio.run(work())
@@ -60,19 +62,17 @@ def test_a_document_that_never_ends_is_killed_in_time_and_the_next_one_is_printe
             await pool.render(document("<p>warm"), AMPLE)
 
             def look(url: str) -> None:
-                assert pool._zygote is not None
-                running.update(children_of(pool._zygote.process.pid))
+                running.update(children_of(zygote_of(pool).pid))
 
-            pool._fetcher = Asked(look)
+            fetch_by(pool, Asked(look))
             with pytest.raises(TransientPdfError) as failed:
                 await pool.render(document(ENDLESS), SOON)
             assert failed.value.code == "NAVIGATION_TIMEOUT"
             assert len(running) == 1, "it was not even begun"
             # Gone by the time that the failure is told, with what it had written.
             assert not any(map(is_alive, running))
-            assert pool._zygote is not None
             assert [
-                path for path in pool._zygote.workplace.profile.iterdir() if path.name.isdigit()
+                path for path in zygote_of(pool).workplace.profile.iterdir() if path.name.isdigit()
             ] == []
             assert (await pool.render(document("<p>next"), AMPLE)).pages == 1
 
@@ -85,12 +85,11 @@ def test_who_is_cancelled_takes_the_process_along() -> None:
             begun, running = asyncio.Event(), set[int]()
 
             async def hang(url: str) -> None:
-                assert pool._zygote is not None
-                running.update(children_of(pool._zygote.process.pid))
+                running.update(children_of(zygote_of(pool).pid))
                 begun.set()
                 await asyncio.Event().wait()
 
-            pool._fetcher = Asked(hang)
+            fetch_by(pool, Asked(hang))
             page = document("<img src='http://hang.test/'>")
             rendering = asyncio.ensure_future(pool.render(page, AMPLE))
             await begun.wait()
@@ -136,19 +135,18 @@ def test_a_process_that_breaks_fails_its_own_document_alone() -> None:
             neighbours: set[int] = set()
 
             async def act(url: str) -> None:
-                assert pool._zygote is not None
                 if "waits" in url:
-                    neighbours.update(children_of(pool._zygote.process.pid))
+                    neighbours.update(children_of(zygote_of(pool).pid))
                     waits.set()
                     await killed.wait()
                     return
-                (own,) = children_of(pool._zygote.process.pid) - neighbours
+                (own,) = children_of(zygote_of(pool).pid) - neighbours
                 os.kill(own, signal.SIGKILL)
                 await until(lambda: not is_alive(own))
                 assert all(map(is_alive, neighbours))
                 killed.set()
 
-            pool._fetcher = Asked(act)
+            fetch_by(pool, Asked(act))
             first = asyncio.ensure_future(
                 pool.render(document("<img src='http://waits.test/'>"), AMPLE)
             )
@@ -167,26 +165,24 @@ def test_a_document_whose_engine_is_lost_is_printed_by_the_next_one() -> None:
             lost: list[int] = []
 
             async def act(url: str) -> None:
-                assert pool._zygote is not None
                 if not lost:
-                    lost.append(pool._zygote.process.pid)
+                    lost.append(zygote_of(pool).pid)
                     os.killpg(lost[0], signal.SIGKILL)
                     await until(lambda: not is_alive(lost[0]))
 
-            pool._fetcher = Asked(act)
+            fetch_by(pool, Asked(act))
             rendered = await pool.render(document("<img src='http://a.test/'>"), AMPLE)
             assert rendered.pages == 1
-            assert pool._zygote is not None
-            assert pool._zygote.process.pid != lost[0]
+            assert zygote_of(pool).pid != lost[0]
 
     asyncio.run(story())
 
 
 def test_what_nobody_needs_is_let_go_and_started_again() -> None:
     async def story() -> None:
-        async with a_pool(idle_after=timedelta(0)) as pool:
+        async with a_pool(idle_after=timedelta(milliseconds=50)) as pool:
             await pool.render(document("<p>x"), AMPLE)
-            await until(lambda: pool._zygote is None and not pool._closing)
+            await until(lambda: pool._keeper.current is None and not pool._keeper._tasks)
             assert (await pool.render(document("<p>x"), AMPLE)).pages == 1
 
     asyncio.run(story())

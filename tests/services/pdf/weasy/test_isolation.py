@@ -23,8 +23,10 @@ from tests.services.pdf.weasy.room import (
     a_pool,
     children_of,
     document,
+    fetch_by,
     png_of,
     printed,
+    zygote_of,
 )
 from ulak.services.pdf.fetching import AllowedFetcher
 from ulak.services.pdf.weasy.ground import UNPRIVILEGED, survey
@@ -181,8 +183,7 @@ def test_a_document_is_nobody_and_has_no_network_and_nothing_of_the_workers(
         async with a_pool() as pool:
 
             def look(url: str) -> None:
-                assert pool._zygote is not None
-                for pid in (pool._zygote.process.pid, *children_of(pool._zygote.process.pid)):
+                for pid in (zygote_of(pool).pid, *children_of(zygote_of(pool).pid)):
                     found[pid] = ""
                     assert status_of(pid, "NoNewPrivs") == "1"
                     assert status_of(pid, "CapEff").strip("0") == ""
@@ -192,7 +193,7 @@ def test_a_document_is_nobody_and_has_no_network_and_nothing_of_the_workers(
                         assert status_of(pid, "Gid") == str(UNPRIVILEGED)
                         found[pid] = Path(f"/proc/{pid}/environ").read_bytes().decode()
 
-            pool._fetcher = Asked(look)
+            fetch_by(pool, Asked(look))
             await pool.render(document("<img src='http://look.test/'>"), AMPLE)
 
     asyncio.run(story())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
@@ -38,7 +38,13 @@ from ulak.services.pdf.document import (
     Times,
     UrlBlocked,
 )
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
+from ulak.services.pdf.model import (
+    PdfErrorCode,
+    PermanentPdfError,
+    TransientPdfError,
+    not_as_asked,
+    over_limit,
+)
 from ulak.services.pdf.steps import LOAD, PRINT, Steps
 
 log = logging.getLogger(__name__)
@@ -75,6 +81,32 @@ class Rules:
     on_blocked: OnBlocked | None = None
 
 
+class Requests:
+    """What one document asks for, fetched by the rules of all, and counted where it is refused."""
+
+    def __init__(self, document: Document, rules: Rules) -> None:
+        self._document = document
+        self._rules = rules
+        self.blocked: Counter[Reason] = Counter()
+        self.refused_status = 0
+        """The last answer that the document may not have."""
+
+    async def __call__(self, url: str, method: str, headers: Mapping[str, str]) -> Fetched | None:
+        """Fetch something; None when it is refused, or nobody answers."""
+        try:
+            fetched = await self._rules.fetcher.fetch(url, method=method, headers=headers)
+        except UrlBlocked as blocked:
+            self.blocked[blocked.reason] += 1
+            if self._rules.on_blocked is not None:
+                self._rules.on_blocked(blocked.reason)
+            return None
+        except OSError:
+            return None
+        if fetched.status in self._document.fail_on_status:
+            self.refused_status = fetched.status
+        return fetched
+
+
 class Attempt:
     """A document being rendered.
 
@@ -100,10 +132,8 @@ class Attempt:
         self._steps = steps
         self._kill_browser = kill_browser
         self._later = later
-        self._blocked: Counter[Reason] = Counter()
+        self._requests = Requests(document, rules)
         self._page: Page | None = None
-        self._refused_status = 0
-        """The last answer to a request of the page that its document may not have."""
 
     async def on(self, warm: WarmBrowser) -> Rendered:
         """Render the document on a browser.
@@ -113,48 +143,51 @@ class Attempt:
             TransientPdfError: its time ran out.
             PermanentPdfError: it exceeds a limit, or its page broke.
         """
-        loop = asyncio.get_running_loop()
-        self._blocked.clear()
+        self._requests = Requests(self._document, self._rules)
         self._page = None
-        self._refused_status = 0
         warm.enter()
         try:
             async with asyncio.timeout_at(self._deadline.ask_at):
                 return await self._render(warm)
         except TimeoutError as error:
-            await self._put_down(warm, self._deadline.hard_at)
+            page, self._page = self._page, None
+            if page is None:
+                # Not even an empty page was opened in all that time: the browser itself hangs.
+                self._kill_browser(warm)
+            else:
+                await self._put_down(page, warm, self._deadline.hard_at)
             raise out_of_time() from error
         except (PageCrashed, PageFailed) as error:
             if warm.took_memory_kill():
-                raise _over("memory_exceeded", "its page needs too much memory") from error
+                raise over_limit("memory_exceeded", "its page needs too much memory") from error
             word = "page_crashed" if isinstance(error, PageCrashed) else "page_failed"
             raise PermanentPdfError(
                 "the page broke", code=PdfErrorCode.UNKNOWN, detail=word
             ) from error
         except Unfit as error:
-            raise _unfit(error.detail, str(error)) from error
+            raise not_as_asked(error.detail, str(error)) from error
         except OutputTooLarge as error:
-            raise _over("output_too_large", "its PDF has too many bytes") from error
+            raise over_limit("output_too_large", "its PDF has too many bytes") from error
         finally:
             warm.leave()
             if self._page is not None:
-                patience = loop.time() + SURVIVAL_S
-                self._later(PutDown(self._page, warm, patience, self._kill_browser)())
+                hard_at = asyncio.get_running_loop().time() + SURVIVAL_S
+                self._later(self._put_down(self._page, warm, hard_at))
 
     async def _render(self, warm: WarmBrowser) -> Rendered:
         loop, limits, steps = asyncio.get_running_loop(), self._rules.limits, self._steps
         self._page = page = await warm.open(
-            javascript=self._document.javascript, answer=self._answer
+            javascript=self._document.javascript, answer=self._requests
         )
         steps.begin(LOAD)
         loaded = await page.load(self._document)
         if loaded.dom_nodes > limits.dom_nodes:
-            raise _over("dom_too_large", f"it has {loaded.dom_nodes} nodes")
+            raise over_limit("dom_too_large", f"it has {loaded.dom_nodes} nodes")
         self._must_be_well(loaded)
         steps.begin(PRINT)
         printed = await page.print(self._document)
         if len(printed) > limits.output_bytes:
-            raise _over("output_too_large", f"its PDF has {len(printed)} bytes")
+            raise over_limit("output_too_large", f"its PDF has {len(printed)} bytes")
         try:
             pages = count_pages(printed)
             pdf = same_bytes(with_language(printed, language_of(self._document.html)))
@@ -165,17 +198,17 @@ class Attempt:
                 detail="unreadable_output",
             ) from error
         if pages > limits.pages:
-            raise _over("too_many_pages", f"it has {pages} pages")
+            raise over_limit("too_many_pages", f"it has {pages} pages")
         if self._document.single_page and pages != 1:
-            raise _unfit("single_page", f"it takes {pages} pages, however long the first is")
+            raise not_as_asked("single_page", f"it takes {pages} pages, however long the first is")
         warnings = await self._look_for_boxes(printed, page, warm)
         steps.end()
         return Rendered(
             pdf,
             pages=pages,
-            engine=warm.browser.version,
+            engine=warm.engine,
             timings={**steps.took, "total": loop.time() - self._deadline.began_at},
-            blocked=dict(self._blocked),
+            blocked=dict(self._requests.blocked),
             script_errors=loaded.script_errors,
             warnings=warnings,
         )
@@ -209,76 +242,30 @@ class Attempt:
 
     def _must_be_well(self, loaded: Loaded) -> None:
         """Refuse a document that was to fail by what happened while it was loaded."""
-        if self._refused_status:
-            raise _unfit("resource_status", f"a resource was answered {self._refused_status}")
+        if status := self._requests.refused_status:
+            raise not_as_asked("resource_status", f"a resource was answered {status}")
         if self._document.fail_on_script_error and loaded.script_errors:
-            raise _unfit("script_error", f"a script failed: {loaded.script_errors[0]}")
+            raise not_as_asked("script_error", f"a script failed: {loaded.script_errors[0]}")
 
-    async def _put_down(self, warm: WarmBrowser, hard_at: float) -> None:
-        page, self._page = self._page, None
-        if page is None:
-            # Not even an empty page was opened in all that time: the browser itself hangs.
-            self._kill_browser(warm)
-        else:
-            await PutDown(page, warm, hard_at, self._kill_browser)()
+    async def _put_down(self, page: Page, warm: WarmBrowser, hard_at: float) -> None:
+        """Ask a page to close, kill it at `hard_at`, kill its browser soon after.
 
-    async def _answer(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
-        try:
-            fetched = await self._rules.fetcher.fetch(url, method=method, headers=headers)
-            if fetched.status in self._document.fail_on_status:
-                self._refused_status = fetched.status
-            return fetched
-        except UrlBlocked as blocked:
-            self._blocked[blocked.reason] += 1
-            if self._rules.on_blocked is not None:
-                self._rules.on_blocked(blocked.reason)
-            return None
-        except OSError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class PutDown:
-    """The ladder: ask the page to close, kill it at `hard_at`, kill its browser soon after."""
-
-    page: Page
-    warm: WarmBrowser
-    hard_at: float
-    kill_browser: Callable[[WarmBrowser], None]
-
-    async def __call__(self) -> None:
-        """Climb it; done when the page is gone, or the browser on its way."""
+        Done when the page is gone, or the browser on its way.
+        """
+        facts = {"browser_pid": warm.pid}
         try:
             try:
-                async with asyncio.timeout_at(self.hard_at):
-                    await self.page.close()
+                async with asyncio.timeout_at(hard_at):
+                    await page.close()
             except TimeoutError:
-                log.warning("a page did not close and is killed", extra=self._facts)
+                log.warning("a page did not close and is killed", extra=facts)
                 async with asyncio.timeout(SURVIVAL_S):
-                    await self.page.kill()
+                    await page.kill()
         except TimeoutError:
-            log.warning("a page survives and its browser is killed", extra=self._facts)
-            self.kill_browser(self.warm)
+            log.warning("a page survives and its browser is killed", extra=facts)
+            self._kill_browser(warm)
         except (BrowserGone, PageCrashed):
             return
-
-    @property
-    def _facts(self) -> dict[str, int]:
-        return {"browser_pid": self.warm.browser.pid}
-
-
-def _over(detail: str, what: str) -> PermanentPdfError:
-    return PermanentPdfError(
-        f"the document exceeds a limit: {what}", code=PdfErrorCode.TEMPLATE_ERROR, detail=detail
-    )
-
-
-def _unfit(detail: str, what: str) -> PermanentPdfError:
-    return PermanentPdfError(
-        f"the document is not what was asked for: {what}",
-        code=PdfErrorCode.TEMPLATE_ERROR,
-        detail=detail,
-    )
 
 
 def out_of_time() -> TransientPdfError:
@@ -297,6 +284,6 @@ def refuse_large(document: Document, limits: Limits) -> None:
     try:
         size = len(document.html.encode())
     except UnicodeEncodeError as error:
-        raise _over("html_not_text", "it holds half a character") from error
+        raise over_limit("html_not_text", "it holds half a character") from error
     if size > limits.html_bytes:
-        raise _over("html_too_large", f"it has {size} bytes")
+        raise over_limit("html_too_large", f"it has {size} bytes")

@@ -12,8 +12,8 @@ from typing import Final
 from ulak.services.pdf.browser.devpage import DevPage
 from ulak.services.pdf.browser.driver import Answer, BrowserGone
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.pipe import CommandFailed, Params, Pipe
-from ulak.services.pdf.browser.process import Process, spawn
+from ulak.services.pdf.browser.pipe import CommandFailed, Params, Pipe, start_debugged
+from ulak.services.pdf.browser.process import Process
 from ulak.services.pdf.document import Limits
 
 _ATTACH: Final = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
@@ -39,8 +39,8 @@ class DevTools:
             BrowserGone: it ended at once.
             OSError: it cannot be executed.
         """
-        process = spawn(launch)
-        browser = DevBrowser(launch, process, output_bytes=self._output_bytes)
+        process, pipe = start_debugged(launch)
+        browser = DevBrowser(launch, process, pipe, output_bytes=self._output_bytes)
         try:
             await browser.greet()
         except CommandFailed as error:
@@ -55,11 +55,11 @@ class DevTools:
 class DevBrowser:
     """A running Chromium."""
 
-    def __init__(self, launch: Launch, process: Process, *, output_bytes: int) -> None:
+    def __init__(self, launch: Launch, process: Process, pipe: Pipe, *, output_bytes: int) -> None:
         self._launch = launch
         self._process = process
         self._output_bytes = output_bytes
-        self._pipe = Pipe(process)
+        self._pipe = pipe
         self._version = ""
         self._ending: asyncio.Task[None] | None = None
         self._awaited: dict[str, str | None] = {}

@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from ulak.errors import BadInput
-from ulak.services.pdf.browser.profiles import Workplace, make_workplace, sweep
-from ulak.services.pdf.ground import Ground, is_reachable, survey
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.browser.profiles import Workplace, prepare_workplace
+from ulak.services.pdf.ground import Ground, survey
 
 REFUSED: Final = frozenset(
     {
@@ -183,16 +182,9 @@ def prepare(
     """
     refuse_weakening(arguments)
     ground = survey(executable, uid=uid)
-    parent = parent_of_profiles(directory)
-    if not is_reachable(parent, uid=ground.uid):
-        raise PermanentPdfError(
-            f"the browser's user {ground.uid} cannot enter {parent}; choose another directory",
-            code=PdfErrorCode.UNSUPPORTED_PLATFORM,
-        )
-    sweep(parent)
+    workplace = prepare_workplace(directory, uid=ground.uid, owner="the browser")
     has_namespace = isolated and (ground.user_namespaces or ground.network_namespace)
     routes = () if has_namespace or not isolated else _NO_ROUTES
-    workplace = make_workplace(parent, uid=ground.uid)
     return Launch(
         ground.executable,
         prefix=_prefix_on(ground, has_namespace=has_namespace),
@@ -206,14 +198,6 @@ def prepare(
     )
 
 
-def sweep_profiles(directory: str | os.PathLike[str] | None = None) -> int:
-    """Remove the profiles that dead workers left, and answer how many there were.
-
-    Blocks for some milliseconds: call it in a thread.
-    """
-    return sweep(parent_of_profiles(directory))
-
-
 def refuse_weakening(arguments: Sequence[str]) -> None:
     """Let pass what leaves the sandbox as it is.
 
@@ -225,12 +209,6 @@ def refuse_weakening(arguments: Sequence[str]) -> None:
         name = argument.strip().lstrip("-").partition("=")[0].lower()
         if name in REFUSED:
             raise BadInput(f'the switch "{name}" weakens the browser\'s sandbox and is refused')
-
-
-def parent_of_profiles(directory: str | os.PathLike[str] | None) -> Path:
-    """Return where profiles are put: where it is said, else where temporary files go."""
-    # Python's own way to find it writes a file there, which a kill in that moment would leave.
-    return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
 
 
 def _prefix_on(ground: Ground, *, has_namespace: bool) -> tuple[str, ...]:
@@ -249,15 +227,7 @@ def _prefix_on(ground: Ground, *, has_namespace: bool) -> tuple[str, ...]:
 
 
 def _environment_in(workplace: Workplace, ground: Ground) -> Mapping[str, str]:
-    profile = str(workplace.profile)
-    environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": profile,
-        "TMPDIR": profile,
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "DBUS_SESSION_BUS_ADDRESS": "disabled:",
-    }
+    environment = {**workplace.environment, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
     if ground.helper is not None and not ground.user_namespaces:
         environment["CHROME_DEVEL_SANDBOX"] = str(ground.helper)
     return MappingProxyType(environment)

@@ -7,6 +7,7 @@ not take is kept until it does.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from ulak.services.pdf.browser.driver import BrowserGone
-from ulak.services.pdf.browser.process import Process
+from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.browser.process import Process, spawn
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
@@ -26,6 +28,11 @@ _AT_ONCE: Final = 1 << 20
 _LONGEST: Final = 256 << 20
 """Of one message. Nothing that we ask for is so long; what a page says must not fill our memory."""
 _ROOT: Final = ""
+_COMMANDS: Final = 3
+_ANSWERS: Final = 4
+"""Where Chromium reads commands and writes answers when it is debugged over a pipe."""
+_CAPACITY: Final = 1 << 20
+"""Of each pipe: what an unprivileged process may ask for. A PDF comes in few reads so."""
 
 
 class CommandFailed(Exception):
@@ -53,10 +60,16 @@ class _Command(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Pipe:
-    """One browser's line. Every call that waits raises `BrowserGone` once it is cut."""
+    """One browser's line. Every call that waits raises `BrowserGone` once it is cut.
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    Args:
+        commands: The end to write to, not blocking; closed with the line.
+        answers: That to read from, likewise.
+    """
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self._commands = commands
+        self._answers = answers
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, tuple[str, asyncio.Future[Params]]] = {}
         self._listeners: dict[str, Mapping[str, Listener]] = {}
@@ -68,12 +81,7 @@ class Pipe:
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(_Message).decode
         self._read_params = msgspec.json.Decoder(Params).decode
-        self._loop.add_reader(process.answers, self._readable)
-
-    @property
-    def is_cut(self) -> bool:
-        """Nothing more will be answered."""
-        return self._is_cut
+        self._loop.add_reader(answers, self._readable)
 
     def send(self, method: str, session: str = _ROOT, /, **params: Any) -> asyncio.Future[Params]:
         """Send a command now; the future holds its answer.
@@ -112,9 +120,10 @@ class Pipe:
         if self._is_cut:
             return
         self._is_cut = True
-        self._loop.remove_reader(self._process.answers)
-        self._loop.remove_writer(self._process.commands)
-        self._process.close()
+        self._loop.remove_reader(self._answers)
+        self._loop.remove_writer(self._commands)
+        os.close(self._commands)
+        os.close(self._answers)
         self._out.clear()
         waiting, self._waiting = self._waiting, {}
         for _, future in waiting.values():
@@ -131,13 +140,13 @@ class Pipe:
         if was_empty:
             self._drain()
             if self._out and not self._is_cut:
-                self._loop.add_writer(self._process.commands, self._drain)
+                self._loop.add_writer(self._commands, self._drain)
 
     def _drain(self) -> None:
         while self._out:
             head = self._out[0]
             try:
-                written = os.write(self._process.commands, head)
+                written = os.write(self._commands, head)
             except BlockingIOError:
                 return
             except OSError:
@@ -148,11 +157,11 @@ class Pipe:
             else:
                 self._out.popleft()
         with suppress(OSError, ValueError):
-            self._loop.remove_writer(self._process.commands)
+            self._loop.remove_writer(self._commands)
 
     def _readable(self) -> None:
         try:
-            chunk = os.read(self._process.answers, _AT_ONCE)
+            chunk = os.read(self._answers, _AT_ONCE)
         except BlockingIOError:
             return
         except OSError:
@@ -194,3 +203,36 @@ GONE: Final = "ulak.gone"
 def _looked_at(future: asyncio.Future[Params]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def start_debugged(launch: Launch) -> tuple[Process, Pipe]:
+    """Start the browser that was prepared, debugged over a pipe; see `spawn`.
+
+    Raises:
+        OSError: it cannot be executed.
+    """
+    its_commands, our_commands = _pipe()
+    our_answers, its_answers = _pipe()
+    argv = launch.argv("--remote-debugging-pipe", "--no-startup-window")
+    try:
+        process = spawn(
+            argv, launch.environment, files={_COMMANDS: its_commands, _ANSWERS: its_answers}
+        )
+    except BaseException:
+        os.close(our_commands)
+        os.close(our_answers)
+        raise
+    finally:
+        os.close(its_commands)
+        os.close(its_answers)
+    os.set_blocking(our_commands, False)
+    os.set_blocking(our_answers, False)
+    return process, Pipe(our_commands, our_answers)
+
+
+def _pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    # A user may have used up what all pipes together may hold; a smaller one works as well.
+    with suppress(OSError):
+        fcntl.fcntl(ends[0], fcntl.F_SETPIPE_SZ, _CAPACITY)
+    return ends

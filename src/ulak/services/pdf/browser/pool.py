@@ -21,14 +21,9 @@ from ulak.services.pdf.browser.attempt import (
     refuse_large,
 )
 from ulak.services.pdf.browser.driver import BrowserGone, Driver
-from ulak.services.pdf.browser.keeper import (
-    LAUNCH_TIMEOUT,
-    NOT_WELL,
-    Keeper,
-    Renewal,
-    try_out,
-)
+from ulak.services.pdf.browser.keeper import Keeper
 from ulak.services.pdf.browser.launch import Launch, prepare
+from ulak.services.pdf.browser.warm import WarmBrowser, launch_browser
 from ulak.services.pdf.document import (
     Document,
     Fetcher,
@@ -37,7 +32,7 @@ from ulak.services.pdf.document import (
     Rendered,
     Times,
 )
-from ulak.services.pdf.model import PdfError, PdfErrorCode, TransientPdfError
+from ulak.services.pdf.model import not_started
 from ulak.services.pdf.steps import LAUNCH, Steps
 
 _LOSSES: Final = 2
@@ -82,15 +77,12 @@ class BrowserPool:
         self._rules = Rules(fetcher=fetcher or NoNetwork(), limits=limits, on_blocked=on_blocked)
         self._tracing = tracing
         self._turns = asyncio.Semaphore(places)
-        self._keeper = Keeper(
-            driver,
-            prepare,
-            renewal=Renewal(
-                after_documents=recycle_after, after_growth=memory_growth, after_idle=idle_after
-            ),
-            spares=places,
-            memory_bytes=limits.memory_bytes,
-        )
+
+        async def start() -> WarmBrowser:
+            browser = await launch_browser(driver, prepare)
+            return WarmBrowser(browser, places, limits.memory_bytes, recycle_after, memory_growth)
+
+        self._keeper = Keeper(start, idle_after=idle_after)
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,41 +94,6 @@ class BrowserPool:
         trace: TracebackType | None,
     ) -> None:
         await self._keeper.close()
-
-    @property
-    def is_healthy(self) -> bool:
-        """The last start of a browser succeeded, or none was tried yet; `probe` looks."""
-        return self._keeper.is_healthy
-
-    async def warm_up(self) -> None:
-        """Start the browser now, so that the first document need not wait for it.
-
-        Raises:
-            PdfError: it does not start; the first document will try again.
-        """
-        await self._keeper.browser()
-
-    async def probe(self) -> bool:
-        """Tell whether a document could be rendered now, by showing one and putting it away.
-
-        Starts a browser if none runs. Soon after a failed start it says no without another try.
-        """
-        if self._keeper.is_pausing:
-            return False
-        try:
-            warm = await self._keeper.browser()
-        except PdfError:
-            return False
-        warm.enter()
-        try:
-            async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
-                await try_out(warm.browser)
-        except NOT_WELL:
-            self._keeper.discard(warm)
-            return False
-        finally:
-            warm.leave()
-        return True
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own, when its turn comes.
@@ -175,7 +132,7 @@ class BrowserPool:
             steps.begin(LAUNCH)
             try:
                 async with asyncio.timeout_at(deadline.ask_at):
-                    warm = await self._keeper.browser()
+                    warm = await self._keeper.get()
             except TimeoutError as error:
                 raise out_of_time() from error
             try:
@@ -184,8 +141,4 @@ class BrowserPool:
                 self._keeper.discard(warm)
             finally:
                 self._keeper.used(warm)
-        raise TransientPdfError(
-            "the browser was lost twice",
-            code=PdfErrorCode.BROWSER_LAUNCH_FAILED,
-            detail="browser_lost",
-        )
+        raise not_started("the browser was lost twice", detail="browser_lost")

@@ -1,4 +1,4 @@
-"""The browser's first process: started with a pipe to its debugger, ended with its whole tree."""
+"""A renderer's first process: started with nothing of the worker's, ended with its whole tree."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import asyncio
 import fcntl
 import os
 import signal
-from contextlib import suppress
-from typing import Final
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Final
 
-from ulak.services.pdf.browser.launch import Launch
-
-_COMMANDS: Final = 3
-_ANSWERS: Final = 4
-"""Where Chromium reads commands and writes answers when it is debugged over a pipe."""
-_CAPACITY: Final = 1 << 20
-"""Of each pipe: what an unprivileged process may ask for. A PDF comes in few reads so."""
 _ABOVE: Final = 10
+"""Higher than any number that a process is given a file by."""
 
 
 class Process:
-    """A browser's process, and the two ends of its pipes that are ours (not blocking)."""
+    """A process that `spawn` has started."""
 
-    def __init__(self, pid: int, *, commands: int, answers: int) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.commands = commands
-        self.answers = answers
         self._loop = asyncio.get_running_loop()
         self._pidfd = os.pidfd_open(pid)
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -44,13 +37,6 @@ class Process:
                 os.killpg(self.pid, signal.SIGKILL)
             await asyncio.shield(self._ended)
 
-    def close(self) -> None:
-        """Close our ends; an end that is closed already is left alone."""
-        for end in (self.commands, self.answers):
-            if end >= 0:
-                os.close(end)
-        self.commands = self.answers = -1
-
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -60,55 +46,42 @@ class Process:
             self._ended.set_result(None)
 
 
-def spawn(launch: Launch) -> Process:
-    """Start the browser that was prepared, debugged over a pipe.
+def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], *, files: Mapping[int, int]
+) -> Process:
+    """Start a program in a session of its own.
 
-    It must be called by a thread that lives as long as the browser may: the kernel ends the
-    browser with it.
+    It must be called by a thread that lives as long as the process may: the kernel ends it with
+    that.
+
+    Args:
+        argv: The program and its arguments.
+        environment: All of it: nothing of the worker's own reaches the program.
+        files: By the number that a file has there, the one that it has here; it stays open.
 
     Raises:
         OSError: it cannot be executed.
     """
-    its_commands, our_commands = _pipe()
-    our_answers, its_answers = _pipe()
-    argv = launch.argv("--remote-debugging-pipe", "--no-startup-window")
-    try:
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    with ExitStack() as stack:
+        for there, here in files.items():
+            # Above the numbers that it is given, so that none is overwritten on the way.
+            raised = fcntl.fcntl(here, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+            stack.callback(os.close, raised)
+            actions.append((os.POSIX_SPAWN_DUP2, raised, there))
         # Spawned, not forked: no Python runs in the child, whatever threads there are.
         pid = os.posix_spawnp(
             argv[0],
-            argv,
-            dict(launch.environment),
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_DUP2, its_commands, _COMMANDS),
-                (os.POSIX_SPAWN_DUP2, its_answers, _ANSWERS),
-            ],
+            list(argv),
+            environment,
+            file_actions=actions,
             setsid=True,
             # Shells and test runners may have blocked or ignored signals that it needs.
             setsigmask=(),
             setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT),
         )
-    except BaseException:
-        os.close(our_commands)
-        os.close(our_answers)
-        raise
-    finally:
-        os.close(its_commands)
-        os.close(its_answers)
-    os.set_blocking(our_commands, False)
-    os.set_blocking(our_answers, False)
-    return Process(pid, commands=our_commands, answers=our_answers)
-
-
-def _pipe() -> tuple[int, int]:
-    # Above the numbers that the child is given, so that neither end is overwritten on the way.
-    ends = os.pipe()
-    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in ends)
-    for end in ends:
-        os.close(end)
-    # A user may have used up what all pipes together may hold; a smaller one works as well.
-    with suppress(OSError):
-        fcntl.fcntl(moved[0], fcntl.F_SETPIPE_SZ, _CAPACITY)
-    return moved[0], moved[1]
+    return Process(pid)

@@ -25,6 +25,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from ulak.services.pdf.ground import is_reachable
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+
 PREFIX: Final = "ulak-browser-"
 _LOCK: Final = "owner"
 
@@ -41,10 +44,47 @@ class Workplace:
         """What the browser may write to, and nothing else is."""
         return self.directory / "profile"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every program in it has as its environment, and nothing of the worker's own."""
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.profile),
+            "TMPDIR": str(self.profile),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+        }
+
     def remove(self) -> None:
         """Take it away with all that is in it; may be called twice."""
         _remove(self.directory)
         self.lock.close()
+
+
+def prepare_workplace(
+    directory: str | os.PathLike[str] | None, *, uid: int | None, owner: str, detail: str = ""
+) -> Workplace:
+    """Sweep what dead workers left, and make a directory for a program of a user's.
+
+    Args:
+        directory: Where it is made; the directory for temporary files when None.
+        uid: The program's user; None when it is this one.
+        owner: The program, as an error names it.
+        detail: A stable word for that error.
+
+    Raises:
+        PermanentPdfError: the user cannot enter the directory.
+        OSError: it cannot be made.
+    """
+    parent = _parent(directory)
+    if not is_reachable(parent, uid=uid):
+        raise PermanentPdfError(
+            f"{owner}'s user {uid} cannot enter {parent}; choose another directory",
+            code=PdfErrorCode.UNSUPPORTED_PLATFORM,
+            detail=detail,
+        )
+    sweep(parent)
+    return make_workplace(parent, uid=uid)
 
 
 def make_workplace(parent: Path, *, uid: int | None) -> Workplace:
@@ -64,12 +104,23 @@ def make_workplace(parent: Path, *, uid: int | None) -> Workplace:
     return place
 
 
-def sweep(parent: Path) -> int:
-    """Remove the directories in `parent` whose owners have died, with browsers left in them.
+def sweep(directory: str | os.PathLike[str] | None = None) -> int:
+    """Remove the directories whose owners have died, with browsers left in them.
 
-    Returns how many there were.
+    Blocks for some milliseconds: call it in a thread.
+
+    Args:
+        directory: Where they lie; the directory for temporary files when None.
+
+    Returns:
+        How many there were.
     """
-    return sum(_sweep(directory) for directory in parent.glob(f"{PREFIX}*"))
+    return sum(_sweep(left) for left in _parent(directory).glob(f"{PREFIX}*"))
+
+
+def _parent(directory: str | os.PathLike[str] | None) -> Path:
+    # Python's own way to find it writes a file there, which a kill in that moment would leave.
+    return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
 
 
 def _own(directory: Path, how: int) -> Workplace | None:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
-from ulak.services.pdf.browser.driver import Answer, Browser, BrowserGone, Page, PageCrashed
+from ulak.services.pdf.browser.driver import (
+    Answer,
+    Browser,
+    BrowserGone,
+    Driver,
+    Page,
+    PageCrashed,
+    PageFailed,
+)
+from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.memory import Tree
-from ulak.services.pdf.document import Fetched
+from ulak.services.pdf.document import Document, Fetched
+from ulak.services.pdf.model import not_started
 
+LAUNCH_TIMEOUT: Final = timedelta(seconds=10)
+_NOT_WELL: Final = (OSError, BrowserGone, PageCrashed, PageFailed)
+"""What a browser that cannot be used comes to; running out of time is the first."""
+_NOTHING: Final = Document("<p>nothing</p><iframe srcdoc='<p>nothing</p>'></iframe>")
+_LOOK_EVERY: Final = 10
+"""Documents between two looks at a browser's growth: a look takes some milliseconds."""
 _LOOK_EVERY_S: Final = 0.1
 """How often memory is looked at while pages work: a page gains some 40 MB in that time
 (typed arrays filled in a loop, on the machine of the figures)."""
@@ -40,6 +58,11 @@ class WarmBrowser:
     browser: Browser
     spares_at_most: int
     memory_bytes: int
+    """What the process of a page may hold."""
+    recycle_after: int = 0
+    """It is replaced after so many documents; 0 never."""
+    memory_growth: int = 0
+    """And when its lasting processes have grown by so many bytes; 0 never."""
     renders: int = 0
     busy: int = 0
     """Documents that are on it now."""
@@ -54,6 +77,16 @@ class WarmBrowser:
 
     def __post_init__(self) -> None:
         self._tree = Tree(self.browser.pid)
+
+    @property
+    def pid(self) -> int:
+        """The number of the browser's first process."""
+        return self.browser.pid
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the browser."""
+        return self.browser.version
 
     async def open(self, *, javascript: bool, answer: Answer) -> Page:
         """Hand out a fresh page, opened ahead if there is one, and open the next one.
@@ -94,12 +127,15 @@ class WarmBrowser:
         self.memory_kills -= 1
         return True
 
-    def growth(self) -> int:
-        """Tell by how much the processes that outlive their pages have grown since first asked."""
-        size = self._tree.lasting()
-        if self._first_size == 0:
-            self._first_size = size
-        return size - self._first_size
+    def count_document(self) -> bool:
+        """Take note of a document that is done; tell whether it is to be replaced by now."""
+        self.renders += 1
+        is_old = bool(self.recycle_after) and self.renders >= self.recycle_after
+        if not is_old and self.memory_growth and self.renders % _LOOK_EVERY == 1:
+            is_old = self._growth() > self.memory_growth
+        if is_old:
+            self.renders = 0  # Should the new one not start, this one goes on.
+        return is_old
 
     async def kill(self) -> None:
         """End the whole tree; may be called twice."""
@@ -109,6 +145,13 @@ class WarmBrowser:
         for spare in spares:
             spare.opening.cancel()
         await self.browser.kill()
+
+    def _growth(self) -> int:
+        """Return by how much the processes that outlive pages have grown since the first look."""
+        size = self._tree.lasting()
+        if self._first_size == 0:
+            self._first_size = size
+        return size - self._first_size
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
@@ -141,3 +184,40 @@ class WarmBrowser:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.memory_kills += self._tree.kill_beyond(self.memory_bytes)
+
+
+async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Browser:
+    """Start a browser, and have it show a document and put it away: one that is well can do that.
+
+    Args:
+        driver: Starts it.
+        prepare: Makes ready to start it; called in a thread.
+
+    Raises:
+        PdfError: it does not start, or cannot run here.
+    """
+    preparing = asyncio.ensure_future(asyncio.to_thread(prepare))
+    try:
+        async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
+            browser = await driver.start(await asyncio.shield(preparing))
+            try:
+                # Before anybody's document: in its very first page a frame may ask before its
+                # requests are intercepted, and then nobody counts them.
+                page = await browser.open(javascript=False, answer=_Relay())
+                await page.load(_NOTHING)
+                await page.close()
+            except BaseException:
+                await browser.kill()
+                raise
+            return browser
+    except BaseException as error:
+        # A thread cannot be stopped: what it has made, or will have, is taken away.
+        preparing.add_done_callback(_remove)
+        if isinstance(error, _NOT_WELL):
+            raise not_started("the browser did not start") from error
+        raise
+
+
+def _remove(preparing: asyncio.Future[Launch]) -> None:
+    if not preparing.cancelled() and preparing.exception() is None:
+        preparing.result().remove()

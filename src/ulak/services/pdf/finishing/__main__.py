@@ -8,12 +8,14 @@ from __future__ import annotations
 import resource
 import sys
 
-from ulak.services.pdf.finishing.order import FAILED, read_order
+import msgspec
+
+from ulak.services.pdf.finishing.order import FAILED, Order
 
 
 def main() -> int:
     """Do one order from standard input; answer the exit status."""
-    order = read_order(sys.stdin.buffer.read())
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
     # Nobody is left to end this process if its worker has died meanwhile.
     resource.setrlimit(resource.RLIMIT_CPU, (order.seconds, order.seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (order.memory_bytes, order.memory_bytes))

@@ -1,21 +1,32 @@
-"""One PDF of several documents and a watermark: each printed in turn, then put together."""
+"""One PDF of several documents and a watermark: each printed in turn, then put together.
+
+Putting together is done by a process of its own, which ends in time whatever the document is like.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import html
+import os
+import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from ulak.services.pdf.document import Document, Limits, Reason, Rendered, Renderer, Times
-from ulak.services.pdf.finishing.child import finish
-from ulak.services.pdf.finishing.order import Mark, Order
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.finishing.order import FAILED, Mark, Order
+from ulak.services.pdf.model import PdfError, PdfErrorCode, over_limit, pdf_error
 from ulak.services.pdf.output import OutputOptions, Watermark
 from ulak.services.pdf.steps import FINISH
 
+COMMAND: Final = (sys.executable, "-m", "ulak.services.pdf.finishing")
+_WORD: Final = re.compile(r"\w{1,60}")
 # Wide enough for the longest text of the widest letters, on one line.
 _PAPER: Final = (45.0, 2.0)
 # A link, since printing writes down where links are: so it is known how large the text became.
@@ -66,8 +77,45 @@ async def compose(
     )  # fmt: skip
     pdf = await finish(order, seconds=seconds)
     if len(pdf) > limits.output_bytes:
-        raise _over("output_too_large", f"its PDF has {len(pdf)} bytes")
+        raise over_limit("output_too_large", f"its PDF has {len(pdf)} bytes")
     return _whole(printed, pdf, time.monotonic() - began)
+
+
+async def finish(order: Order, *, seconds: float, command: tuple[str, ...] = COMMAND) -> bytes:
+    """Have an order done, and answer the PDF. Cancelled, or out of time, it leaves no process.
+
+    Args:
+        order: What is to be done.
+        seconds: How long it may take.
+        command: What does it.
+
+    Raises:
+        PdfError: NAVIGATION_TIMEOUT: the time ran out. TEMPLATE_ERROR or UNKNOWN: it cannot be
+            done; the message quotes nothing of the document.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        # What a library says there may quote the document.
+        stderr=asyncio.subprocess.DEVNULL,
+        # Nothing of the worker's own: what reads a stranger's document needs no secret.
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            answer, _ = await process.communicate(msgspec.msgpack.encode(order))
+    except TimeoutError:
+        raise pdf_error(
+            "the document was not finished in its time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+        ) from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.shield(process.wait())
+    if process.returncode != 0:
+        raise _failed(process.returncode, answer)
+    return answer
 
 
 def _mark_of(document: Document, mark: Watermark) -> Document:
@@ -102,12 +150,18 @@ def _whole(printed: Sequence[Rendered], pdf: bytes, finished_s: float) -> Render
 def _must_fit(printed: Sequence[Rendered], limits: Limits) -> None:
     pages, size = sum(one.pages for one in printed), sum(len(one.pdf) for one in printed)
     if pages > limits.pages:
-        raise _over("too_many_pages", f"it has {pages} pages")
+        raise over_limit("too_many_pages", f"it has {pages} pages")
     if size > limits.output_bytes:
-        raise _over("output_too_large", f"its PDF has {size} bytes")
+        raise over_limit("output_too_large", f"its PDF has {size} bytes")
 
 
-def _over(detail: str, what: str) -> PermanentPdfError:
-    return PermanentPdfError(
-        f"the document exceeds a limit: {what}", code=PdfErrorCode.TEMPLATE_ERROR, detail=detail
+def _failed(status: int | None, answer: bytes) -> PdfError:
+    word = answer.decode("ascii", "replace") if status == FAILED else ""
+    if word == MemoryError.__name__:
+        return over_limit("memory_exceeded", "finishing it needs too much memory")
+    by = f"by a {word}" if _WORD.fullmatch(word) else f"its process ended with {status}"
+    return pdf_error(
+        f"the document could not be finished: {by}",
+        code=PdfErrorCode.UNKNOWN,
+        detail="finishing_failed",
     )

@@ -1,11 +1,9 @@
-"""What is to be done to a document: the words between the worker and the process that does it."""
+"""What is done to a document: what a worker hands, as MessagePack, to the process that does it."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
-
-import msgspec
 
 from ulak.services.pdf.output import Attachment, Metadata, Password
 
@@ -38,13 +36,3 @@ class Order:
     """Of the processor, after which the process that does it is ended by the kernel."""
     memory_bytes: int = 1024 * 1024 * 1024
     """That it may have, what it was handed included."""
-
-
-def write_order(order: Order) -> bytes:
-    """Write an order for another process."""
-    return msgspec.msgpack.encode(order)
-
-
-def read_order(written: bytes) -> Order:
-    """Read an order that another process wrote."""
-    return msgspec.msgpack.decode(written, type=Order)

@@ -3,12 +3,11 @@
 from ulak.services.pdf.security.addresses import is_public
 from ulak.services.pdf.security.escaping import sanitize_html_variables
 from ulak.services.pdf.security.names import validate_template
-from ulak.services.pdf.security.urls import BadUrl, normalise, validate_url
+from ulak.services.pdf.security.urls import BadUrl, validate_url
 
 __all__ = [
     "BadUrl",
     "is_public",
-    "normalise",
     "sanitize_html_variables",
     "validate_template",
     "validate_url",

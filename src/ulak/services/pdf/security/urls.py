@@ -4,6 +4,11 @@ Browsers, servers and resolvers read the same URL in different ways; an allow-li
 much as the agreement between them. So a URL is read here as browsers do (WHATWG), written in one
 spelling, and what could be read in two ways is refused. The spelling is what patterns see *and*
 what is fetched.
+
+Patterns take linear time, since a stranger chooses the URL. Python's own matcher backtracks, and
+holds the interpreter while it does: one `(a+)+` in an allow-list and one long URL would stop the
+worker and all its jobs. RE2 cannot: what would need backtracking (look-around, references back,
+atomic groups) it refuses when the pattern is read, that is, at start.
 """
 
 from __future__ import annotations
@@ -12,16 +17,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 import idna
 
+from ulak.errors import BadInput
 from ulak.services.pdf.document import UrlBlocked
-from ulak.services.pdf.security.patterns import Pattern
 
 LONGEST: Final = 2_048
 """Characters of a URL. Longer ones are refused: old servers cut there, and matching costs by it."""
+MOST_MEMORY: Final = 1024 * 1024
+"""Of one pattern. A guess: far more than an ordinary one takes; a counted repeat like
+`(x{999}){9}` ends here."""
 PORTS: Final = {"http": 80, "https": 443}
 HIGHEST_PORT: Final = 65535
 
@@ -72,10 +80,10 @@ class UrlPatterns:
         BadInput: a pattern cannot be read, or may take more than linear time.
     """
 
-    __slots__ = ("_patterns",)
+    __slots__ = ("_matchers",)
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = tuple(map(Pattern, patterns))
+        self._matchers = tuple(map(compile_pattern, patterns))
 
     def check(self, url: str) -> Url:
         """Read a URL and answer it if one of the patterns matches all of it.
@@ -90,7 +98,7 @@ class UrlPatterns:
         except BadUrl:
             raise UrlBlocked("allowlist") from None
         text = str(read)
-        if not any(pattern.fullmatch(text) for pattern in self._patterns):
+        if not any(matcher.fullmatch(text) for matcher in self._matchers):
             raise UrlBlocked("allowlist")
         return read
 
@@ -108,20 +116,30 @@ def validate_url(url: str, patterns: Iterable[str]) -> str:
     return str(UrlPatterns(patterns).check(url))
 
 
-def normalise(url: str) -> str:
-    """Write a URL in its one spelling; writing it so twice changes nothing.
+def compile_pattern(text: str) -> Any:
+    """Return the matcher of a regular expression (`fullmatch`), which takes linear time.
 
     Raises:
-        BadUrl: see `parse`.
+        BadInput: the pattern cannot be read, or needs what takes more than linear time.
     """
-    return str(parse(url))
+    # Here and not above: whoever has no patterns needs no matcher.
+    import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, MOST_MEMORY
+    try:
+        return re2.compile(text, options)
+    except re2.error as error:
+        said = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise BadInput(f"URL pattern {text!r} cannot be read: {said}") from None
 
 
 def parse(url: str) -> Url:
     """Read a URL as browsers do, and refuse what others may read differently.
 
     Scheme and host become lower case, the host IDNA, numeric hosts addresses; a default port, a
-    fragment and dot segments go away; percent signs stay only where they are needed.
+    fragment and dot segments go away; percent signs stay only where they are needed. Reading what
+    was written so changes nothing.
 
     Raises:
         BadScheme: it is no URL of http or https.

@@ -20,9 +20,8 @@ from ulak.services.pdf.templates.folder import (
     read_template,
     sign,
 )
-from ulak.services.pdf.templates.judging import judge_options, judge_variables
 from ulak.services.pdf.templates.manifest import template_error
-from ulak.services.pdf.templates.program import Program
+from ulak.services.pdf.templates.program import Program, judge_options, judge_variables
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
 """The templates that come with the package."""

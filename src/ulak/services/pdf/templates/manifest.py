@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -150,16 +150,13 @@ def _boolean(said: Any) -> bool:
     return said
 
 
-def _engine(said: Any) -> str:
-    if said not in ENGINES:
-        raise ValueError(f"write one of {', '.join(ENGINES)}")
-    return str(said)
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def read(said: Any) -> str:
+        if said not in names:
+            raise ValueError(f"write one of {', '.join(names)}")
+        return str(said)
 
-
-def _language(said: Any) -> str:
-    if said not in LANGUAGES:
-        raise ValueError(f"write one of {', '.join(LANGUAGES)}")
-    return str(said)
+    return read
 
 
 def _options(said: Any) -> tuple[str, ...]:
@@ -183,14 +180,14 @@ def _variables(said: Any) -> Mapping[str, Variable]:
     return found
 
 
-_READERS: Final = {
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "version": _text,
     "title": _text,
     "description": _text,
-    "engine": _engine,
+    "engine": _one_of(*ENGINES),
     "javascript": _boolean,
     "paper": read_paper,
-    "language": _language,
+    "language": _one_of(*LANGUAGES),
     "tagged": _boolean,
     "outline": _boolean,
     "options": _options,

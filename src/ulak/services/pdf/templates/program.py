@@ -1,4 +1,7 @@
-"""A template made ready to be filled: read, judged and compiled once, filled often."""
+"""A template made ready to be filled: read, judged and compiled once, filled often.
+
+What one request asks of it is judged without filling it too, before a job is made.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ import jinja2
 from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
 
 from ulak.services.pdf.document import Document, Limits
-from ulak.services.pdf.model import PermanentPdfError
-from ulak.services.pdf.page import NOTHING_SAID, PageOptions, on_page
+from ulak.services.pdf.model import PermanentPdfError, WrongVariables
+from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page, on_page
 from ulak.services.pdf.security.escaping import find_unprintable, sanitize_html_variables
 from ulak.services.pdf.templates.folder import PAGE, Template
-from ulak.services.pdf.templates.judging import judge_options, judge_variables
 from ulak.services.pdf.templates.manifest import template_error
 from ulak.services.pdf.templates.positions import read_positions
 from ulak.services.pdf.templates.sandbox import FILENAME, OverLimit, Sandbox
@@ -159,9 +161,47 @@ class Program:
         return template_error(name, f"{at}: it cannot be computed ({kind})", detail="value")
 
 
+def judge_variables(template: Template, variables: Mapping[str, Any]) -> None:
+    """Refuse variables that are not what the manifest declares; one that declares none takes all.
+
+    Raises:
+        WrongVariables: naming those that are missing, unknown or of another kind.
+    """
+    declared = template.manifest.variables
+    if declared is None:
+        return
+    wrong = [
+        (name, "is missing")
+        for name, variable in declared.items()
+        if name not in variables and not variable.is_optional
+    ]
+    for name, value in variables.items():
+        if name not in declared:
+            wrong.append((_shown(name), "is not one of its variables"))
+        elif not declared[name].takes(value):
+            wrong.append((name, f"is not of the kind {declared[name].kind}"))
+    if wrong:
+        raise WrongVariables(template.name, wrong)
+
+
+def judge_options(template: Template, page: PageOptions) -> None:
+    """Refuse page options that a template does not allow its callers.
+
+    Raises:
+        BadPage: naming every one.
+    """
+    manifest = template.manifest
+    judge_page(page, manifest.options, files=template.files, javascript=manifest.javascript)
+
+
 def _line_of(error: Exception) -> str:
     """Return the file and the line of a template in which an error arose."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(FILENAME):
             return f", {frame.filename.removeprefix(FILENAME)} line {frame.lineno}"
     return ""
+
+
+def _shown(name: object) -> str:
+    text = str(name)
+    return text if text.isidentifier() and len(text) <= 100 else "a name"

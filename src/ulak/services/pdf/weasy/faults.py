@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError
+from ulak.services.pdf.model import (
+    PdfErrorCode,
+    PermanentPdfError,
+    TransientPdfError,
+    not_as_asked,
+    not_started,
+    over_limit,
+)
 
 ENGINE: Final = "weasyprint"
 """The detail of errors that are this engine's and no document's, by which readiness knows them."""
@@ -37,16 +44,9 @@ def fault(word: str, count: int = 0) -> PermanentPdfError:
         count: How much of it, where that is a number.
     """
     if word in _LIMITS:
-        what = _LIMITS[word].format(count=count)
-        return PermanentPdfError(
-            f"the document exceeds a limit: {what}", code=PdfErrorCode.TEMPLATE_ERROR, detail=word
-        )
+        return over_limit(word, _LIMITS[word].format(count=count))
     if word in _UNFIT:
-        what = _UNFIT[word].format(count=count)
-        return PermanentPdfError(
-            f"the document is not what was asked for: {what}",
-            code=PdfErrorCode.TEMPLATE_ERROR, detail=word,
-        )  # fmt: skip
+        return not_as_asked(word, _UNFIT[word].format(count=count))
     known, _, kind = word.partition(":")
     by = f" by a {kind}" if known == "page_failed" and kind.isidentifier() else ""
     return PermanentPdfError(
@@ -87,8 +87,6 @@ def cure(what: str) -> str:
     return LIBRARIES if what == "library" else INSTALL
 
 
-def not_started(why: str) -> TransientPdfError:
+def lost(why: str) -> TransientPdfError:
     """Make the error of an engine that does not start, and may the next time."""
-    return TransientPdfError(
-        f"WeasyPrint did not start: {why}", code=PdfErrorCode.BROWSER_LAUNCH_FAILED, detail=ENGINE
-    )
+    return not_started(f"WeasyPrint did not start: {why}", detail=ENGINE)

@@ -7,9 +7,7 @@ is next finds a process that has seen no document.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
@@ -17,23 +15,26 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 
-from ulak.services.pdf.browser.attempt import OnBlocked, out_of_time, refuse_large
+from ulak.services.pdf.browser.attempt import (
+    OnBlocked,
+    Requests,
+    Rules,
+    out_of_time,
+    refuse_large,
+)
+from ulak.services.pdf.browser.keeper import Keeper
 from ulak.services.pdf.document import (
     Document,
     Fetcher,
     Limits,
     NoNetwork,
-    Reason,
     Rendered,
     Times,
-    UrlBlocked,
 )
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.weasy.faults import crashed, fault, not_started
+from ulak.services.pdf.weasy.faults import crashed, fault, lost
 from ulak.services.pdf.weasy.frames import TooLong, pack, read
 from ulak.services.pdf.weasy.process import Child, Gone, Zygote
-
-log = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT: Final = timedelta(seconds=30)
 """Loading takes a second on an idle machine. Longer than a browser gets: importing is work of the
@@ -94,17 +95,13 @@ class WeasyPool:
         start: Callable[[], Coroutine[Any, Any, Zygote]] = Zygote.start,
         on_blocked: OnBlocked | None = None,
     ) -> None:
-        self._fetcher = fetcher or NoNetwork()
-        self._limits = limits or Limits()
+        self._rules = Rules(
+            fetcher=fetcher or NoNetwork(), limits=limits or Limits(), on_blocked=on_blocked
+        )
         self._turns = asyncio.Semaphore(places)
-        self._idle_s = idle_after.total_seconds()
         self._start = start
-        self._on_blocked = on_blocked
-        self._zygote: Zygote | None = None
-        self._starting = asyncio.Lock()
-        self._busy = 0
-        self._letting_go: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        # Without a pause after a failed start: nobody else's document need wait for it.
+        self._keeper = Keeper(self._started, idle_after=idle_after, first_pause_s=0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,10 +112,7 @@ class WeasyPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._keep()
-        self._discard(self._zygote)
-        while self._closing:
-            await asyncio.wait(set(self._closing))
+        await self._keeper.close()
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a process of its own, when its turn comes.
@@ -131,17 +125,11 @@ class WeasyPool:
                 WeasyPrint fails on it, or cannot run here.
         """
         refuse_beyond(document)
-        refuse_large(document, self._limits)
+        refuse_large(document, self._rules.limits)
         began_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(times.hard.total_seconds()), self._turns:
-                self._busy += 1
-                self._keep()
-                try:
-                    return await self._render(document, times, began_at)
-                finally:
-                    self._busy -= 1
-                    self._let_go_later()
+                return await self._render(document, times, began_at)
         except TimeoutError as error:
             raise out_of_time() from error
 
@@ -151,24 +139,26 @@ class WeasyPool:
         for _ in range(_LOSSES):
             launched = loop.time()
             zygote = await self._loaded()
+            zygote.busy += 1
             try:
-                child = await zygote.begin(memory_bytes=self._limits.memory_bytes, cpu_s=cpu_s)
+                child = await self._begin(zygote, cpu_s)
+                begun = loop.time()
+                conversation = _Conversation(document, child, self._rules)
+                try:
+                    said, pdf = await conversation()
+                except (EOFError, OSError) as error:
+                    if await self._is_lost(zygote):
+                        continue
+                    raise crashed() from error
+                finally:
+                    # Shielded: who is cancelled here leaves it being done.
+                    await asyncio.shield(zygote.end(child))
             except Gone:
-                self._discard(zygote)
+                self._keeper.discard(zygote)
                 continue
-            begun = loop.time()
-            try:
-                conversation = _Conversation(
-                    document, child, self._fetcher, self._limits, self._on_blocked
-                )
-                said, pdf = await conversation()
-            except (EOFError, OSError) as error:
-                if await self._is_lost(zygote):
-                    continue
-                raise crashed() from error
             finally:
-                # Shielded: who is cancelled here leaves it being done.
-                await asyncio.shield(zygote.end(child))
+                zygote.busy -= 1
+                self._keeper.used(zygote)
             return Rendered(
                 pdf,
                 pages=said.pages,
@@ -179,9 +169,12 @@ class WeasyPool:
                     "print": said.print_s,
                     "total": loop.time() - began_at,
                 },
-                blocked=dict(conversation.blocked),
+                blocked=dict(conversation.requests.blocked),
             )
-        raise not_started("its process was lost twice")
+        raise lost("its process was lost twice")
+
+    async def _begin(self, zygote: Zygote, cpu_s: int) -> Child:
+        return await zygote.begin(memory_bytes=self._rules.limits.memory_bytes, cpu_s=cpu_s)
 
     async def _is_lost(self, zygote: Zygote) -> bool:
         """Tell whether a document's process ended with the one that had begun it.
@@ -189,58 +182,33 @@ class WeasyPool:
         By having it begin another: when both were killed at once, either may be found ended first.
         """
         try:
-            another = await zygote.begin(memory_bytes=self._limits.memory_bytes, cpu_s=1)
+            another = await self._begin(zygote, 1)
         except Gone:
-            self._discard(zygote)
+            self._keeper.discard(zygote)
             return True
         await zygote.end(another)
         return False
 
     async def _loaded(self) -> Zygote:
-        """Give the process that is loaded; start one when there is none.
+        """Return the process that is loaded; start one when there is none.
 
         Raises:
             PdfError: none can be started; whoever asks next tries again.
         """
-        async with self._starting:
-            if self._zygote is not None and self._zygote.has_ended:
-                self._discard(self._zygote)
-            if self._zygote is None:
-                self._zygote = await self._started()
-            return self._zygote
+        zygote = await self._keeper.get()
+        if zygote.process.has_ended:
+            self._keeper.discard(zygote)
+            zygote = await self._keeper.get()
+        return zygote
 
     async def _started(self) -> Zygote:
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
                 return await self._start()
         except TimeoutError as error:
-            log.warning("WeasyPrint did not start in time")
-            raise not_started("it took too long") from error
+            raise lost("it took too long") from error
         except OSError as error:
-            log.warning("WeasyPrint did not start", extra={"error": type(error).__name__})
-            raise not_started(type(error).__name__) from error
-
-    def _discard(self, zygote: Zygote | None) -> None:
-        if zygote is not None:
-            if self._zygote is zygote:
-                self._zygote = None
-            closing = asyncio.ensure_future(zygote.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    def _keep(self) -> None:
-        if self._letting_go is not None:
-            self._letting_go.cancel()
-            self._letting_go = None
-
-    def _let_go_later(self) -> None:
-        if self._busy == 0 and self._letting_go is None:
-            self._letting_go = asyncio.get_running_loop().call_later(self._idle_s, self._let_go)
-
-    def _let_go(self) -> None:
-        self._letting_go = None
-        if self._busy == 0:
-            self._discard(self._zygote)
+            raise lost(type(error).__name__) from error
 
 
 def refuse_beyond(document: Document) -> None:
@@ -259,21 +227,11 @@ def refuse_beyond(document: Document) -> None:
 class _Conversation:
     """What is said with the process of a document, until it has answered."""
 
-    def __init__(
-        self,
-        document: Document,
-        child: Child,
-        fetcher: Fetcher,
-        limits: Limits,
-        on_blocked: OnBlocked | None,
-    ) -> None:
+    def __init__(self, document: Document, child: Child, rules: Rules) -> None:
         self._document = document
         self._child = child
-        self._fetcher = fetcher
-        self._limits = limits
-        self._on_blocked = on_blocked
-        self._refused_status = 0
-        self.blocked: Counter[Reason] = Counter()
+        self._limits = rules.limits
+        self.requests = Requests(document, rules)
 
     async def __call__(self) -> tuple[_Said, bytes]:
         """Hand the document over, fetch for it, and answer what came of it.
@@ -300,8 +258,8 @@ class _Conversation:
                 await self._send(await self._answered(said.url))
             elif said.kind == "failed":
                 raise fault(said.word, said.count)
-            elif self._refused_status:
-                raise fault("resource_status", self._refused_status)
+            elif self.requests.refused_status:
+                raise fault("resource_status", self.requests.refused_status)
             elif said.pages > limits.pages:
                 raise fault("too_many_pages", said.pages)
             else:
@@ -322,18 +280,9 @@ class _Conversation:
 
     async def _answered(self, url: str) -> bytes:
         """Fetch by the rules of every document; what is refused is nothing to the document."""
-        nothing = pack({"status": 0, "type": ""})
-        try:
-            fetched = await self._fetcher.fetch(url, method="GET", headers={})
-        except UrlBlocked as blocked:
-            self.blocked[blocked.reason] += 1
-            if self._on_blocked is not None:
-                self._on_blocked(blocked.reason)
-            return nothing
-        except OSError:
-            return nothing
-        if fetched.status in self._document.fail_on_status:
-            self._refused_status = fetched.status
+        fetched = await self.requests(url, "GET", {})
+        if fetched is None:
+            return pack({"status": 0, "type": ""})
         kinds = [value for name, value in fetched.headers if name.lower() == "content-type"]
         head = {"status": fetched.status, "type": kinds[0] if kinds else "text/plain"}
         return pack(head, fetched.body)

@@ -7,7 +7,6 @@ whatever its number has become.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
@@ -19,17 +18,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ulak.services.pdf.browser.launch import parent_of_profiles
-from ulak.services.pdf.browser.process import Process
-from ulak.services.pdf.browser.profiles import Workplace, make_workplace, sweep
-from ulak.services.pdf.ground import is_reachable
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.weasy.faults import ENGINE, missing, not_started
+from ulak.services.pdf.browser.process import Process, spawn
+from ulak.services.pdf.browser.profiles import Workplace, prepare_workplace
+from ulak.services.pdf.weasy.faults import ENGINE, lost, missing
 from ulak.services.pdf.weasy.ground import Ground, survey
 from ulak.services.pdf.weasy.zygote import CONTROL, LONGEST_ORDER
 
 _MODULE: Final = "ulak.services.pdf.weasy.zygote"
-_ABOVE: Final = 10
 _PATIENCE_S: Final = 20.0
 """How long beginning a process may take. It takes milliseconds; a guess."""
 
@@ -73,6 +68,10 @@ class Zygote:
     """WeasyPrint's name and version."""
     workplace: Workplace
     _control: socket.socket
+    busy: int = 0
+    """Documents that are on it now."""
+    is_retired: bool = False
+    """It gets no more documents."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _begun: int = 0
     _endings: set[asyncio.Task[None]] = field(default_factory=set)
@@ -107,16 +106,20 @@ class Zygote:
             said, _ = await made._receive()
             made.engine = _engine_in(said)
         except BaseException as error:
-            await made.close()
+            await made.kill()
             if isinstance(error, Gone):
-                raise not_started("its process ended") from error
+                raise lost("its process ended") from error
             raise
         return made
 
     @property
-    def has_ended(self) -> bool:
-        """Its process is gone."""
-        return self.process.has_ended
+    def pid(self) -> int:
+        """The number of its process."""
+        return self.process.pid
+
+    def count_document(self) -> bool:
+        """Tell that it never grows old: it has read no document."""
+        return False
 
     async def begin(self, *, memory_bytes: int, cpu_s: int) -> Child:
         """Begin the process of a document, with so much memory and time of the processor.
@@ -132,7 +135,7 @@ class Zygote:
             beginning.add_done_callback(self._end_unwanted)
             raise
 
-    async def close(self) -> None:
+    async def kill(self) -> None:
         """End it with all of its documents, and remove its directory; may be called twice."""
         await self.process.kill()
         # Whoever waits for its answer is told by its end that there is none.
@@ -201,33 +204,19 @@ class Zygote:
 
 def _prepare(directory: str | os.PathLike[str] | None) -> tuple[Ground, Workplace]:
     ground = survey()
-    parent = parent_of_profiles(directory)
-    if not is_reachable(parent, uid=ground.uid):
-        raise PermanentPdfError(
-            f"WeasyPrint's user {ground.uid} cannot enter {parent}; choose another directory",
-            code=PdfErrorCode.UNSUPPORTED_PLATFORM, detail=ENGINE,
-        )  # fmt: skip
-    sweep(parent)
-    return ground, make_workplace(parent, uid=ground.uid)
+    return ground, prepare_workplace(directory, uid=ground.uid, owner="WeasyPrint", detail=ENGINE)
 
 
 def _spawn(ground: Ground, workplace: Workplace) -> tuple[Process, socket.socket]:
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    profile = str(workplace.profile)
     argv = [
         *ground.prefix, sys.executable, "-P", "-s", "-m", _MODULE,
         # The word by which a sweep of workplaces knows what belongs to one.
-        f"--user-data-dir={profile}",
+        f"--user-data-dir={workplace.profile}",
     ]  # fmt: skip
     if ground.uid is not None:
         argv.append(f"--uid={ground.uid}")
-    # All of it: nothing of the worker's own environment reaches it.
     environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": profile,
-        "TMPDIR": profile,
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
+        **workplace.environment,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
         # The order of sets is the same in every process, and so are the bytes.
         "PYTHONHASHSEED": "0",
@@ -235,38 +224,22 @@ def _spawn(ground: Ground, workplace: Workplace) -> tuple[Process, socket.socket
         # Each thread would set aside address space of its own, which is limited.
         "MALLOC_ARENA_MAX": "1",
     }
-    # Above the numbers that it is given, so that it is not overwritten on the way.
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        raised = fcntl.fcntl(its, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
-    try:
-        pid = os.posix_spawnp(
-            argv[0],
-            argv,
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_DUP2, raised, CONTROL),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT),
-        )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        os.close(raised)
+        try:
+            process = spawn(argv, environment, files={CONTROL: its.fileno()})
+        except BaseException:
+            ours.close()
+            raise
     ours.setblocking(False)
-    return Process(pid, commands=-1, answers=-1), ours
+    return process, ours
 
 
 def _engine_in(said: dict[str, Any]) -> str:
     if "engine" in said:
         return str(said["engine"])
     if said.get("missing") == "privileges":
-        raise not_started("its process could not give its privileges away")
+        raise lost("its process could not give its privileges away")
     raise missing(str(said.get("missing")), str(said.get("name", "")))
 
 

@@ -9,7 +9,6 @@ and ends with it. Linux only.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -25,9 +24,8 @@ import tempfile
 from types import ModuleType
 from typing import Any, Final
 
-from ulak.services.pdf.weasy.confining import confine
+from ulak.services.pdf.weasy.confining import confine, prctl, stay_alone
 from ulak.services.pdf.weasy.frames import pack
-from ulak.services.pdf.weasy.solitude import stay_alone
 
 CONTROL: Final = 3
 """Where the worker's orders come from."""
@@ -105,7 +103,7 @@ def _begin(
 
 
 def _be_a_document(order: dict[str, Any], line: int, directory: str, printing: ModuleType) -> int:
-    _set(_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_SET_PDEATHSIG, signal.SIGKILL)
     temporary = os.path.join(directory, str(order["number"]))
     os.mkdir(temporary, 0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
@@ -160,17 +158,11 @@ def _step_down(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    _set(_SET_NO_NEW_PRIVS, 1)
+    prctl(_SET_NO_NEW_PRIVS, 1)
     # Nobody who is the same user may look into it.
-    _set(_SET_DUMPABLE, 0)
+    prctl(_SET_DUMPABLE, 0)
     # Last: a change of the user clears it.
-    _set(_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _set(what: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(what, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _size() -> int:
