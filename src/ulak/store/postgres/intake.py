@@ -64,7 +64,7 @@ def _post(job_id: str, flow: str, at: str, source: str = "") -> str:
             job_id, seq, n, key, topic, data, at, handler, not_before, head
         )
         SELECT {job_id}, 1, {EVENT}, {job_id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
-        FROM {source} ulak.handlers AS h WHERE h.flow = {flow}
+        FROM {source} ulak.handlers AS h WHERE h.flow = {flow} ORDER BY {job_id}
     """
 
 

@@ -92,7 +92,7 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
             _insert_one(t, jobs[0], if_plain=True)
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
-        # A stop, a follower, an id that is stored, data that no table takes: one by one it shows.
+        # A stop, a follower, an id that is stored, or data that no table takes: look at each.
         return False
 
 
