@@ -69,7 +69,7 @@ READS = {
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "on_move",
     "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "stops",
-    "count_waiting", "audit_trail",
+    "count_waiting", "audit_trail", "count_standing", "find_owners",
     "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
 }  # fmt: skip
 

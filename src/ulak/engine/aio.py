@@ -97,6 +97,8 @@ class AsyncInspect:
 
     def __init__(self, inspect: Inspect) -> None:
         self.counts = awaited(inspect.counts)
+        self.backlog = awaited(inspect.backlog)
+        self.owners = awaited(inspect.owners)
         self.trail = awaited(inspect.trail)
         self.payload = awaited(inspect.payload)
         self.result = awaited(inspect.result)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import to_datetime
+from ulak.core.backlog import Backlog, add_up
 from ulak.core.flow import Flow
+from ulak.core.lifecycle import HELD
 from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import TrailEvent, event_view, hide
@@ -47,6 +50,29 @@ class Inspect:
     def counts(self) -> list[CountRow]:
         """Return how many jobs stand in each state, exactly and cheaply."""
         return self._kernel.open().store.counts()
+
+    def backlog(self) -> list[Backlog]:
+        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue.
+
+        Counted along indexes, at once however many jobs there are: up to 10,000 of a kind exactly,
+        of more it is said that there are `at_least` so many. Also since when the first of them has
+        been due, and how many end in a second.
+        """
+        store = self._kernel.open().store
+        held: Counter[str] = Counter()
+        for count in store.counts():
+            if count.role == HELD:
+                held[count.flow] += count.jobs
+        return add_up(store.count_standing(), held, {f.name: f.queue for f in self.flows})
+
+    def owners(self, job_id: str) -> list[str]:
+        """Return who owns a job, by name; nobody in a flow without `owners=True`.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        row = self._kernel.get_row(job_id)
+        return self._kernel.store.find_owners(row.id)
 
     def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
         """Return what happened to a job, in order."""

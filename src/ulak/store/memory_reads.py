@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from ulak.clock import Instant
+from ulak.core.backlog import (
+    DELAYED,
+    DUE,
+    LEASED,
+    MOST_COUNTED,
+    MOST_ENDS,
+    PARKED,
+    RATE_OVER_US,
+    EndCount,
+    LaneCount,
+    Standing,
+)
 from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
 from ulak.store.memory_outbox import MemoryOutbox
 from ulak.store.protocol import (
@@ -18,6 +34,7 @@ from ulak.store.protocol import (
     SlotRow,
     WorkerRow,
 )
+from ulak.store.protocol.filters import Term, find_terms
 
 
 class MemoryReads(MemoryOutbox):
@@ -41,6 +58,10 @@ class MemoryReads(MemoryOutbox):
         with self._transaction() as now:
             return self._holder((tenant, flow, key), now)
 
+    def find_owners(self, job_id: bytes) -> list[str]:
+        with self._lock:
+            return sorted(self._owners.get(job_id, ()))
+
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         with self._lock:
             return [self._is_in_trail(change) for change in changes]
@@ -59,12 +80,53 @@ class MemoryReads(MemoryOutbox):
         with self._lock:
             below = sorted((i for i in self._jobs if after is None or i < after), reverse=True)
             rows = (self._jobs[job_id] for job_id in below)
-            return [row for row in rows if _matches(row, where)][:limit]
+            matches = self._matching(where)
+            return [row for row in rows if matches(row)][:limit]
 
     def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
         with self._lock:
             below = (row for i, row in self._jobs.items() if after is None or i < after)
-            return sum(_matches(row, where) for row in below)
+            return sum(map(self._matching(where), below))
+
+    def _matching(self, where: JobFilter) -> Callable[[JobRow], bool]:
+        terms, owner = find_terms(where), where.owner
+
+        def matches(row: JobRow) -> bool:
+            is_theirs = owner is None or owner in self._owners.get(row.id, ())
+            return is_theirs and all(_is_true(row, term) for term in terms)
+
+        return matches
+
+    def count_standing(self) -> Standing:
+        with self._transaction() as now:
+            counts: Counter[tuple[str, str]] = Counter()
+            oldest: dict[str, Instant] = {}
+            for (shelf, name), ids in self._shelves.items():
+                for row in map(self._jobs.__getitem__, ids):
+                    if shelf in (PARKED, LEASED):
+                        counts[row.lane, shelf] += 1
+                    elif shelf == "lane":
+                        is_due = row.not_before <= now
+                        counts[name, DUE if is_due else DELAYED] += 1
+                        if is_due:
+                            oldest[name] = min(row.not_before, oldest.get(name, row.not_before))
+            ended = [
+                row
+                for row in self._jobs.values()
+                if row.role in FINAL and row.changed_at > now - RATE_OVER_US
+            ]
+            ends: defaultdict[tuple[str, str], list[Instant]] = defaultdict(list)
+            for row in heapq.nlargest(MOST_ENDS, ended, key=lambda row: row.changed_at):
+                ends[row.flow, row.role].append(row.changed_at)
+            return Standing(
+                now,
+                [
+                    LaneCount(*key, min(jobs, MOST_COUNTED), jobs <= MOST_COUNTED)
+                    for key, jobs in counts.items()
+                ],
+                oldest,
+                [EndCount(*key, len(dates), min(dates)) for key, dates in ends.items()],
+            )
 
     def counts(self) -> list[CountRow]:
         with self._lock:
@@ -128,6 +190,7 @@ class MemoryReads(MemoryOutbox):
                 "dedup key": {key.job_id for key in self._keys.values()},
                 "slot": {slot.job_id for slot in self.slots() if slot.job_id is not None},
                 "tick": {tick.job_id for tick in self._ticks.values()},
+                "owner": set(self._owners),
             }
             return [
                 f"{table} of job {to_text(job_id)}: there is no such job"
@@ -148,12 +211,16 @@ class MemoryReads(MemoryOutbox):
         return self._watchers.add(ring)
 
 
-def _matches(row: JobRow, where: JobFilter) -> bool:
-    return (
-        where.tenant in (None, row.tenant)
-        and where.flow in (None, row.flow)
-        and where.state in (None, row.state)
-        and where.role in (None, row.role)
-        and where.code in (None, row.code)
-        and (where.queue is None or row.lane.startswith(f"{where.queue}/"))
-    )
+def _is_true(row: JobRow, term: Term) -> bool:
+    value = getattr(row, term.column)
+    match term.operator:
+        case "begins":
+            return bool(value.startswith(term.value))
+        case ">=":
+            return bool(value >= term.value)
+        case "<":
+            return bool(value < term.value)
+        case "<=":
+            return bool(value <= term.value)
+        case _:
+            return bool(value == term.value)

@@ -62,6 +62,7 @@ INSERT_PAYLOAD_UNLESS_STOPPED = """
     INSERT INTO payloads (job_id, data, schema, trace)
     VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL ELSE ? END, ?)
 """
+OWN = "INSERT INTO owners (job_id, owner, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
@@ -89,6 +90,7 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
             _insert(t, sorted(jobs, key=_id))
         else:
             _insert_one(t, jobs[0], INSERT_PAYLOAD_UNLESS_STOPPED)
+        own(t, [(job.row.id, job.owner) for job in jobs if job.owner])
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
         # A stop, an id that is stored already, or data that no table takes: one by one it is known.
@@ -140,7 +142,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def _insert_one(t: Transaction, job: NewJob, insert_payload: str = INSERT_PAYLOAD) -> None:
-    row, event, payload, _, proof, _ = job
+    row, event, payload, _, proof, *_ = job
     t.db.execute(insert_payload, (row.id, *payload))
     t.db.execute(INSERT_JOB, tuple(row))
     trail.append_one(t.db, event)
@@ -160,6 +162,7 @@ def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> A
     if holder is not None:
         first = rest.find_new(holder) or find_job(t.db, holder)
         if first is not None:
+            rest.own(first.id, job.owner)
             return Added(first, False)
     stop = None if job.is_admitted else stops.get((job.row.flow, job.row.tenant))
     if stop is not None:
@@ -174,6 +177,13 @@ def finish(t: Transaction, rest: Rest) -> None:
     if new:
         _insert(t, new)
     rest.write()
+    own(t, rest.owned)
+
+
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
+    """Add owners to jobs, unless they are that already."""
+    if owned:
+        t.db.executemany(OWN, [(job_id, owner, t.now) for job_id, owner in sorted(owned)])
 
 
 def _id(job: NewJob) -> bytes:

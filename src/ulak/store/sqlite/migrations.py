@@ -8,7 +8,7 @@ from importlib.resources import files
 from ulak.errors import StoreError
 from ulak.store.oldest import find_oldest, too_old
 
-NEWEST = 9
+NEWEST = 10
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 NAMES_OLDEST = 6

@@ -1,6 +1,7 @@
 """Every hot query reads one range of the index that was made for it."""
 
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from ulak.store.sqlite import (
     keys,
     outbox,
     reads,
+    standing,
     tokens,
     trail,
     upkeep,
 )
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def plan(path: Path, statement: str) -> str:
@@ -142,11 +146,65 @@ def test_leased_jobs_past_their_date_are_looked_for_among_the_leased(
     assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, upkeep.OVERDUE_LEASED)
 
 
-def test_a_list_of_what_went_wrong_does_not_walk_past_what_went_well(
-    store: SqliteStore, path: Path
+@pytest.mark.shows("E-75")
+@pytest.mark.parametrize(
+    ("where", "ways"),
+    [
+        (JobFilter(), ["SEARCH jobs USING PRIMARY KEY (id<?)"]),
+        (JobFilter(role="failed"), ["jobs_remarkable (role=? AND id<?)"]),
+        (JobFilter(role="failed", changed_since=NOON), ["jobs_remarkable (role=? AND id<?)"]),
+        (JobFilter(id_prefix="01"), ["SEARCH jobs USING PRIMARY KEY (id>? AND id<?)"]),
+        (JobFilter(dedup_key="k", flow="f"), ["jobs_keyed (dedup_key=? AND id<?)"]),
+        (JobFilter(owner="ada", flow="f"), ["owners_jobs (owner=? AND job_id<?)"]),
+        (JobFilter(role="done", changed_since=NOON), ["jobs_ended (changed_at>?)"]),
+        (
+            JobFilter(submitted_since=NOON, flow="f"),
+            ["SEARCH jobs USING PRIMARY KEY (id>? AND id<?)", "jobs_unordered (created_at>?)"],
+        ),
+        (
+            JobFilter(submitted_since=NOON, role="held"),
+            ["jobs_remarkable (role=? AND id>? AND id<?)", "jobs_remarkable (role=? AND id<?)"],
+        ),
+    ],
+)
+def test_a_list_reads_the_index_that_serves_its_filter(
+    store: SqliteStore, path: Path, where: JobFilter, ways: list[str]
 ) -> None:
-    statement, _ = reads.list_statement(JobFilter(role="failed"), b"\xff" * 16)
-    assert "USING INDEX jobs_remarkable (role=? AND id<?)" in plan(path, statement)
+    assert where.unserved is None
+    found = [plan(path, statement) for statement, _ in reads.list_statements(where, b"\xff" * 16)]
+    assert len(found) == len(ways)
+    for read, way in zip(found, ways, strict=True):
+        assert way in read
+        assert "SCAN" not in read
+        # What an index has by date is sorted by id; the rest comes in order.
+        assert ("TEMP B-TREE" in read) == ("(c" in way)
+
+
+@pytest.mark.shows("E-74")
+@pytest.mark.parametrize(
+    ("statement", "ways"),
+    [
+        (
+            standing.FREE,
+            [
+                "COVERING INDEX jobs_claimable (lane>?)",
+                "COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before<?)",
+                "COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before>?)",
+            ],
+        ),
+        (standing.NEXT_PARKED, ["COVERING INDEX jobs_parked (parked_on>?)"]),
+        (standing.PARKED, ["COVERING INDEX jobs_parked (parked_on>? AND parked_on<?)"]),
+        (standing.LEASED, ["INDEX jobs_leased"]),
+        (standing.ENDS, ["INDEX jobs_ended (changed_at>?)"]),
+    ],
+)
+def test_jobs_are_counted_along_the_index_of_their_kind(
+    store: SqliteStore, path: Path, statement: str, ways: list[str]
+) -> None:
+    found = plan(path, statement)
+    for way in ways:
+        assert way in found
+    assert "SCAN jobs\n" not in found + "\n"
 
 
 @pytest.mark.shows("E-47")
