@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -19,7 +20,7 @@ from psycopg.rows import dict_row
 import ulak
 from bench import claims, postgres, postgres_claims
 from bench.measure import Figure, scratch
-from ulak.clock import to_datetime
+from ulak.clock import micros, to_datetime
 from ulak.ids import time_ordered_id, to_text
 
 BOUND_MS = 10.0
@@ -28,7 +29,7 @@ A_PAGE = 100
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 BEGAN_MS = int(BEGAN.timestamp()) * 1000
 
-_ENDED = {"lane": "''", "state": "'done'", "changed_at": "{at}", "dedup_key": "'key ' || n"}
+_ENDED = {"lane": "''", "state": "'done'", "changed_at": "{now} + n", "dedup_key": "'key ' || n"}
 KINDS = (
     ("served", 300_000, {"not_before": "{later} + n"}),
     ("served", 50_000, {}),
@@ -48,21 +49,23 @@ def standing_figures(scale: float = 1.0) -> list[Figure]:
     """Count how jobs stand, and read pages by every filter that an index serves."""
     with scratch() as folder:
         path = folder / "standing.db"
-        figures = measure("SQLite", f"sqlite:///{path}", lambda: load_sqlite(path, scale))
+        figures = measure("SQLite", f"sqlite:///{path}", partial(load_sqlite, path, scale))
     with postgres.durable() as server:
         url = server.fresh()
-        return figures + measure("PostgreSQL", url, lambda: load_postgres(url, scale))
+        return figures + measure("PostgreSQL", url, partial(load_postgres, url, scale))
 
 
-def measure(store: str, url: str, load: Callable[[], None]) -> list[Figure]:
+def measure(store: str, url: str, load: Callable[[int], None]) -> list[Figure]:
     """Measure on one store."""
     with ulak.connect(url, flows=claims.flows_of()) as engine:
         for flow in engine.inspect.flows:
             engine.submit(flow)
-        load()
+        # Within the last minute, however long it takes to load them.
+        now = engine.store.clock.now() + micros(timedelta(minutes=10))
+        load(now)
         counted = quantiles(engine.inspect.backlog)
         pages = {}
-        for name, where in filters().items():
+        for name, where in filters(now).items():
             page = engine.jobs(where, limit=A_PAGE)
             after = page[-1].id if page else None
             pages[name] = quantiles(lambda where=where: engine.jobs(where, limit=A_PAGE))
@@ -89,8 +92,8 @@ def measure(store: str, url: str, load: Callable[[], None]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def filters() -> dict[str, ulak.JobFilter]:
-    """Return every kind of filter that an index serves."""
+def filters(now: int) -> dict[str, ulak.JobFilter]:
+    """Return every kind of filter that an index serves; the last jobs have ended now."""
     last = to_datetime((BEGAN_MS + JOBS) * 1000)
     minute = timedelta(minutes=1)
     some = to_text(time_ordered_id((BEGAN_MS + JOBS // 2) * 1000))
@@ -100,8 +103,8 @@ def filters() -> dict[str, ulak.JobFilter]:
         "submitted": ulak.JobFilter(
             submitted_since=BEGAN + minute, submitted_before=last - 4 * minute
         ),
-        "submitted and flow": ulak.JobFilter(submitted_since=last - minute, flow="served"),
-        "changed": ulak.JobFilter(role="done", changed_since=last - minute / 10),
+        "submitted and flow": ulak.JobFilter(submitted_since=last - minute, flow="unserved"),
+        "changed": ulak.JobFilter(role="done", changed_since=to_datetime(now + JOBS - 1000)),
         "id": ulak.JobFilter(id_prefix=some[:8]),
         "dedup key": ulak.JobFilter(dedup_key=f"key {JOBS - 1}"),
         "owner": ulak.JobFilter(owner="owner 7"),
@@ -118,7 +121,7 @@ def quantiles(read: Callable[[], object]) -> tuple[float, float]:
     return statistics.median(took), statistics.quantiles(took, n=20)[18]
 
 
-def load_sqlite(path: Path, scale: float) -> None:
+def load_sqlite(path: Path, scale: float, now: int) -> None:
     """Fill a file."""
     db = sqlite3.connect(path, isolation_level=None)
     db.row_factory = sqlite3.Row
@@ -128,7 +131,7 @@ def load_sqlite(path: Path, scale: float) -> None:
     first = 0
     for flow, number, columns in KINDS:
         last = first + max(1, int(number * scale)) - 1
-        values = {"id": "ordered_id(n)", **written(columns)}
+        values = {"id": "ordered_id(n)", **written(columns, now)}
         claims.copy(db, f"flow = '{flow}' AND {IS_MODEL}", first, last, values)
         first = last + 1
     db.execute(f"INSERT INTO owners SELECT id, {OWNER} FROM jobs WHERE role = 'done'")  # noqa: S608 - our own
@@ -137,7 +140,7 @@ def load_sqlite(path: Path, scale: float) -> None:
     db.close()
 
 
-def load_postgres(url: str, scale: float) -> None:
+def load_postgres(url: str, scale: float, now: int) -> None:
     """Fill a database."""
     job_id = f"(lpad(to_hex({BEGAN_MS}::bigint + n), 12, '0') || '7000' || '8000' || "
     job_id += "lpad(to_hex(n), 12, '0'))::uuid"
@@ -145,7 +148,7 @@ def load_postgres(url: str, scale: float) -> None:
         first = 1
         for flow, number, columns in KINDS:
             last = first + max(1, int(number * scale)) - 1
-            values = {"id": job_id, **written(columns)}
+            values = {"id": job_id, **written(columns, now)}
             postgres_claims.copy(db, f"flow = '{flow}' AND {IS_MODEL}", first, last, values)
             first = last + 1
         db.execute(f"INSERT INTO ulak.owners SELECT id, {OWNER} FROM ulak.jobs WHERE role = 'done'")  # noqa: S608 - our own
@@ -156,12 +159,14 @@ def load_postgres(url: str, scale: float) -> None:
 OWNER = "'owner ' || (created_at / 1000) % 10, created_at"
 
 
-def written(columns: dict[str, str]) -> dict[str, str]:
+def written(columns: dict[str, str], now: int) -> dict[str, str]:
     """Return the columns of a kind as expressions of its number."""
-    at = f"({BEGAN_MS} + n) * 1000"
-    later = int((datetime.now(UTC) + timedelta(days=1)).timestamp()) * 1_000_000
+    at, later = f"({BEGAN_MS} + n) * 1000", now + micros(timedelta(days=1))
     common = {"created_at": "{at}", "changed_at": "{at}", "priority": "n % 4"}
-    return {name: value.format(at=at, later=later) for name, value in {**common, **columns}.items()}
+    return {
+        name: value.format(at=at, later=later, now=now)
+        for name, value in {**common, **columns}.items()
+    }
 
 
 if __name__ == "__main__":

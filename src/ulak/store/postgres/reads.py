@@ -192,19 +192,21 @@ def trail(db: Session, job_id: bytes, after: int, limit: int) -> list[Event]:
 def list_jobs(db: Session, where: JobFilter, after: bytes | None, limit: int) -> list[JobRow]:
     """Walk the jobs of each part downward by id."""
     found: list[JobRow] = []
-    for statement, facts in list_statements(where, after):
-        found += map(as_job, db.rows(statement, (*facts, limit)))
+    for statement, facts in list_statements(where, after, limit):
+        found += map(as_job, db.rows(statement, tuple(facts)))
     return sorted(found, reverse=True)[:limit]
 
 
-def list_statements(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, list[Any]]]:
+def list_statements(
+    where: JobFilter, after: bytes | None, limit: int
+) -> Iterator[tuple[str, list[Any]]]:
     """Write the query for each part of a filter; values are bound, never written into it."""
     for index, matching, facts in _matching(where, after):
         matches = f"SELECT {JOB_COLUMNS} FROM {matching}"
         if index in (BY_END, UNORDERED):
             # Not in the order of ids: what is found is sorted, whatever the planner thinks of it.
             matches = f"SELECT * FROM ({matches} OFFSET 0) AS jobs"
-        yield f"{matches} ORDER BY id DESC LIMIT %s::bigint", facts
+        yield f"{matches} ORDER BY id DESC LIMIT %s::bigint", [*facts, limit]
 
 
 def count_jobs(db: Session, where: JobFilter, after: bytes | None) -> int:

@@ -24,6 +24,7 @@ from ulak.store.protocol.filters import (
     BY_END,
     BY_OWNER,
     BY_ROLE,
+    UNORDERED,
     UNREMARKABLE,
     Term,
     find_parts,
@@ -143,27 +144,34 @@ def list_jobs(
 ) -> list[JobRow]:
     """Walk the jobs of each part downward by id."""
     found: list[JobRow] = []
-    for statement, facts in list_statements(where, after):
-        found += map(as_job, db.execute(statement, (*facts, limit)).fetchall())
+    for statement, facts in list_statements(where, after, limit):
+        found += map(as_job, db.execute(statement, facts).fetchall())
     return sorted(found, reverse=True)[:limit]
 
 
-def list_statements(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, list[Any]]]:
+def list_statements(
+    where: JobFilter, after: bytes | None, limit: int
+) -> Iterator[tuple[str, list[Any]]]:
     """Write the query for each part of a filter; values are bound, never written into it."""
     order = "id" if where.owner is None else "job_id"
-    for matching, facts in _matching(where, after):
-        yield f"SELECT {JOB_COLUMNS} FROM {matching} ORDER BY {order} DESC LIMIT ?", facts
+    for by, matching, facts in _matching(where, after):
+        source, bound = matching, [*facts, limit]
+        if by in (BY_END, UNORDERED):
+            # Not in the order of ids: only ids are sorted, and few rows are read whole.
+            source = f"jobs WHERE id IN (SELECT id FROM {matching} ORDER BY id DESC LIMIT ?)"
+            bound.append(limit)
+        yield f"SELECT {JOB_COLUMNS} FROM {source} ORDER BY {order} DESC LIMIT ?", bound
 
 
 def count_jobs(db: sqlite3.Connection, where: JobFilter, after: bytes | None) -> int:
     """Count what `list_jobs` would walk."""
     return sum(
         db.execute(f"SELECT count(*) FROM {matching}", facts).fetchone()[0]
-        for matching, facts in _matching(where, after)
+        for _, matching, facts in _matching(where, after)
     )
 
 
-def _matching(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, list[Any]]]:
+def _matching(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, str, list[Any]]]:
     for index, terms in find_parts(where):
         # The planner may not choose another one, nor owners and jobs the other way round.
         source = f"jobs INDEXED BY {index}" if index else "jobs"
@@ -180,7 +188,7 @@ def _matching(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, list
             conditions.append(_write_term(term))
             facts += [term.value] * conditions[-1].count("?")
         condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        yield f"{source}{condition}", facts
+        yield index, f"{source}{condition}", facts
 
 
 def _write_term(term: Term) -> str:

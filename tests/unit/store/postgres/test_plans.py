@@ -95,9 +95,9 @@ def test_a_list_reads_the_index_that_serves_its_filter(
         (JobFilter(submitted_since=NOON, role="held"), ["jobs_remarkable", "jobs_remarkable"]),
     ):
         assert where.unserved is None
-        statements = list(list_statements(where, b"\xff" * 16))
+        statements = list(list_statements(where, b"\xff" * 16, 100))
         for (statement, facts), way in zip(statements, ways, strict=True):
-            found = explain(loaded, statement, (*facts, 100))
+            found = explain(loaded, statement, tuple(facts))
             assert way in found, (where, found)
             assert "Seq Scan" not in found, where
 
