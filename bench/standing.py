@@ -33,7 +33,7 @@ _ENDED = {"lane": "''", "state": "'done'", "changed_at": "{now} + n", "dedup_key
 KINDS = (
     ("served", 300_000, {"not_before": "{later} + n"}),
     ("served", 50_000, {}),
-    ("served", 2_000, {"leased_by": "'worker ' || n % 20"}),
+    ("served", 2_000, {"leased_by": "'worker ' || n % 20", "leased_at": "{at}"}),
     ("limited", 100_000, {"parked_on": "'limited/work'"}),
     ("unserved", 100_000, {}),
     ("unserved", 8_000, _ENDED | {"role": "'failed'"}),
@@ -135,6 +135,7 @@ def load_sqlite(path: Path, scale: float, now: int) -> None:
         claims.copy(db, f"flow = '{flow}' AND {IS_MODEL}", first, last, values)
         first = last + 1
     db.execute(f"INSERT INTO owners SELECT id, {OWNER} FROM jobs WHERE role = 'done'")  # noqa: S608 - our own
+    db.execute(COUNT.format(schema=""))
     db.execute("COMMIT")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()
@@ -152,10 +153,16 @@ def load_postgres(url: str, scale: float, now: int) -> None:
             postgres_claims.copy(db, f"flow = '{flow}' AND {IS_MODEL}", first, last, values)
             first = last + 1
         db.execute(f"INSERT INTO ulak.owners SELECT id, {OWNER} FROM ulak.jobs WHERE role = 'done'")  # noqa: S608 - our own
+        db.execute(COUNT.format(schema="ulak."))
         db.execute("VACUUM ANALYZE ulak.jobs")
         db.execute("VACUUM ANALYZE ulak.owners")
 
 
+COUNT = f"""
+    INSERT INTO {{schema}}count_deltas (flow, flow_version, state, role, jobs)
+    SELECT flow, flow_version, state, role, count(*) FROM {{schema}}jobs
+    WHERE NOT ({IS_MODEL}) GROUP BY flow, flow_version, state, role
+"""  # noqa: S608 - our own
 OWNER = "'owner ' || (created_at / 1000) % 10, created_at"
 
 

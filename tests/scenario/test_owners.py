@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from ulak import Dedup, Engine, Flow, JobFilter, Lifecycle
-from ulak.errors import JobNotFound
+from ulak.errors import BadInput, JobNotFound
 from ulak.testing import Harness
 
 NOBODY = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"
@@ -45,13 +46,13 @@ def test_a_job_is_found_by_each_of_its_owners(
         first, other = door(engine, 1, "ada"), door(engine, 2, "bob")
         again = door(engine, 1, "bob")
         assert (again.id, again.created) == (first.id, False)
-        assert engine.inspect.owners(first.id) == ["ada", "bob"]
-        assert asyncio.run(engine.aio.inspect.owners(other.id)) == ["bob"]
+        assert engine.owners.all(first.id) == ["ada", "bob"]
+        assert asyncio.run(engine.aio.owners.all(other.id)) == ["bob"]
         assert [job.id for job in engine.jobs(JobFilter(owner="ada"))] == [first.id]
         assert {job.id for job in engine.jobs(JobFilter(owner="bob"))} == {first.id, other.id}
         assert engine.jobs(JobFilter(owner="eve")) == []
         with pytest.raises(JobNotFound):
-            engine.inspect.owners(NOBODY)
+            engine.owners.all(NOBODY)
         assert engine.inspect.verify() == []
 
 
@@ -59,7 +60,7 @@ def test_a_job_is_found_by_each_of_its_owners(
 def test_a_job_that_nobody_in_particular_submits_has_no_owner(jobs_url: str) -> None:
     with Harness(print_flow(), url=jobs_url) as harness:
         job = harness.submit(harness.engine.inspect.flows[0], 1)
-        assert harness.engine.inspect.owners(job.id) == []
+        assert harness.engine.owners.all(job.id) == []
 
 
 @pytest.mark.shows("E-75")
@@ -90,13 +91,52 @@ def test_an_owner_is_added_in_the_callers_transaction(shared_url: str) -> None:
             return job
 
         first = repeat("ada")
-        assert engine.inspect.owners(first.id) == ["ada"]
+        assert engine.owners.all(first.id) == ["ada"]
         with pytest.raises(TimeoutError, match=first.id):
             repeat("bob", and_fail=True)
-        assert engine.inspect.owners(first.id) == ["ada"]
+        assert engine.owners.all(first.id) == ["ada"]
         assert repeat("bob").created is False
-        assert engine.inspect.owners(first.id) == ["ada", "bob"]
+        assert engine.owners.all(first.id) == ["ada", "bob"]
         assert engine.inspect.verify() == []
+
+
+@pytest.mark.shows("E-75")
+def test_an_owner_is_added_to_a_job_that_exists_and_lists_it_by_time(jobs_url: str) -> None:
+    plain: Flow[Any] = Flow("plain", Lifecycle("new", {"new": ["done"]}))
+    plain.stage("new")(lambda run: None)
+    with Harness(print_flow(unguessable_ids=True), plain, url=jobs_url) as harness:
+        engine = harness.engine
+        jobs = [submit(engine, n, "ada").id for n in range(3)]
+        harness.run_until_idle()
+        for job in (jobs[1], jobs[2], jobs[0], jobs[1]):
+            harness.advance(seconds=1)
+            engine.owners.add(job, "bob")
+        assert engine.owners.all(jobs[0]) == ["ada", "bob"]
+        found = engine.owners.jobs("bob")
+        assert [owned.job_id for owned in found] == [jobs[0], jobs[2], jobs[1]]
+        assert asyncio.run(engine.aio.owners.jobs("bob", before=found[0], limit=1)) == found[1:2]
+        asyncio.run(engine.aio.owners.add(jobs[2], "eve"))
+        assert [owned.job_id for owned in engine.owners.jobs("eve")] == [jobs[2]]
+        with pytest.raises(JobNotFound):
+            engine.owners.add(NOBODY, "bob")
+        with pytest.raises(BadInput, match="owner= is ''; it must be a text that is not empty"):
+            engine.owners.add(jobs[0], "")
+        with pytest.raises(BadInput, match="plain keeps no owners; declare it with Flow"):
+            engine.owners.add(harness.submit(plain).id, "bob")
+        assert engine.inspect.verify() == []
+
+
+@pytest.mark.shows("E-75", "E-87")
+def test_an_owner_is_added_to_a_job_in_the_callers_transaction(shared_url: str) -> None:
+    with Harness(print_flow(), url=shared_url) as harness:
+        engine = harness.engine
+        job = submit(engine, 1, "ada").id
+        for is_kept in (False, True):
+            with suppress(TimeoutError), engine.transaction() as connection:
+                engine.owners.add(job, "bob", connection=connection)
+                if not is_kept:
+                    raise TimeoutError
+            assert engine.owners.all(job) == (["ada", "bob"] if is_kept else ["ada"])
 
 
 @pytest.mark.shows("E-74")

@@ -83,8 +83,8 @@ def test_a_backlog_counts_what_is_due_delayed_and_held_by_flow_and_queue(engine,
     (row,) = say("GET", "/backlog")["items"]
     assert row == {
         "flow": "send", "queue": "post", "due": 3, "delayed": 1, "parked": 0, "leased": 0,
-        "held": 0, "at_least": [], "oldest_due": rfc3339(NOON), "ended_per_second": 0.0,
-        "done_per_second": 0.0,
+        "held": 0, "at_least": [], "oldest_due": rfc3339(NOON), "oldest_leased": None,
+        "ended_per_second": 0.0, "done_per_second": 0.0,
     }  # fmt: skip
     assert ask(app, "/backlog", headers=as_("vic")).status_code == 200
     assert ask(app, "/backlog").status_code == 401

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ulak.clock import to_datetime
 from ulak.core.backlog import Backlog, add_up
 from ulak.core.flow import Flow
-from ulak.core.lifecycle import HELD
 from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import TrailEvent, event_view, hide
@@ -55,24 +53,11 @@ class Inspect:
         """Return how many jobs are due, delayed, parked, leased and held, by flow and queue.
 
         Counted along indexes, at once however many jobs there are: up to 10,000 of a kind exactly,
-        of more it is said that there are `at_least` so many. Also since when the first of them has
-        been due, and how many end in a second.
+        of more it may be that there are `at_least` so many. Also since when the first of them has
+        been due or leased, and how many end in a second.
         """
-        store = self._kernel.open().store
-        held: Counter[str] = Counter()
-        for count in store.counts():
-            if count.role == HELD:
-                held[count.flow] += count.jobs
-        return add_up(store.count_standing(), held, {f.name: f.queue for f in self.flows})
-
-    def owners(self, job_id: str) -> list[str]:
-        """Return who owns a job, by name; nobody in a flow without `owners=True`.
-
-        Raises:
-            JobNotFound: there is none.
-        """
-        row = self._kernel.get_row(job_id)
-        return self._kernel.store.find_owners(row.id)
+        standing = self._kernel.open().store.count_standing()
+        return add_up(standing, {flow.name: flow.queue for flow in self.flows})
 
     def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
         """Return what happened to a job, in order."""

@@ -97,7 +97,7 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     def _add(self, job: NewJob, now: Instant, stop: StopRow | None = None) -> Added:
         added = self._find_or_put(job, now, stop)
         if job.owner and added.stop is None:
-            self._owners.setdefault(added.row.id, set()).add(job.owner)
+            self._owners.setdefault(added.row.id, {}).setdefault(job.owner, now)
         return added
 
     def _find_or_put(self, job: NewJob, now: Instant, stop: StopRow | None) -> Added:

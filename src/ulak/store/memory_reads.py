@@ -58,9 +58,22 @@ class MemoryReads(MemoryOutbox):
         with self._transaction() as now:
             return self._holder((tenant, flow, key), now)
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        with self._transaction() as now:
+            if job_id in self._jobs:
+                self._owners.setdefault(job_id, {}).setdefault(owner, now)
+
     def find_owners(self, job_id: bytes) -> list[str]:
         with self._lock:
-            return sorted(self._owners.get(job_id, ()))
+            since = self._owners.get(job_id, {})
+            return sorted(since, key=lambda owner: (since[owner], owner))
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        with self._lock:
+            theirs = [(who[owner], i) for i, who in self._owners.items() if owner in who]
+            return sorted((p for p in theirs if before is None or p < before), reverse=True)[:limit]
 
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         with self._lock:
@@ -100,21 +113,23 @@ class MemoryReads(MemoryOutbox):
     def count_standing(self) -> Standing:
         with self._transaction() as now:
             counts: Counter[tuple[str, str]] = Counter()
-            oldest: dict[str, Instant] = {}
-            for (shelf, name), ids in self._shelves.items():
-                for row in map(self._jobs.__getitem__, ids):
-                    if shelf in (PARKED, LEASED):
-                        counts[row.lane, shelf] += 1
-                    elif shelf == "lane":
-                        is_due = row.not_before <= now
-                        counts[name, DUE if is_due else DELAYED] += 1
-                        if is_due:
-                            oldest[name] = min(row.not_before, oldest.get(name, row.not_before))
-            ended = [
-                row
-                for row in self._jobs.values()
-                if row.role in FINAL and row.changed_at > now - RATE_OVER_US
-            ]
+            oldest: dict[str, dict[str, Instant]] = {DUE: {}, LEASED: {}}
+            totals: Counter[tuple[str, str]] = Counter()
+            ended: list[JobRow] = []
+            for row in self._jobs.values():
+                totals[row.flow, row.role] += 1
+                if row.role in FINAL and row.changed_at > now - RATE_OVER_US:
+                    ended.append(row)
+                if not row.lane:
+                    continue
+                kind, since = DUE if row.not_before <= now else DELAYED, row.not_before
+                if row.leased_by is not None:
+                    kind, since = LEASED, row.leased_at or now
+                elif row.parked_on is not None:
+                    kind = PARKED
+                counts[row.lane, kind] += 1
+                if kind in oldest:
+                    oldest[kind][row.lane] = min(since, oldest[kind].get(row.lane, since))
             ends: defaultdict[tuple[str, str], list[Instant]] = defaultdict(list)
             for row in heapq.nlargest(MOST_ENDS, ended, key=lambda row: row.changed_at):
                 ends[row.flow, row.role].append(row.changed_at)
@@ -124,8 +139,10 @@ class MemoryReads(MemoryOutbox):
                     LaneCount(*key, min(jobs, MOST_COUNTED), jobs <= MOST_COUNTED)
                     for key, jobs in counts.items()
                 ],
-                oldest,
+                oldest[DUE],
+                oldest[LEASED],
                 [EndCount(*key, len(dates), min(dates)) for key, dates in ends.items()],
+                totals,
             )
 
     def counts(self) -> list[CountRow]:

@@ -63,7 +63,7 @@ class MemoryTables:
         self._requests: defaultdict[bytes, dict[tuple[str, str], Request]] = defaultdict(dict)
         self._progress: dict[bytes, Progress] = {}
         self._keys: dict[Key, DedupRow] = {}
-        self._owners: dict[bytes, set[str]] = {}
+        self._owners: dict[bytes, dict[str, Instant]] = {}
         self._slots: defaultdict[str, dict[int, SlotRow]] = defaultdict(dict)
         self._freed: Counter[str] = Counter()
         """Slots that this batch has freed and not passed on yet, by limit."""

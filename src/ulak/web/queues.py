@@ -104,6 +104,9 @@ class BacklogShown(BaseModel):
     oldest_due: Moment | None = Field(
         description="Since when the first of those that are due has been due."
     )
+    oldest_leased: Moment | None = Field(
+        description="Since when the first of those that are leased has been leased."
+    )
     ended_per_second: float
     done_per_second: float = Field(description="Of those that ended, the ones that ended well.")
 
@@ -112,7 +115,7 @@ class BacklogShown(BaseModel):
             "example": {
                 "flow": "labels", "queue": "print", "due": 12, "delayed": 10_000, "parked": 0,
                 "leased": 4, "held": 1, "at_least": ["delayed"], "oldest_due": A_MOMENT,
-                "ended_per_second": 3.5, "done_per_second": 3.4,
+                "oldest_leased": A_MOMENT, "ended_per_second": 3.5, "done_per_second": 3.4,
             }
         }
     )  # fmt: skip

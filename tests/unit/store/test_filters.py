@@ -8,7 +8,6 @@ from ulak import BadInput, JobFilter
 from ulak.clock import to_instant
 from ulak.ids import find_range, first_id, time_ordered_id
 from ulak.store.protocol.filters import Term, find_parts
-from ulak.store.standing import count_parked
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LATER = datetime(2026, 1, 31, 13, tzinfo=UTC)
@@ -85,24 +84,3 @@ def test_a_time_of_submission_bounds_the_ids_that_begin_with_it() -> None:
 def test_an_id_that_begins_so_lies_between_the_two_ends() -> None:
     least, greatest = find_range("0192E4a0-5")
     assert (least.hex(), greatest.hex()) == ("0192e4a05" + "0" * 23, "0192e4a05" + "f" * 23)
-
-
-@pytest.mark.shows("E-74")
-def test_parked_jobs_are_counted_flow_by_flow_so_that_a_crowd_hides_nobody() -> None:
-    names = ["/key/a", "/key/b", "/rate/f/s", "/rate/f/s/k", "/rate/g/s", "f/s", "f/t/k", "g/s"]
-    asked: list[tuple[str, str]] = []
-
-    def find(name: str) -> str | None:
-        return min((n for n in names if n >= name), default=None)
-
-    def count(name: str, end: str) -> list[tuple[str, int]]:
-        asked.append((name, end))
-        jobs = 10_001 if name == "f/s" else sum(name <= n < end for n in names)
-        return [(f"q/loop/{name.strip('/')}@1", jobs)]
-
-    found = [(c.jobs, c.is_exact) for c in count_parked(find, count)]
-    assert asked == [
-        ("/key/a", "/key0"), ("/rate/f/s", "/rate/f0"), ("/rate/g/s", "/rate/g0"),
-        ("f/s", "f0"), ("g/s", "g0"),
-    ]  # fmt: skip
-    assert found == [(2, True), (2, True), (1, True), (10_000, False), (1, True)]

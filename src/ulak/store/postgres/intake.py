@@ -225,8 +225,13 @@ def _add(
         if job.owner and one.stop is None
     }
     if owned:
-        t.db.execute(OWN, bind_owners(t.now, sorted(owned)))
+        own(t, sorted(owned))
     return added
+
+
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
+    """Add owners to jobs, unless they are that already."""
+    t.db.execute(OWN, bind_owners(t.now, owned))
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:

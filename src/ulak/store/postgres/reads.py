@@ -41,6 +41,7 @@ from ulak.store.protocol.filters import (
     BY_END,
     BY_OWNER,
     BY_ROLE,
+    LATEST,
     UNORDERED,
     UNREMARKABLE,
     Term,
@@ -64,7 +65,12 @@ WRITTEN = """
     JOIN ulak.events AS e ON e.job_id = c.job_id AND e.seq = c.seq AND e.commit_id = c.commit_id
                          AND e.month = j.month
 """
-OWNERS = "SELECT owner FROM ulak.owners WHERE job_id = %s::uuid ORDER BY owner"
+OWNERS = "SELECT owner FROM ulak.owners WHERE job_id = %s::uuid ORDER BY at, owner"
+OWNED_BY = """
+    SELECT at, job_id FROM ulak.owners
+    WHERE owner = %s::text AND (at, job_id) < (%s::bigint, %s::uuid)
+    ORDER BY at DESC, job_id DESC LIMIT %s::bigint
+"""
 PROGRESS = "SELECT job_id, fraction, note, at FROM ulak.progress WHERE job_id = %s::uuid"
 COUNTS = """
     SELECT flow, flow_version, state, role, sum(jobs)::bigint FROM (
@@ -167,6 +173,13 @@ def key(db: Session, facts: tuple[str, str, str], now: Instant) -> bytes | None:
 
 def owners(db: Session, job_id: bytes) -> list[str]:
     return [name for (name,) in db.rows(OWNERS, (Id(job_id),))]
+
+
+def owned(
+    db: Session, owner: str, before: tuple[Instant, bytes] | None, limit: int
+) -> list[tuple[Instant, bytes]]:
+    at, job_id = before or LATEST
+    return [(since, id) for since, id in db.rows(OWNED_BY, (owner, at, Id(job_id), limit))]
 
 
 def commits(db: Session, changes: Sequence[Change]) -> list[bool]:

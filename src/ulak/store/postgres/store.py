@@ -685,6 +685,14 @@ class PostgresStore(StopVerbs):
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        self._db.run("add", lambda t: intake.own(t, [(job_id, owner)]))
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        return self._read(lambda db: reads.owned(db, owner, before, limit))
+
     def find_owners(self, job_id: bytes) -> list[str]:
         return self._read(lambda db: reads.owners(db, job_id))
 

@@ -20,6 +20,9 @@ BY_END: Final = "jobs_ended"
 UNORDERED: Final = "jobs_unordered"
 """The index of jobs whose ids are not in the order of their submits."""
 
+LATEST: Final = (2**63 - 1, b"\xff" * 16)
+"""Before this time and id is everything."""
+
 UNREMARKABLE: Final = (DONE, READY, BUSY)
 """The roles that the index `jobs_remarkable` leaves out."""
 

@@ -112,8 +112,17 @@ class JobStore(Protocol):
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         """Return the job that holds a dedup key now."""
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        """Let one more own a job; nothing changes if they do, or if there is no such job."""
+
     def find_owners(self, job_id: bytes) -> list[str]:
-        """Return who owns a job, by name."""
+        """Return who owns a job, in the order in which they became owners, then by name."""
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        """Return when they became an owner of which jobs, the last first, then the greatest id;
+        `before` is the last one of the page before."""
 
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         """Tell which changes are in the trail, by their commit ids."""

@@ -62,7 +62,10 @@ INSERT_PAYLOAD_UNLESS_STOPPED = """
     INSERT INTO payloads (job_id, data, schema, trace)
     VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL ELSE ? END, ?)
 """
-OWN = "INSERT INTO owners (job_id, owner, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+OWN = """
+    INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
+    ON CONFLICT DO NOTHING
+"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
@@ -183,7 +186,7 @@ def finish(t: Transaction, rest: Rest) -> None:
 def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
     """Add owners to jobs, unless they are that already."""
     if owned:
-        t.db.executemany(OWN, [(job_id, owner, t.now) for job_id, owner in sorted(owned)])
+        t.db.executemany(OWN, [(owner, t.now, job_id) for job_id, owner in sorted(owned)])
 
 
 def _id(job: NewJob) -> bytes:

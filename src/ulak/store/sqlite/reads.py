@@ -24,6 +24,7 @@ from ulak.store.protocol.filters import (
     BY_END,
     BY_OWNER,
     BY_ROLE,
+    LATEST,
     UNORDERED,
     UNREMARKABLE,
     Term,
@@ -48,7 +49,11 @@ KEY = """
     SELECT job_id FROM dedup
     WHERE tenant = ? AND flow = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)
 """
-OWNERS = "SELECT owner FROM owners WHERE job_id = ? ORDER BY owner"
+OWNERS = "SELECT owner FROM owners WHERE job_id = ? ORDER BY at, owner"
+OWNED_BY = """
+    SELECT at, job_id FROM owners INDEXED BY owners_since
+    WHERE owner = ? AND (at, job_id) < (?, ?) ORDER BY at DESC, job_id DESC LIMIT ?
+"""
 PROGRESS = f"SELECT {', '.join(Progress._fields)} FROM progress WHERE job_id = ?"
 TRAIL = f"SELECT {EVENT_COLUMNS} FROM events WHERE job_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 COUNTS = """
@@ -124,6 +129,13 @@ def key(db: sqlite3.Connection, facts: tuple[str, str, str], now: Instant) -> by
 
 def owners(db: sqlite3.Connection, job_id: bytes) -> list[str]:
     return [name for (name,) in db.execute(OWNERS, (job_id,)).fetchall()]
+
+
+def owned(
+    db: sqlite3.Connection, owner: str, before: tuple[Instant, bytes] | None, limit: int
+) -> list[tuple[Instant, bytes]]:
+    at, job_id = before or LATEST
+    return db.execute(OWNED_BY, (owner, at, job_id, limit)).fetchall()
 
 
 def commits(db: sqlite3.Connection, changes: Sequence[Change]) -> list[bool]:

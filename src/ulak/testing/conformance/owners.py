@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ulak.clock import SECOND
 from ulak.core.admission import StopRow
 from ulak.core.job import JobRow
 from ulak.core.outcome import Finished, Left
@@ -119,6 +120,36 @@ class TestOwners(Suite):
         # Each of them twice: the same row is written by two at once as well.
         at_once(*[partial(self._repeat, desk, name) for name in names * 2])
         assert desk.store.find_owners(first.id) == ["ada", *names]
+
+    @pytest.mark.shows("E-75")
+    def test_an_owner_is_added_without_a_submit_once(self, desk: Desk) -> None:
+        row = desk.submit(OWNED, submitter="bob")
+        for owner in ("ada", "bob", "ada"):
+            desk.turn(seconds=1)
+            desk.store.add_owner(row.id, owner)
+        assert desk.store.find_owners(row.id) == ["bob", "ada"]
+        assert _owned_by(desk, "ada") == _owned_by(desk, "bob") == [row.id]
+        desk.store.add_owner(b"\x00" * 16, "ada")
+        assert desk.store.find_owners(b"\x00" * 16) == []
+        assert desk.store.scan_orphans() == []
+
+    @pytest.mark.shows("E-75")
+    def test_the_jobs_of_an_owner_are_listed_by_when_they_became_one(self, desk: Desk) -> None:
+        rows = [desk.submit(OWNED, submitter="bob") for _ in range(4)]
+        began = desk.now
+        for n in (2, 0, 3, 1):
+            desk.turn(seconds=1)
+            desk.store.add_owner(rows[n].id, "ada")
+        last, *rest = [
+            (began + s * SECOND, rows[n].id) for s, n in ((4, 1), (3, 3), (2, 0), (1, 2))
+        ]
+        assert desk.store.find_owned("ada", limit=1) == [last]
+        assert desk.store.find_owned("ada", before=last, limit=2) == rest[:2]
+        assert desk.store.find_owned("ada", before=rest[1]) == rest[2:]
+        # Of one moment, by id: the greatest first.
+        bobs = sorted((row.id for row in rows), reverse=True)
+        assert [job_id for _, job_id in desk.store.find_owned("bob")] == bobs
+        assert desk.store.find_owned("eve") == []
 
     @staticmethod
     def _repeat(desk: Desk, name: str) -> list[Added]:

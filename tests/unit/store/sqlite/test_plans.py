@@ -1,6 +1,7 @@
 """Every hot query reads one range of the index that was made for it."""
 
 import sqlite3
+from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def plan(path: Path, statement: str) -> str:
     try:
         bound = tuple(0 for _ in range(statement.count("?")))
         highest = max((n for n in range(1, 9) if f"?{n}" in statement), default=0)
-        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", bound[: highest or None]).fetchall()
+        facts = bound[: highest or None] or defaultdict(int)
+        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", facts).fetchall()
     finally:
         db.close()
     return "\n".join(row[3] for row in rows)
@@ -185,27 +187,37 @@ def test_a_list_reads_the_index_that_serves_its_filter(
 @pytest.mark.parametrize(
     ("statement", "ways"),
     [
+        ("lanes", ["COVERING INDEX jobs_claimable (lane>?)"]),
+        ("look", ["COVERING INDEX jobs_claimable (lane=?)"]),
+        ("first", ["COVERING INDEX jobs_claimable (lane=? AND priority=?)"]),
         (
-            standing.FREE,
-            [
-                "COVERING INDEX jobs_claimable (lane>?)",
-                "COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before<?)",
-                "COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before>?)",
-            ],
+            "due",
+            ["COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before<?)"],
         ),
-        (standing.NEXT_PARKED, ["COVERING INDEX jobs_parked (parked_on>?)"]),
-        (standing.PARKED, ["COVERING INDEX jobs_parked (parked_on>? AND parked_on<?)"]),
-        (standing.LEASED, ["INDEX jobs_leased"]),
-        (standing.ENDS, ["INDEX jobs_ended (changed_at>?)"]),
+        (
+            "delayed",
+            ["COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before>?)"],
+        ),
+        ("next", ["COVERING INDEX jobs_parked (parked_on>?)"]),
+        ("parked", ["COVERING INDEX jobs_parked (parked_on>? AND parked_on<?)"]),
+        ("leased", ["INDEX jobs_leased"]),
+        ("ends", ["INDEX jobs_ended (changed_at>?)"]),
     ],
 )
 def test_jobs_are_counted_along_the_index_of_their_kind(
     store: SqliteStore, path: Path, statement: str, ways: list[str]
 ) -> None:
-    found = plan(path, statement)
+    found = plan(path, standing.STATEMENTS[statement])
     for way in ways:
         assert way in found
     assert "SCAN jobs\n" not in found + "\n"
+
+
+@pytest.mark.shows("E-75")
+def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(store: SqliteStore, path: Path) -> None:
+    found = plan(path, reads.OWNED_BY)
+    assert "COVERING INDEX owners_since (owner=? AND (at,job_id)<(?,?))" in found
+    assert "TEMP B-TREE" not in found
 
 
 @pytest.mark.shows("E-47")

@@ -15,6 +15,8 @@ CREATE TABLE ulak.owners (
 
 CREATE INDEX owners_jobs ON ulak.owners (owner, job_id);
 
+CREATE INDEX owners_since ON ulak.owners (owner, at, job_id);
+
 CREATE FUNCTION ulak.forget_owners() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM ulak.owners AS o USING gone WHERE o.job_id = gone.id;

@@ -12,6 +12,8 @@ CREATE TABLE owners (
 
 CREATE INDEX owners_jobs ON owners (owner, job_id);
 
+CREATE INDEX owners_since ON owners (owner, at, job_id);
+
 CREATE TRIGGER owners_of_gone_jobs AFTER DELETE ON jobs BEGIN
     DELETE FROM owners WHERE job_id = OLD.id;
 END;
