@@ -40,6 +40,25 @@ def time_ordered_id(now: Instant, random_bytes: RandomBytes = _dice.randbytes) -
     )
 
 
+def first_id(moment: Instant) -> bytes:
+    """Return the least id that `time_ordered_id` makes for this instant, or later."""
+    return time_ordered_id(max(moment, 0), bytes)
+
+
+def find_range(prefix: str) -> tuple[bytes, bytes]:
+    """Return the least and the greatest id that begin with a text, with or without hyphens.
+
+    Raises:
+        BadInput: no id begins with it.
+    """
+    digits = prefix.replace("-", "").lower()
+    if not 1 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        raise BadInput(
+            f"no job id begins with {prefix!r}; give its first characters, as in 0192e4a0-5b6c"
+        )
+    return bytes.fromhex(digits.ljust(32, "0")), bytes.fromhex(digits.ljust(32, "f"))
+
+
 class CommitIds:
     """Makes identities of writes: a random start that nobody else has, then a count.
 

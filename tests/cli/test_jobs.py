@@ -49,6 +49,54 @@ def test_a_list_can_be_filtered_by_everything_it_shows(shop):
         assert [job["flow"] for job in answer.document["jobs"]] == flows, options
 
 
+@pytest.mark.shows("E-75")
+def test_a_list_can_be_filtered_by_time_id_and_dedup_key(shop):
+    first = shop.submit("greet", "ada", dedup_key="order 7", actor="ada")
+    second = shop.submit("stumble", 1)
+    _, old = shop.ulak("jobs", "list", "--json").document["jobs"]
+    for options, jobs in [
+        (("--dedup-key", "order 7"), [first]),
+        (("--id-prefix", second[:-1], "--queue", "stumble"), [second]),
+        (("--submitted-since", old["created_at"]), [second, first]),
+        (("--submitted-before", old["created_at"]), []),
+        (("--changed-since", "2020-01-31", "--changed-before", "9999-01-31T12:00:00Z"), [
+            second, first,
+        ]),
+        (("--changed-before", "2020-01-31T12:00:00+01:00"), []),
+        (("--owner", "ada"), []),
+    ]:  # fmt: skip
+        answer = shop.ulak("jobs", "list", "--json", *options)
+        assert [job["id"] for job in answer.document["jobs"]] == jobs, options
+    for options in (("--submitted-since", "yesterday"), ("--id-prefix", "xyz")):
+        assert shop.ulak("jobs", "list", *options).code != 0
+
+
+@pytest.mark.shows("E-75")
+def test_a_list_says_when_no_index_serves_it(shop):
+    sentence = "no index serves state=: "
+    assert sentence in shop.ulak("jobs", "list", "--state", "done").err
+    assert "no index" not in shop.ulak("jobs", "list", "--role", "held").err
+    document = shop.ulak("jobs", "list", "--json", "--state", "done").document
+    assert document["unserved"].startswith(sentence)
+
+
+@pytest.mark.shows("E-74")
+def test_jobs_are_counted_by_how_they_stand(shop):
+    assert "no jobs" in shop.ulak("jobs", "counts").err
+    for n in range(3):
+        shop.submit("greet", str(n))
+    shop.submit("greet", "later", after=timedelta(hours=1))
+    claim(shop)
+    claimed, greet = shop.ulak("jobs", "counts", "--json").document["backlog"]
+    assert (claimed["flow"], claimed["held"], claimed["due"]) == ("claim", 1, 0)
+    assert (greet["flow"], greet["queue"], greet["due"]) == ("greet", "greet", 3)
+    assert (greet["delayed"], greet["at_least"]) == (1, [])
+    assert greet["oldest_due"].endswith("Z")
+    said = shop.ulak("jobs", "counts").out
+    assert re.search(r"greet +greet +3 +1 +0 +0 +0 ", said)
+    assert max(map(len, said.splitlines())) <= 100
+
+
 def test_pages_follow_each_other_without_a_gap(shop):
     jobs = [shop.submit("greet", str(n)) for n in range(5)]
     seen, after = [], []

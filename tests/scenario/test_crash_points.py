@@ -43,7 +43,8 @@ ORDERS = (BROKEN, DOUBTFUL, *WHOLE)
 # Which kind of write each writing verb of the protocol is. A verb that is in neither table has
 # no points, and the test below says so.
 WRITES = {
-    "add": "add", "commit": "commit", "claim": "claim", "register": "register", "renew": "renew",
+    "add": "add", "add_owner": "add",
+    "commit": "commit", "claim": "claim", "register": "register", "renew": "renew",
     "unregister": "unregister", "request": "request", "dismiss": "dismiss", "report": "report",
     "unpark": "unpark", "fold_counts": "fold", "prune": "prune", "take_messages": "take",
     "hold_messages": "take", "settle_messages": "settle", "redrive_message": "redrive",
@@ -69,7 +70,7 @@ READS = {
     "workers", "leased", "pending_requests", "slots", "scan_jobs", "scan_messages", "scan_keys",
     "scan_proofs", "proof_heads", "scan_orphans", "changed_elsewhere", "on_commit", "on_move",
     "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "stops",
-    "count_waiting", "audit_trail",
+    "count_waiting", "audit_trail", "count_standing", "find_owners", "find_owned",
     "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
 }  # fmt: skip
 

@@ -74,6 +74,22 @@ def test_queues_say_who_uses_serves_and_has_paused_them(engine, say):
     )  # fmt: skip
 
 
+@pytest.mark.shows("E-74")
+def test_a_backlog_counts_what_is_due_delayed_and_held_by_flow_and_queue(engine, say, ask, app):
+    assert say("GET", "/backlog") == {"items": []}
+    for customer in "abc":
+        engine.submit(engine.send, customer)
+    engine.submit(engine.send, "d", after=60)
+    (row,) = say("GET", "/backlog")["items"]
+    assert row == {
+        "flow": "send", "queue": "post", "due": 3, "delayed": 1, "parked": 0, "leased": 0,
+        "held": 0, "at_least": [], "oldest_due": rfc3339(NOON), "oldest_leased": None,
+        "ended_per_second": 0.0, "done_per_second": 0.0,
+    }  # fmt: skip
+    assert ask(app, "/backlog", headers=as_("vic")).status_code == 200
+    assert ask(app, "/backlog").status_code == 401
+
+
 @pytest.mark.shows("E-60")
 def test_a_queue_is_paused_and_resumed_and_both_are_audited(engine, say):
     made = say("POST", "/queues/call/pause", json={"note": "a leak", "for_seconds": 900})

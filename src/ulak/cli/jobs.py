@@ -13,8 +13,9 @@ import typer
 from rich.text import Text
 
 from ulak.clock import rfc3339, to_datetime
+from ulak.core.backlog import Backlog
 from ulak.core.lifecycle import CLAIMABLE, ROLES
-from ulak.engine.documents import event_document, job_document
+from ulak.engine.documents import backlog_document, event_document, job_document
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent
 from ulak.errors import TransitionNotAllowed
@@ -37,6 +38,15 @@ from ulak.store.protocol import JobFilter
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+TimeOption = Annotated[
+    datetime | None,
+    typer.Option(
+        formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"],
+        metavar="TIME",
+        help="As 2026-01-31T12:00:00Z, 2026-01-31T12:00:00 or 2026-01-31, in UTC without a zone.",
+    ),
+]
+KINDS = ("due", "delayed", "parked", "leased", "held")
 RoleName = Enum("RoleName", {role: role for role in ROLES}, type=str)  # type: ignore[misc]
 
 
@@ -48,6 +58,18 @@ def list_jobs(
     role: Annotated[RoleName | None, typer.Option(help="Only with this role.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
     code: Annotated[str | None, typer.Option(help="Only held or failed with this code.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    submitted_since: TimeOption = None,
+    submitted_before: TimeOption = None,
+    changed_since: TimeOption = None,
+    changed_before: TimeOption = None,
+    id_prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only with an id that begins so.")
+    ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only with this dedup key, held or not.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only owned by this one.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
     after: Annotated[
         str | None, typer.Option(metavar="JOB", help="Go on below this job, the last one shown.")
@@ -56,22 +78,32 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     where = JobFilter(
-        flow=flow, state=state, role=None if role is None else role.value, tenant=tenant, code=code
-    )
+        flow=flow, state=state, role=None if role is None else role.value, tenant=tenant,
+        code=code, queue=queue, id_prefix=id_prefix, dedup_key=dedup_key, owner=owner,
+        submitted_since=_zoned(submitted_since), submitted_before=_zoned(submitted_before),
+        changed_since=_zoned(changed_since), changed_before=_zoned(changed_before),
+    )  # fmt: skip
     with reading(app) as engine:
         # One more than asked tells whether there is another page.
         found = engine.jobs(where, after=after, limit=limit + 1)
     page = found[:limit]
     following = page[-1].id if len(found) > len(page) else None
     if as_json:
-        print_json({"jobs": [job_document(job) for job in page], "next": following})
+        documents = [job_document(job) for job in page]
+        print_json({"jobs": documents, "next": following, "unserved": where.unserved})
         return
+    if where.unserved is not None:
+        note(where.unserved)
     if not page:
         note("no jobs")
         return
     _print_jobs(page)
     if following is not None:
         note(f"there are more: --after {following}")
+
+
+def _zoned(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _print_jobs(jobs: list[Job]) -> None:
@@ -96,6 +128,37 @@ def _standing(job: Job) -> str:
     if job.parked_on is not None:
         return f"{job.role}, parked"
     return f"{job.role}, {'delayed' if job.not_before > datetime.now(UTC) else 'due'}"
+
+
+@group.command("counts")
+def counts(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Count the jobs that are due, delayed, parked, leased and held, by flow and queue."""
+    with reading(app) as engine:
+        rows = engine.inspect.backlog()
+    if as_json:
+        print_json({"backlog": [backlog_document(row) for row in rows]})
+        return
+    if not rows:
+        note("no jobs wait or run, and none has ended lately")
+        return
+
+    def number(row: Backlog, kind: str) -> str:
+        return f"{getattr(row, kind):,}{'+' if kind in row.at_least else ''}"
+
+    print_table(
+        ("flow", "queue", *KINDS, "oldest due", "ended/s"),
+        [
+            (
+                row.flow, row.queue, *(number(row, kind) for kind in KINDS),
+                "" if row.oldest_due is None else when(row.oldest_due),
+                f"{row.ended_per_second:.2f}",
+            )
+            for row in rows
+        ],
+        keep=("flow", *KINDS),
+    )  # fmt: skip
+    if any(row.at_least for row in rows):
+        note("+ means that there are more")
 
 
 @group.command("show")

@@ -228,6 +228,7 @@ class FlowOptions(TypedDict, total=False):
     admission: Callable[[Intake], Duration | None] | None
     max_waiting: int | None
     on_end: EndJob | None
+    owners: bool
 
 
 class Flow(Generic[P]):
@@ -267,6 +268,8 @@ class Flow(Generic[P]):
         max_waiting: How many jobs of a tenant may wait for the first stage before a submit is
             refused; submits that are under way together may exceed it.
         on_end: The job that is submitted in the commit that ends one of these: `OnEnd(...)`.
+        owners: Keep who submitted a job, and who submitted it again under its dedup key, as its
+            owners: `JobFilter(owner=...)` finds it by any of them.
     """
 
     @overload
@@ -312,6 +315,7 @@ class Flow(Generic[P]):
         admission: Callable[[Intake], Duration | None] | None = None,
         max_waiting: int | None = None,
         on_end: EndJob | None = None,
+        owners: bool = False,
     ) -> None:
         self.name = name
         self.lifecycle = lifecycle
@@ -340,6 +344,7 @@ class Flow(Generic[P]):
         self.admission = admission
         self.max_waiting = max_waiting
         self.on_end = on_end
+        self.owners = owners
         self.declared = Declared()
         self._table: Table | None = None
 

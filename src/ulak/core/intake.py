@@ -98,6 +98,7 @@ def begin(
         row, event, payload,
         key_expires_at=None if keep is None else now + micros(keep),
         proof=proof_body(event) if flow.proofs else None,
+        owner=submission.submitter if flow.owners else "",
     )  # fmt: skip
 
 

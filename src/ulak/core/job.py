@@ -23,6 +23,7 @@ class JobRow(NamedTuple):
     """
 
     id: bytes
+    """A UUIDv7 of `created_at`, or no UUIDv7 at all: lists by time rely on it."""
     tenant: str
     flow: str
     flow_version: int
@@ -177,6 +178,8 @@ class NewJob(NamedTuple):
     proof: bytes | None = None
     is_admitted: bool = False
     """No stop keeps it out: its call was accepted already, or it is no submit."""
+    owner: str = ""
+    """Who owns it, and the job that is answered in its place, too; '' in a flow without owners."""
 
 
 OF_STATE = "="

@@ -20,6 +20,7 @@ from ulak.engine.function import Call
 from ulak.engine.inspect import Inspect
 from ulak.engine.kernel import next_part
 from ulak.engine.outbox import Outbox
+from ulak.engine.owners import Owners
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
@@ -98,12 +99,22 @@ class AsyncInspect:
 
     def __init__(self, inspect: Inspect) -> None:
         self.counts = awaited(inspect.counts)
+        self.backlog = awaited(inspect.backlog)
         self.trail = awaited(inspect.trail)
         self.payload = awaited(inspect.payload)
         self.result = awaited(inspect.result)
         self.why = awaited(inspect.why)
         self.verify = awaited(inspect.verify)
         self.audit = awaited(inspect.audit)
+
+
+class AsyncOwners:
+    """`engine.aio.owners`."""
+
+    def __init__(self, owners: Owners) -> None:
+        self.all = awaited(owners.all)
+        self.jobs = awaited(owners.jobs)
+        self.add = awaited(owners.add)
 
 
 class AsyncRetention:
@@ -124,6 +135,7 @@ class AsyncEngine:
         self.flow_control = AsyncFlowControl(engine.flow_control)
         self.outbox = AsyncOutbox(engine.outbox)
         self.inspect = AsyncInspect(engine.inspect)
+        self.owners = AsyncOwners(engine.owners)
         self.retention = AsyncRetention(engine.retention)
         self.get = awaited(engine.get)
         self.find = awaited(engine.find)

@@ -145,7 +145,7 @@ class Bulk:
 
     def _sign(self, act: BulkAct, actor: Actor, expires: Instant) -> str:
         said = [act.action, act.choice, asdict(act.where), actor.name, actor.tenant, expires]
-        text = json.dumps(said, sort_keys=True)
+        text = json.dumps(said, sort_keys=True, default=str)
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
     def _must_confirm(self, act: BulkAct, actor: Actor, token: str) -> None:

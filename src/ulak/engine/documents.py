@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ulak.clock import rfc3339
+from ulak.core.backlog import Backlog
 from ulak.engine.outbox import Delivery
 from ulak.engine.view import Job, TrailEvent
 from ulak.engine.why import Why
@@ -59,6 +60,11 @@ DELIVERY_FIELDS = (
 def delivery_document(delivery: Delivery) -> dict[str, Any]:
     """Show a delivery, but for what it carries."""
     return _with_times({name: getattr(delivery, name) for name in DELIVERY_FIELDS})
+
+
+def backlog_document(row: Backlog) -> dict[str, Any]:
+    """Show how the jobs of a flow stand in a queue."""
+    return _with_times({**asdict(row), "at_least": sorted(row.at_least)})
 
 
 def _with_times(document: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from ulak.engine.inspect import Inspect
 from ulak.engine.kernel import Kernel
 from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
+from ulak.engine.owners import Owners
 from ulak.engine.ports import (
     FollowFunction,
     Receiver,
@@ -96,6 +97,7 @@ class Engine(Acts, Transactions):
         """Messages and their deliveries."""
         self.inspect = Inspect(self.kernel)
         """Counts, trails, reasons, the audit, and whether all is well."""
+        self.owners = Owners(self.kernel)
         self.retention = Retention(self.kernel)
         """Jobs that have ended, and for how long they are kept."""
         self.aio = AsyncEngine(self)

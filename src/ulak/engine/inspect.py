@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import to_datetime
+from ulak.core.backlog import Backlog, add_up
 from ulak.core.flow import Flow
 from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
@@ -47,6 +48,16 @@ class Inspect:
     def counts(self) -> list[CountRow]:
         """Return how many jobs stand in each state, exactly and cheaply."""
         return self._kernel.open().store.counts()
+
+    def backlog(self) -> list[Backlog]:
+        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue.
+
+        Counted along indexes, at once however many jobs there are: up to 10,000 of a kind exactly,
+        of more it may be that there are `at_least` so many. Also since when the first of them has
+        been due or leased, and how many end in a second.
+        """
+        standing = self._kernel.open().store.count_standing()
+        return add_up(standing, {flow.name: flow.queue for flow in self.flows})
 
     def trail(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[TrailEvent]:
         """Return what happened to a job, in order."""

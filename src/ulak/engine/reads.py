@@ -51,7 +51,10 @@ class Reads:
     def jobs(
         self, where: JobFilter = EVERY_JOB, *, after: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Return jobs, newest first; `after` is the id of the last one of the page before."""
+        """Return jobs, newest first; `after` is the id of the last one of the page before.
+
+        A filter that no index serves says so (`where.unserved`).
+        """
         cursor = None if after is None else from_text(after)
         return [
             Job(r) for r in self.kernel.open().store.list_jobs(where, after=cursor, limit=limit)

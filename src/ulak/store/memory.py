@@ -95,6 +95,12 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             return [self._add(job, now, self._stop_for(job)) for job in jobs]
 
     def _add(self, job: NewJob, now: Instant, stop: StopRow | None = None) -> Added:
+        added = self._find_or_put(job, now, stop)
+        if job.owner and added.stop is None:
+            self._owners.setdefault(added.row.id, {}).setdefault(job.owner, now)
+        return added
+
+    def _find_or_put(self, job: NewJob, now: Instant, stop: StopRow | None) -> Added:
         if job.row.id in self._jobs:
             return Added(self._jobs[job.row.id], True)
         holder = self._holder(key_of(job.row), now)

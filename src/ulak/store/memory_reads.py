@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from ulak.clock import Instant
+from ulak.core.backlog import (
+    DELAYED,
+    DUE,
+    LEASED,
+    MOST_COUNTED,
+    MOST_ENDS,
+    PARKED,
+    RATE_OVER_US,
+    EndCount,
+    LaneCount,
+    Standing,
+)
 from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
+from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
 from ulak.store.memory_outbox import MemoryOutbox
 from ulak.store.protocol import (
@@ -18,6 +34,7 @@ from ulak.store.protocol import (
     SlotRow,
     WorkerRow,
 )
+from ulak.store.protocol.filters import Term, find_terms
 
 
 class MemoryReads(MemoryOutbox):
@@ -41,6 +58,23 @@ class MemoryReads(MemoryOutbox):
         with self._transaction() as now:
             return self._holder((tenant, flow, key), now)
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        with self._transaction() as now:
+            if job_id in self._jobs:
+                self._owners.setdefault(job_id, {}).setdefault(owner, now)
+
+    def find_owners(self, job_id: bytes) -> list[str]:
+        with self._lock:
+            since = self._owners.get(job_id, {})
+            return sorted(since, key=lambda owner: (since[owner], owner))
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        with self._lock:
+            theirs = [(who[owner], i) for i, who in self._owners.items() if owner in who]
+            return sorted((p for p in theirs if before is None or p < before), reverse=True)[:limit]
+
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         with self._lock:
             return [self._is_in_trail(change) for change in changes]
@@ -59,12 +93,57 @@ class MemoryReads(MemoryOutbox):
         with self._lock:
             below = sorted((i for i in self._jobs if after is None or i < after), reverse=True)
             rows = (self._jobs[job_id] for job_id in below)
-            return [row for row in rows if _matches(row, where)][:limit]
+            matches = self._matching(where)
+            return [row for row in rows if matches(row)][:limit]
 
     def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
         with self._lock:
             below = (row for i, row in self._jobs.items() if after is None or i < after)
-            return sum(_matches(row, where) for row in below)
+            return sum(map(self._matching(where), below))
+
+    def _matching(self, where: JobFilter) -> Callable[[JobRow], bool]:
+        terms, owner = find_terms(where), where.owner
+
+        def matches(row: JobRow) -> bool:
+            is_theirs = owner is None or owner in self._owners.get(row.id, ())
+            return is_theirs and all(_is_true(row, term) for term in terms)
+
+        return matches
+
+    def count_standing(self) -> Standing:
+        with self._transaction() as now:
+            counts: Counter[tuple[str, str]] = Counter()
+            oldest: dict[str, dict[str, Instant]] = {DUE: {}, LEASED: {}}
+            totals: Counter[tuple[str, str]] = Counter()
+            ended: list[JobRow] = []
+            for row in self._jobs.values():
+                totals[row.flow, row.role] += 1
+                if row.role in FINAL and row.changed_at > now - RATE_OVER_US:
+                    ended.append(row)
+                if not row.lane:
+                    continue
+                kind, since = DUE if row.not_before <= now else DELAYED, row.not_before
+                if row.leased_by is not None:
+                    kind, since = LEASED, row.leased_at or now
+                elif row.parked_on is not None:
+                    kind = PARKED
+                counts[row.lane, kind] += 1
+                if kind in oldest:
+                    oldest[kind][row.lane] = min(since, oldest[kind].get(row.lane, since))
+            ends: defaultdict[tuple[str, str], list[Instant]] = defaultdict(list)
+            for row in heapq.nlargest(MOST_ENDS, ended, key=lambda row: row.changed_at):
+                ends[row.flow, row.role].append(row.changed_at)
+            return Standing(
+                now,
+                [
+                    LaneCount(*key, min(jobs, MOST_COUNTED), jobs <= MOST_COUNTED)
+                    for key, jobs in counts.items()
+                ],
+                oldest[DUE],
+                oldest[LEASED],
+                [EndCount(*key, len(dates), min(dates)) for key, dates in ends.items()],
+                totals,
+            )
 
     def counts(self) -> list[CountRow]:
         with self._lock:
@@ -128,6 +207,7 @@ class MemoryReads(MemoryOutbox):
                 "dedup key": {key.job_id for key in self._keys.values()},
                 "slot": {slot.job_id for slot in self.slots() if slot.job_id is not None},
                 "tick": {tick.job_id for tick in self._ticks.values()},
+                "owner": set(self._owners),
             }
             return [
                 f"{table} of job {to_text(job_id)}: there is no such job"
@@ -148,12 +228,16 @@ class MemoryReads(MemoryOutbox):
         return self._watchers.add(ring)
 
 
-def _matches(row: JobRow, where: JobFilter) -> bool:
-    return (
-        where.tenant in (None, row.tenant)
-        and where.flow in (None, row.flow)
-        and where.state in (None, row.state)
-        and where.role in (None, row.role)
-        and where.code in (None, row.code)
-        and (where.queue is None or row.lane.startswith(f"{where.queue}/"))
-    )
+def _is_true(row: JobRow, term: Term) -> bool:
+    value = getattr(row, term.column)
+    match term.operator:
+        case "begins":
+            return bool(value.startswith(term.value))
+        case ">=":
+            return bool(value >= term.value)
+        case "<":
+            return bool(value < term.value)
+        case "<=":
+            return bool(value <= term.value)
+        case _:
+            return bool(value == term.value)

@@ -63,6 +63,7 @@ class MemoryTables:
         self._requests: defaultdict[bytes, dict[tuple[str, str], Request]] = defaultdict(dict)
         self._progress: dict[bytes, Progress] = {}
         self._keys: dict[Key, DedupRow] = {}
+        self._owners: dict[bytes, dict[str, Instant]] = {}
         self._slots: defaultdict[str, dict[int, SlotRow]] = defaultdict(dict)
         self._freed: Counter[str] = Counter()
         """Slots that this batch has freed and not passed on yet, by limit."""
@@ -167,6 +168,7 @@ class MemoryTables:
             self._results.pop(job_id, None)
             self._requests.pop(job_id, None)
             self._progress.pop(job_id, None)
+            self._owners.pop(job_id, None)
         self._keys = {k: key for k, key in self._keys.items() if key.job_id not in job_ids}
         self._drop_messages([m for m in self._messages if m[0] in job_ids])
         self._ticks = {t: tick for t, tick in self._ticks.items() if tick.job_id not in job_ids}

@@ -135,6 +135,7 @@ ACCESS: Final = table(
         Access("GET", "/flows/{name}", JOBS_READ, "jobs"),
         Access("GET", "/flows/{name}/diagram", JOBS_READ, "jobs"),
         Access("GET", "/queues", QUEUES_READ),
+        Access("GET", "/backlog", QUEUES_READ),
         Access("POST", "/queues/{name}/pause", QUEUES_PAUSE),
         Access("POST", "/queues/{name}/resume", QUEUES_PAUSE),
         Access("GET", "/pauses", QUEUES_READ),

@@ -11,6 +11,7 @@ from ulak.core.lifecycle import Role
 from ulak.errors import Forbidden
 from ulak.store.protocol import JobFilter
 from ulak.web.schemas import Parameters
+from ulak.web.texts import Time
 
 
 class Conditions(Parameters):
@@ -22,6 +23,13 @@ class Conditions(Parameters):
     role: Role | None = Field(None, description="Only with this role.")
     code: str | None = Field(None, description="Only held or failed with this code.")
     queue: str | None = Field(None, description="Only of this queue.")
+    submitted_since: Time | None = Field(None, description="Only submitted then or later.")
+    submitted_before: Time | None = Field(None, description="Only submitted before.")
+    changed_since: Time | None = Field(None, description="Only changed then or later.")
+    changed_before: Time | None = Field(None, description="Only changed before.")
+    id_prefix: str | None = Field(None, description="Only with an id that begins so.")
+    dedup_key: str | None = Field(None, description="Only with this dedup key, held or not.")
+    owner: str | None = Field(None, description="Only owned by this one.")
 
     def are_foreign_to(self, principal: Principal) -> bool:
         """Tell whether they name a tenant whose jobs the caller does not see."""
@@ -32,6 +40,7 @@ class Conditions(Parameters):
 
         Raises:
             Forbidden: they name another tenant.
+            BadInput: no id begins with the prefix.
         """
         if self.are_foreign_to(principal):
             raise Forbidden(

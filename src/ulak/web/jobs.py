@@ -157,7 +157,7 @@ def router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter
     def list_jobs(query: Annotated[JobsQuery, Query()], principal: Caller) -> Response:
         """List jobs, newest first. A caller of one tenant sees the jobs of that tenant."""
         if query.are_foreign_to(principal):
-            return answer({"items": [], "next": None})
+            return answer({"items": [], "next": None, "unserved": None})
         return answer(job_page(engine, query.filter_for(principal), query.after, query.limit))
 
     @routes.get("/jobs/{id}", response_model=schemas.Job)
@@ -235,7 +235,8 @@ def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) ->
     page, following = paged(
         lambda n: engine.jobs(where, after=after, limit=n), limit, lambda job: job.id
     )
-    return {"items": [job_document(job) for job in page], "next": following}
+    items = [job_document(job) for job in page]
+    return {"items": items, "next": following, "unserved": where.unserved}
 
 
 def tenant_and_actor(request: Request) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ulak.core.job import Event, JobRow
@@ -70,8 +70,8 @@ def _end(row: JobRow | None) -> bytes:
 
 
 def is_counted(where: JobFilter) -> bool:
-    """Whether the counts of states tell of these jobs alone; they know no tenant."""
-    return where.tenant is None and where.code is None and where.queue is None
+    """Whether the counts of states tell of these jobs alone; they know nothing else."""
+    return replace(where, flow=None, state=None, role=None) == JobFilter()
 
 
 def mark_of(store: JobStore, where: JobFilter, counts: Sequence[CountRow]) -> Mark:

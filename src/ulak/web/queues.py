@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ulak.clock import to_datetime
 from ulak.core.job import flow_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
+from ulak.engine.documents import backlog_document
 from ulak.engine.engine import Engine
 from ulak.engine.flow_control import Pause
 from ulak.store.flow_control import QUEUE
@@ -87,6 +88,39 @@ class QueueShown(BaseModel):
     )  # fmt: skip
 
 
+class BacklogShown(BaseModel):
+    """How the jobs of a flow stand in a queue."""
+
+    flow: str
+    queue: str
+    due: int
+    delayed: int
+    parked: int
+    leased: int
+    held: int
+    at_least: list[str] = Field(
+        description="The kinds of which there are more than was counted; the others are exact."
+    )
+    oldest_due: Moment | None = Field(
+        description="Since when the first of those that are due has been due."
+    )
+    oldest_leased: Moment | None = Field(
+        description="Since when the first of those that are leased has been leased."
+    )
+    ended_per_second: float
+    done_per_second: float = Field(description="Of those that ended, the ones that ended well.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "flow": "labels", "queue": "print", "due": 12, "delayed": 10_000, "parked": 0,
+                "leased": 4, "held": 1, "at_least": ["delayed"], "oldest_due": A_MOMENT,
+                "oldest_leased": A_MOMENT, "ended_per_second": 3.5, "done_per_second": 3.4,
+            }
+        }
+    )  # fmt: skip
+
+
 class WorkerShown(BaseModel):
     """One worker's lease: every job that it runs lives by it."""
 
@@ -108,6 +142,13 @@ def router(engine: Engine) -> APIRouter:
     def list_queues() -> Whole[QueueShown]:
         """List every queue that a flow or a worker knows, by name."""
         return Whole(items=_queues(engine))
+
+    @routes.get("/backlog")
+    def read_backlog() -> Whole[BacklogShown]:
+        """Count the jobs that are due, delayed, parked, leased and held, by flow and queue, up to
+        10,000 of a kind; and how many end in a second."""
+        found = map(backlog_document, engine.inspect.backlog())
+        return Whole(items=[BacklogShown.model_validate(row) for row in found])
 
     @routes.post("/queues/{name}/pause")
     def pause_queue(name: Name, body: PauseAsked, principal: Caller) -> PauseShown:

@@ -146,6 +146,11 @@ class Whole(BaseModel, Generic[Item]):
 class JobPage(Page[Job, JobId]):
     """Jobs, newest first."""
 
+    unserved: str | None = Field(
+        description="Says that no index serves these conditions, and what would; null when one "
+        "does. The list is right all the same, and slow where there are many jobs."
+    )
+
 
 class TrailPage(Page[TrailEvent, int]):
     """Events of one job, in order."""

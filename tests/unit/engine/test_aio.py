@@ -11,7 +11,7 @@ from tests.scenario.doubles import pass_steps
 from ulak.engine import waiting
 
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
-NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "retention")
+NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "owners", "retention")
 VERBS = {
     "submit", "submit_many", "call", "get", "find", "jobs", "result", "wait", "decide", "release",
     "retry", "cancel", "expire", "signal", "note", "emit",

@@ -66,6 +66,14 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
     found: Rows = yield WHERE_WE_ARE, ()
     if found != [here]:
         raise BadInput(ELSEWHERE)
+    added = yield from _add_steps(job, now, ask)
+    if job.owner:
+        yield intake.OWN, intake.bind_owners(now, [(added.row.id, job.owner)])
+    return added
+
+
+def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
+    row = job.row
     stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
     if stop is not None or ask is not None:
         # Nothing may be written before it is refused, so that the key is only looked at.

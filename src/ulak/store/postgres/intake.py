@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 from psycopg import errors
 
+from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow
 from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
@@ -26,6 +27,7 @@ from ulak.store.postgres.values import (
     Id,
     Ids,
     Sheet,
+    Texts,
     as_job,
 )
 from ulak.store.protocol import Added
@@ -129,13 +131,23 @@ INSERT_ONE = f"""
     INSERT INTO ulak.events (month, {EVENT_COLUMNS})
     VALUES ({_places("month", *(f"event_{name}" for name in Event._fields))})
 """
+# A job that is being pruned gets no owner: it is gone, and nobody waits for that. Its lock keeps
+# others from pruning it, and from nothing else.
+OWN = """
+    INSERT INTO ulak.owners (job_id, owner, at)
+    SELECT j.id, o.owner, %s::bigint
+    FROM unnest(%s::uuid[], %s::text[]) AS o (job_id, owner) JOIN ulak.jobs AS j ON j.id = o.job_id
+    ORDER BY o.job_id, o.owner
+    FOR KEY SHARE OF j SKIP LOCKED
+    ON CONFLICT (job_id, owner) DO NOTHING
+"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 
 
 def are_plain(jobs: Sequence[NewJob]) -> bool:
     """Tell whether these jobs need nothing but to be written."""
-    return all(job.row.dedup_key is None and job.proof is None for job in jobs)
+    return all(job.row.dedup_key is None and job.proof is None and not job.owner for job in jobs)
 
 
 def add_plain(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
@@ -222,7 +234,26 @@ def _add(
         # A job that holds its own key was stored by an `add` that lost its answer.
         return Added(holder, holder.id == job.row.id)
 
-    return [answer(job) for job in jobs]
+    added = [answer(job) for job in jobs]
+    owned = {
+        (one.row.id, job.owner)
+        for one, job in zip(added, jobs, strict=True)
+        if job.owner and one.stop is None
+    }
+    if owned:
+        own(t, sorted(owned))
+    return added
+
+
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
+    """Add owners to jobs, unless they are that already."""
+    t.db.execute(OWN, bind_owners(t.now, owned))
+
+
+def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:
+    """Return the parameters of `OWN`."""
+    ids, owners = zip(*owned, strict=True)
+    return now, Ids(ids), Texts(owners)
 
 
 def is_stop(error: BaseException | None) -> bool:
@@ -234,7 +265,7 @@ def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = Fal
     """Store new jobs, by id, with payload and first event."""
     if not jobs:
         return
-    for row, event, _, _, proof, _ in jobs:
+    for row, event, _, _, proof, *_ in jobs:
         if row.lane:
             t.made_due = True
         if proof is not None:

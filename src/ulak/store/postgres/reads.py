@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ulak.clock import Instant
@@ -11,6 +11,7 @@ from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import to_text
 from ulak.store.postgres.commits import REQUESTS_OF
 from ulak.store.postgres.connections import Session
+from ulak.store.postgres.intake import JOB_TYPES
 from ulak.store.postgres.values import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -36,6 +37,16 @@ from ulak.store.protocol import (
     SlotRow,
     WorkerRow,
 )
+from ulak.store.protocol.filters import (
+    BY_END,
+    BY_OWNER,
+    BY_ROLE,
+    LATEST,
+    UNORDERED,
+    UNREMARKABLE,
+    Term,
+    find_parts,
+)
 
 _OF_JOB = "job_id = %(id)s::uuid AND month = (SELECT month FROM ulak.jobs WHERE id = %(id)s::uuid)"
 PAYLOAD = f"SELECT data, schema, trace FROM ulak.payloads WHERE {_OF_JOB}"
@@ -53,6 +64,12 @@ WRITTEN = """
     JOIN ulak.jobs AS j ON j.id = c.job_id
     JOIN ulak.events AS e ON e.job_id = c.job_id AND e.seq = c.seq AND e.commit_id = c.commit_id
                          AND e.month = j.month
+"""
+OWNERS = "SELECT owner FROM ulak.owners WHERE job_id = %s::uuid ORDER BY at, owner"
+OWNED_BY = """
+    SELECT at, job_id FROM ulak.owners
+    WHERE owner = %s::text AND (at, job_id) < (%s::bigint, %s::uuid)
+    ORDER BY at DESC, job_id DESC LIMIT %s::bigint
 """
 PROGRESS = "SELECT job_id, fraction, note, at FROM ulak.progress WHERE job_id = %s::uuid"
 COUNTS = """
@@ -101,6 +118,7 @@ OWNED = {
     "dedup key": "dedup",
     "slot": "slots",
     "tick": "ticks",
+    "owner": "owners",
 }
 """What hangs on a job, and the table it is in."""
 
@@ -128,8 +146,14 @@ DATED_ORPHANS = {
 }
 
 MOST_ORPHANS = 1000
-UNREMARKABLE = ("done", "ready", "busy")
-"""The roles that the index `jobs_remarkable` leaves out."""
+WITHOUT_DATE = "get_byte(uuid_send(id), 6) >> 4 <> 7"
+"""What the index `jobs_unordered` says of its ids: they are no UUIDv7."""
+
+CONDITIONS = {
+    BY_ROLE: [f"role <> '{role}'" for role in UNREMARKABLE],
+    BY_END: ["lane = ''", "role <> 'held'", "role <> 'waiting'"],
+}
+"""What an index says of its jobs, word for word, so that it serves a plan without the values."""
 KEYS_PER_PAGE = 1000
 
 
@@ -145,6 +169,17 @@ def results(db: Session, job_id: bytes) -> list[Result]:
 def key(db: Session, facts: tuple[str, str, str], now: Instant) -> bytes | None:
     row = db.row(KEY, (*facts, now))
     return None if row is None else row[0]
+
+
+def owners(db: Session, job_id: bytes) -> list[str]:
+    return [name for (name,) in db.rows(OWNERS, (Id(job_id),))]
+
+
+def owned(
+    db: Session, owner: str, before: tuple[Instant, bytes] | None, limit: int
+) -> list[tuple[Instant, bytes]]:
+    at, job_id = before or LATEST
+    return [(since, id) for since, id in db.rows(OWNED_BY, (owner, at, Id(job_id), limit))]
 
 
 def commits(db: Session, changes: Sequence[Change]) -> list[bool]:
@@ -168,43 +203,64 @@ def trail(db: Session, job_id: bytes, after: int, limit: int) -> list[Event]:
 
 
 def list_jobs(db: Session, where: JobFilter, after: bytes | None, limit: int) -> list[JobRow]:
-    """Walk the jobs downward by id; rare roles have an index of their own."""
-    statement, facts = list_statement(where, after)
-    return [as_job(row) for row in db.rows(statement, (*facts, limit))]
+    """Walk the jobs of each part downward by id."""
+    found: list[JobRow] = []
+    for statement, facts in list_statements(where, after, limit):
+        found += map(as_job, db.rows(statement, tuple(facts)))
+    return sorted(found, reverse=True)[:limit]
 
 
-def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
-    """Write the query for a filter; values are bound, never written into it."""
-    matching, facts = _matching(where, after)
-    return f"SELECT {JOB_COLUMNS} FROM {matching} ORDER BY id DESC LIMIT %s::bigint", facts
+def list_statements(
+    where: JobFilter, after: bytes | None, limit: int
+) -> Iterator[tuple[str, list[Any]]]:
+    """Write the query for each part of a filter; values are bound, never written into it."""
+    for index, matching, facts in _matching(where, after):
+        matches = f"SELECT {JOB_COLUMNS} FROM {matching}"
+        if index in (BY_END, UNORDERED):
+            # Not in the order of ids: what is found is sorted, whatever the planner thinks of it.
+            matches = f"SELECT * FROM ({matches} OFFSET 0) AS jobs"
+        yield f"{matches} ORDER BY id DESC LIMIT %s::bigint", [*facts, limit]
 
 
 def count_jobs(db: Session, where: JobFilter, after: bytes | None) -> int:
     """Count what `list_jobs` would walk."""
-    matching, facts = _matching(where, after)
-    row = db.row(f"SELECT count(*) FROM {matching}", tuple(facts))
-    return 0 if row is None else int(row[0])
+    jobs = 0
+    for _, matching, facts in _matching(where, after):
+        row = db.row(f"SELECT count(*) FROM {matching}", tuple(facts))
+        jobs += 0 if row is None else int(row[0])
+    return jobs
 
 
-def _matching(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
-    terms: list[str] = []
-    facts: list[Any] = []
-    for name in ("tenant", "flow", "state", "role", "code"):
-        value = getattr(where, name)
-        if value is not None:
-            terms.append(f"{name} = %s::text")
-            facts.append(value)
-    if where.role is not None and where.role not in UNREMARKABLE:
-        # Word for word what the index says, so that it serves a plan without the value too.
-        terms += [f"role <> '{role}'" for role in UNREMARKABLE]
-    if where.queue is not None:
-        terms.append("starts_with(lane, %s::text)")
-        facts.append(f"{where.queue}/")
-    if after is not None:
-        terms.append("id < %s::uuid")
-        facts.append(Id(after))
-    condition = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return f"ulak.jobs{condition}", facts
+def _matching(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, str, list[Any]]]:
+    for index, terms in find_parts(where):
+        source, own_id = "ulak.jobs", "id"
+        conditions, facts = list[str](), list[Any]()
+        if index == BY_OWNER:
+            source, own_id = "ulak.owners JOIN ulak.jobs ON id = job_id", "job_id"
+            conditions.append("owner = %s::text")
+            facts.append(where.owner)
+        if after is not None:
+            conditions.append(f"{own_id} < %s::uuid")
+            facts.append(Id(after))
+        conditions += CONDITIONS.get(index, ())
+        for term in terms:
+            conditions.append(_write_term(term))
+            if term.value is not None:
+                facts.append(Id(term.value) if term.column == "id" else term.value)
+        condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        yield index, f"{source}{condition}", facts
+
+
+def _write_term(term: Term) -> str:
+    match term.operator:
+        case "begins":
+            return f"starts_with({term.column}, %s::text)"
+        case "ordered":
+            return f"NOT ({WITHOUT_DATE})"
+        case "unordered":
+            return WITHOUT_DATE
+        case operator:
+            return f"{term.column} {operator} %s::{JOB_TYPES[term.column]}"
 
 
 def counts(db: Session) -> list[CountRow]:

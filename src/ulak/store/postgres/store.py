@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ulak.clock import Clock, Instant
 from ulak.core.admission import Ask
+from ulak.core.backlog import Standing
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.policy import LimitTerms, RateTerms
@@ -38,6 +39,7 @@ from ulak.store.postgres import (
     reads,
     records,
     schedules,
+    standing,
     stops,
     straight,
     upkeep,
@@ -689,6 +691,17 @@ class PostgresStore(StopVerbs):
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        self._db.run("add", lambda t: intake.own(t, [(job_id, owner)]))
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        return self._read(lambda db: reads.owned(db, owner, before, limit))
+
+    def find_owners(self, job_id: bytes) -> list[str]:
+        return self._read(lambda db: reads.owners(db, job_id))
+
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         return self._read(lambda db: reads.commits(db, changes))
 
@@ -708,6 +721,9 @@ class PostgresStore(StopVerbs):
 
     def counts(self) -> list[CountRow]:
         return self._read(reads.counts)
+
+    def count_standing(self) -> Standing:
+        return self._read(lambda db: standing.count(db, self.clock.now()))
 
     def workers(self) -> list[WorkerRow]:
         return self._read(reads.workers)

@@ -29,7 +29,8 @@ from ulak.store.protocol.features import (
     LARGEST_CLAIM_BYTES,
     Features,
 )
-from ulak.store.protocol.jobs import Added, CountRow, JobFilter, JobStore, Progress
+from ulak.store.protocol.filters import JobFilter
+from ulak.store.protocol.jobs import Added, CountRow, JobStore, Progress
 from ulak.store.protocol.leases import (
     Claim,
     Claimed,

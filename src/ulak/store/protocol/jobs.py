@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol
 
 from ulak.clock import Instant
 from ulak.core.admission import StopRow, Waiting
+from ulak.core.backlog import Standing
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, JobRow, NewJob, Payload, Request, Result
+from ulak.store.protocol.filters import JobFilter
 
 
 class Added(NamedTuple):
@@ -40,19 +41,6 @@ class Progress(NamedTuple):
     at: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs a list shows; every condition that is set must hold."""
-
-    _: KW_ONLY
-    tenant: str | None = None
-    flow: str | None = None
-    state: str | None = None
-    role: str | None = None
-    code: str | None = None
-    queue: str | None = None
-
-
 class JobStore(Protocol):
     """The jobs with everything of theirs. Every change is guarded."""
 
@@ -62,6 +50,9 @@ class JobStore(Protocol):
         A job whose (tenant, flow, dedup key) is held by an unexpired key is not stored: the
         holder is answered with `created=False`. An id that is already stored is answered as
         created: repeating an `add` whose answer was lost is safe.
+
+        A job with an `owner` is stored with a row that says so; if the holder of its key is
+        answered, the same `owner` is added to that one, if it is not among them yet.
 
         A new job of a flow that is stopped, for its tenant or for all, is not stored either,
         unless it `is_admitted`; the answer has the stop. Stops are read in this transaction.
@@ -121,6 +112,18 @@ class JobStore(Protocol):
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         """Return the job that holds a dedup key now."""
 
+    def add_owner(self, job_id: bytes, owner: str) -> None:
+        """Let one more own a job; nothing changes if they do, or if there is no such job."""
+
+    def find_owners(self, job_id: bytes) -> list[str]:
+        """Return who owns a job, in the order in which they became owners, then by name."""
+
+    def find_owned(
+        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
+    ) -> list[tuple[Instant, bytes]]:
+        """Return when they became an owner of which jobs, the last first, then the greatest id;
+        `before` is the last one of the page before."""
+
     def find_commits(self, changes: Sequence[Change]) -> list[bool]:
         """Tell which changes are in the trail, by their commit ids."""
 
@@ -144,6 +147,13 @@ class JobStore(Protocol):
 
     def counts(self) -> list[CountRow]:
         """Return exact counts per flow, version and state, without counting jobs."""
+
+    def count_standing(self) -> Standing:
+        """Count the jobs that are due, delayed, parked or leased, by lane, and the last ends.
+
+        No more than `MOST_COUNTED` of a kind are counted in a lane, and no more than that of all
+        leased ones or of all that are parked on one thing; what is not exact says so.
+        """
 
     def pending_requests(self, job_id: bytes) -> list[Request]:
         """Return the requests for a job that are not settled."""
@@ -169,6 +179,6 @@ class JobStore(Protocol):
 
         Unfinished jobs stay. So does a job that is still needed: one whose dedup key expires at
         a date that has not come, since a duplicate is answered with it, and one with a message
-        that is neither sent nor dead. A key without a date goes with its job, and so do the
-        ticks that name it.
+        that is neither sent nor dead. A key without a date goes with its job, and so do its
+        owners and the ticks that name it.
         """

@@ -77,6 +77,7 @@ INSERT_PAYLOAD = _insert("payloads", "job_id, data, schema, trace")
 INSERT_EVENT = _insert("events", ", ".join(Event._fields))
 APPEND_DELTA = _insert("count_deltas", "flow, flow_version, state, role, jobs")
 INSERT_JOB = _insert("jobs", JOB_COLUMNS)
+OWN = f"{_insert('owners', 'job_id, owner, at')} ON CONFLICT DO NOTHING"
 
 
 def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
@@ -93,19 +94,18 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
         if held and (held[0][1] is None or held[0][1] > now):
             first: Rows = yield FIND_JOB, (held[0][0],)
             if first:
+                if job.owner:
+                    yield from _write(OWN, (held[0][0], job.owner, now))
                 return Added(_read_job(first[0]), False)
     stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
     if stop is not None:
         raise stopped(stop)
     if ask is not None:
         ask.judge((yield from stops.waiting_steps(ask.waiting)))
-    try:
-        yield INSERT_PAYLOAD, (row.id, *job.payload)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise BadInput(NOT_A_WRITE) from error
-        raise
+    yield from _write(INSERT_PAYLOAD, (row.id, *job.payload))
     yield INSERT_EVENT, tuple(job.event)
+    if job.owner:
+        yield OWN, (row.id, job.owner, now)
     if row.dedup_key is not None:
         yield TAKE_KEY, (row.tenant, row.flow, row.dedup_key, row.id, job.key_expires_at)
     if job.proof is not None:
@@ -114,6 +114,16 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
     yield POST, tuple(make_delivery(row.flow, job.event))
     yield INSERT_JOB, tuple(row)
     return Added(row, True)
+
+
+def _write(statement: str, values: Values) -> Steps[None]:
+    """Write the first thing: it finds out whether the caller's transaction may."""
+    try:
+        yield statement, values
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise BadInput(NOT_A_WRITE) from error
+        raise
 
 
 def _prove(job: NewJob, body: bytes) -> Steps[None]:

@@ -63,6 +63,10 @@ INSERT_PAYLOAD_IF_PLAIN = """
     VALUES (?1, ?2, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL
         WHEN EXISTS (SELECT 1 FROM handlers WHERE flow = ?5) THEN NULL ELSE ?3 END, ?4)
 """
+OWN = """
+    INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
+    ON CONFLICT DO NOTHING
+"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 
@@ -90,6 +94,7 @@ def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
             _insert(t, sorted(jobs, key=_id))
         else:
             _insert_one(t, jobs[0], if_plain=True)
+        own(t, [(job.row.id, job.owner) for job in jobs if job.owner])
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
         # A stop, a follower, an id that is stored, or data that no table takes: look at each.
@@ -143,7 +148,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 
 def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
     """Store a job; if `if_plain`, fail where there is a stop or its flow is followed."""
-    row, event, payload, _, proof, _ = job
+    row, event, payload, _, proof, *_ = job
     if if_plain:
         t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (row.id, *payload, row.flow))
     else:
@@ -167,6 +172,7 @@ def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> A
     if holder is not None:
         first = rest.find_new(holder) or find_job(t.db, holder)
         if first is not None:
+            rest.own(first.id, job.owner)
             return Added(first, False)
     stop = None if job.is_admitted else stops.get((job.row.flow, job.row.tenant))
     if stop is not None:
@@ -181,6 +187,13 @@ def finish(t: Transaction, rest: Rest) -> None:
     if new:
         _insert(t, new)
     rest.write()
+    own(t, rest.owned)
+
+
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
+    """Add owners to jobs, unless they are that already."""
+    if owned:
+        t.db.executemany(OWN, [(owner, t.now, job_id) for job_id, owner in sorted(owned)])
 
 
 def _id(job: NewJob) -> bytes:

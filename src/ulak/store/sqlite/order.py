@@ -33,6 +33,8 @@ class Rest:
         self._places: dict[str, tuple[int, int]] = {}
         """Per limit, how many places are free after so many of its steps."""
         self._pauses: list[tuple[str, Instant, str]] = []
+        self.owned: list[tuple[bytes, str]] = []
+        """Jobs and who owns them from now on."""
 
     # --- new jobs ---------------------------------------------------------------
 
@@ -40,6 +42,12 @@ class Rest:
         """Store a job, with its key, which nobody may hold."""
         self._new[job.row.id] = job
         self.take_key(job.row, job.key_expires_at)
+        self.own(job.row.id, job.owner)
+
+    def own(self, job_id: bytes, owner: str) -> None:
+        """Add an owner to a job, if somebody is named."""
+        if owner:
+            self.owned.append((job_id, owner))
 
     def find_new(self, job_id: bytes) -> JobRow | None:
         """Return a job that will be stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ulak.clock import Clock, Instant
@@ -19,6 +19,16 @@ from ulak.store.protocol import (
     ProofRow,
     SlotRow,
     WorkerRow,
+)
+from ulak.store.protocol.filters import (
+    BY_END,
+    BY_OWNER,
+    BY_ROLE,
+    LATEST,
+    UNORDERED,
+    UNREMARKABLE,
+    Term,
+    find_parts,
 )
 from ulak.store.sqlite.commits import REQUESTS_OF, is_in_trail
 from ulak.store.sqlite.rows import (
@@ -38,6 +48,11 @@ RESULTS = f"SELECT {RESULT_COLUMNS} FROM results WHERE job_id = ? ORDER BY round
 KEY = """
     SELECT job_id FROM dedup
     WHERE tenant = ? AND flow = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)
+"""
+OWNERS = "SELECT owner FROM owners WHERE job_id = ? ORDER BY at, owner"
+OWNED_BY = """
+    SELECT at, job_id FROM owners INDEXED BY owners_since
+    WHERE owner = ? AND (at, job_id) < (?, ?) ORDER BY at DESC, job_id DESC LIMIT ?
 """
 PROGRESS = f"SELECT {', '.join(Progress._fields)} FROM progress WHERE job_id = ?"
 TRAIL = f"SELECT {EVENT_COLUMNS} FROM events WHERE job_id = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -80,6 +95,7 @@ OWNED = {
     "dedup key": "dedup",
     "slot": "slots",
     "tick": "ticks",
+    "owner": "owners",
 }
 """What hangs on a job, and the table it is in."""
 
@@ -87,8 +103,14 @@ OWNED = {
 MOST_ORPHANS = 1000
 KEYS_PER_PAGE = 1000
 
-UNREMARKABLE = ("done", "ready", "busy")
-"""The roles that the index `jobs_remarkable` leaves out."""
+WITHOUT_DATE = "substr(id, 7, 1) NOT BETWEEN x'70' AND x'7f'"
+"""What the index `jobs_unordered` says of its ids: they are no UUIDv7."""
+
+CONDITIONS = {
+    BY_ROLE: [f"role <> '{role}'" for role in UNREMARKABLE],
+    BY_END: ["lane = ''", "role <> 'held'", "role <> 'waiting'"],
+}
+"""What an index says of its jobs, word for word."""
 
 
 def payload(db: sqlite3.Connection, job_id: bytes) -> Payload | None:
@@ -103,6 +125,17 @@ def results(db: sqlite3.Connection, job_id: bytes) -> list[Result]:
 def key(db: sqlite3.Connection, facts: tuple[str, str, str], now: Instant) -> bytes | None:
     row = db.execute(KEY, (*facts, now)).fetchone()
     return None if row is None else row[0]
+
+
+def owners(db: sqlite3.Connection, job_id: bytes) -> list[str]:
+    return [name for (name,) in db.execute(OWNERS, (job_id,)).fetchall()]
+
+
+def owned(
+    db: sqlite3.Connection, owner: str, before: tuple[Instant, bytes] | None, limit: int
+) -> list[tuple[Instant, bytes]]:
+    at, job_id = before or LATEST
+    return db.execute(OWNED_BY, (owner, at, job_id, limit)).fetchall()
 
 
 def commits(db: sqlite3.Connection, changes: Sequence[Change]) -> list[bool]:
@@ -121,44 +154,65 @@ def trail(db: sqlite3.Connection, job_id: bytes, after: int, limit: int) -> list
 def list_jobs(
     db: sqlite3.Connection, where: JobFilter, after: bytes | None, limit: int
 ) -> list[JobRow]:
-    """Walk the jobs downward by id; rare roles have an index of their own."""
-    statement, facts = list_statement(where, after)
-    return list(map(as_job, db.execute(statement, (*facts, limit)).fetchall()))
+    """Walk the jobs of each part downward by id."""
+    found: list[JobRow] = []
+    for statement, facts in list_statements(where, after, limit):
+        found += map(as_job, db.execute(statement, facts).fetchall())
+    return sorted(found, reverse=True)[:limit]
 
 
-def list_statement(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
-    """Write the query for a filter; values are bound, never written into it."""
-    matching, facts = _matching(where, after)
-    return f"SELECT {JOB_COLUMNS} FROM {matching} ORDER BY id DESC LIMIT ?", facts
+def list_statements(
+    where: JobFilter, after: bytes | None, limit: int
+) -> Iterator[tuple[str, list[Any]]]:
+    """Write the query for each part of a filter; values are bound, never written into it."""
+    order = "id" if where.owner is None else "job_id"
+    for by, matching, facts in _matching(where, after):
+        source, bound = matching, [*facts, limit]
+        if by in (BY_END, UNORDERED):
+            # Not in the order of ids: only ids are sorted, and few rows are read whole.
+            source = f"jobs WHERE id IN (SELECT id FROM {matching} ORDER BY id DESC LIMIT ?)"
+            bound.append(limit)
+        yield f"SELECT {JOB_COLUMNS} FROM {source} ORDER BY {order} DESC LIMIT ?", bound
 
 
 def count_jobs(db: sqlite3.Connection, where: JobFilter, after: bytes | None) -> int:
     """Count what `list_jobs` would walk."""
-    matching, facts = _matching(where, after)
-    (jobs,) = db.execute(f"SELECT count(*) FROM {matching}", facts).fetchone()
-    return int(jobs)
+    return sum(
+        db.execute(f"SELECT count(*) FROM {matching}", facts).fetchone()[0]
+        for _, matching, facts in _matching(where, after)
+    )
 
 
-def _matching(where: JobFilter, after: bytes | None) -> tuple[str, list[Any]]:
-    terms: list[str] = []
-    facts: list[Any] = []
-    for name in ("tenant", "flow", "state", "role", "code"):
-        value = getattr(where, name)
-        if value is not None:
-            terms.append(f"{name} = ?")
-            facts.append(value)
-    if where.queue is not None:
-        terms.append("substr(lane, 1, length(?)) = ?")
-        facts += [f"{where.queue}/"] * 2
-    if after is not None:
-        terms.append("id < ?")
-        facts.append(after)
-    source = "jobs"
-    if where.role is not None and where.role not in UNREMARKABLE:
-        source = "jobs INDEXED BY jobs_remarkable"
-        terms += [f"role <> '{role}'" for role in UNREMARKABLE]
-    condition = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return f"{source}{condition}", facts
+def _matching(where: JobFilter, after: bytes | None) -> Iterator[tuple[str, str, list[Any]]]:
+    for index, terms in find_parts(where):
+        # The planner may not choose another one, nor owners and jobs the other way round.
+        source = f"jobs INDEXED BY {index}" if index else "jobs"
+        conditions, facts = list[str](), list[Any]()
+        if index == BY_OWNER:
+            source = f"owners INDEXED BY {index} CROSS JOIN jobs ON id = job_id"
+            conditions.append("owner = ?")
+            facts.append(where.owner)
+        if after is not None:
+            conditions.append(f"{'job_id' if index == BY_OWNER else 'id'} < ?")
+            facts.append(after)
+        conditions += CONDITIONS.get(index, ())
+        for term in terms:
+            conditions.append(_write_term(term))
+            facts += [term.value] * conditions[-1].count("?")
+        condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        yield index, f"{source}{condition}", facts
+
+
+def _write_term(term: Term) -> str:
+    match term.operator:
+        case "begins":
+            return f"substr({term.column}, 1, length(?)) = ?"
+        case "ordered":
+            return f"NOT ({WITHOUT_DATE})"
+        case "unordered":
+            return WITHOUT_DATE
+        case operator:
+            return f"{term.column} {operator} ?"
 
 
 def counts(db: sqlite3.Connection) -> list[CountRow]:

@@ -32,12 +32,14 @@ from ulak.testing.conformance.deliveries import TestDeliveries
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.fairness import TestFairness
 from ulak.testing.conformance.features import TestFeatures
+from ulak.testing.conformance.filters import TestFilters
 from ulak.testing.conformance.followers import TestFollowers
 from ulak.testing.conformance.intake import TestIntake
 from ulak.testing.conformance.leases import TestLeases
 from ulak.testing.conformance.limits import TestLimits
 from ulak.testing.conformance.open_transactions import TestOpenTransactions
 from ulak.testing.conformance.outbox import TestOutbox
+from ulak.testing.conformance.owners import TestOwners
 from ulak.testing.conformance.pauses import TestPauses
 from ulak.testing.conformance.processes import TestProcesses
 from ulak.testing.conformance.proofs import TestProofs
@@ -50,6 +52,7 @@ from ulak.testing.conformance.records import TestRecords
 from ulak.testing.conformance.requests import TestRequests
 from ulak.testing.conformance.schedules import TestSchedules
 from ulak.testing.conformance.slots import TestSlots
+from ulak.testing.conformance.standing import TestStanding
 from ulak.testing.conformance.state_slots import TestStateSlots
 from ulak.testing.conformance.steered_processes import TestSteeredProcesses
 from ulak.testing.conformance.stops import TestStops
@@ -68,6 +71,7 @@ __all__ = [
     "TestDeliveries",
     "TestFairness",
     "TestFeatures",
+    "TestFilters",
     "TestFollowers",
     "TestIntake",
     "TestLeases",
@@ -75,6 +79,7 @@ __all__ = [
     "TestLoopTransactions",
     "TestOpenTransactions",
     "TestOutbox",
+    "TestOwners",
     "TestPartedTransactions",
     "TestPauses",
     "TestProcesses",
@@ -88,6 +93,7 @@ __all__ = [
     "TestSchedules",
     "TestSlots",
     "TestStageTransactions",
+    "TestStanding",
     "TestStateSlots",
     "TestSteeredProcesses",
     "TestStops",

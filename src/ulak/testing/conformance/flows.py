@@ -229,6 +229,18 @@ def _shared() -> Flow[Any]:
     return flow
 
 
+def _owned() -> Flow[Any]:
+    """Whoever submits a job owns it, and a key until the job ends."""
+    flow: Flow[Any] = Flow(
+        "owned",
+        Lifecycle("first", {"first": ["done"]}),
+        dedup=Dedup(until=Until.FINISHED),
+        owners=True,
+    )
+    flow.stage("first")(work)
+    return flow
+
+
 def _key_of(payload: Any) -> str:
     key: str = payload["key"]
     return key
@@ -261,6 +273,7 @@ RATED = _rated()
 METERED = _metered()
 SHARED = _shared()
 SHORTER = _shorter()
+OWNED = _owned()
 
 NARROW_LIMIT = "narrow/tight"
 TIGHT_LIMIT = "tight/only"

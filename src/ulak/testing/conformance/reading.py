@@ -23,6 +23,8 @@ class TestReading(Suite):
         assert store.find_progress(ABSENT) is None
         assert store.find_key("", "line", "k") is None
         assert store.find_results(ABSENT) == []
+        assert store.find_owners(ABSENT) == []
+        assert store.find_owned("ada") == []
         assert store.trail(ABSENT) == []
         assert store.pending_requests(ABSENT) == []
         assert store.scan_messages(ABSENT) == []

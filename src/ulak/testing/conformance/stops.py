@@ -169,10 +169,10 @@ class TestStops(Suite):
         self, desk: Desk, key: str | None
     ) -> None:
         _stop(desk)
-        with _calling(desk) as (guest, transaction):
+        with calling(desk) as (guest, transaction):
             with pytest.raises(Overloaded, match="line takes no new jobs now"):
-                _add(guest, transaction, desk.new(dedup_key=key))
-            stored = _add(guest, transaction, desk.new(SHARED, dedup_key=key))
+                add_inside(guest, transaction, desk.new(dedup_key=key))
+            stored = add_inside(guest, transaction, desk.new(SHARED, dedup_key=key))
             transaction.commit()
         assert [row.id for row in desk.jobs()] == [stored.row.id]
         assert [row.flow for row in desk.store.scan_keys()] == ["shared"] * (key is not None)
@@ -182,24 +182,24 @@ class TestStops(Suite):
     def test_a_known_key_gets_its_job_in_a_callers_transaction(self, desk: Desk) -> None:
         first = desk.submit(dedup_key="k")
         _stop(desk)
-        with _calling(desk) as (guest, transaction):
-            assert _add(guest, transaction, desk.new(dedup_key="k")) == Added(first, False)
+        with calling(desk) as (guest, transaction):
+            assert add_inside(guest, transaction, desk.new(dedup_key="k")) == Added(first, False)
 
     @pytest.mark.shows("E-73")
     def test_a_stop_may_be_set_and_ended_in_a_callers_transaction(self, desk: Desk) -> None:
         stop = StopRow("line", "*", SECOND, "ada", "why", desk.now)
-        with _calling(desk) as (guest, transaction):
+        with calling(desk) as (guest, transaction):
             assert _use(guest, transaction, lambda store: store.stop_accepting(stop)) is None
             with pytest.raises(Overloaded):
-                _add(guest, transaction, desk.new())
+                add_inside(guest, transaction, desk.new())
             transaction.roll_back()
         assert desk.store.stops() == []
         assert desk.store.audit_trail() == []
-        with _calling(desk) as (guest, transaction):
+        with calling(desk) as (guest, transaction):
             _use(guest, transaction, lambda store: store.stop_accepting(stop))
             transaction.commit()
         assert desk.store.stops() == [stop]
-        with _calling(desk) as (guest, transaction):
+        with calling(desk) as (guest, transaction):
             ended = _use(
                 guest,
                 transaction,
@@ -223,11 +223,13 @@ class TestStops(Suite):
                 raise refusal("full", 1)
 
         ask = Ask(_waiting(LINE), judge)
-        with _calling(desk) as (guest, transaction):
-            assert _add(guest, transaction, desk.new(dedup_key="k"), ask) == Added(first, False)
-            assert _add(guest, transaction, desk.new(dedup_key="l"), ask).created
+        with calling(desk) as (guest, transaction):
+            assert add_inside(guest, transaction, desk.new(dedup_key="k"), ask) == Added(
+                first, False
+            )
+            assert add_inside(guest, transaction, desk.new(dedup_key="l"), ask).created
             with pytest.raises(Overloaded, match="full"):
-                _add(guest, transaction, desk.new(dedup_key="m"), ask)
+                add_inside(guest, transaction, desk.new(dedup_key="m"), ask)
             transaction.commit()
         assert seen == [1, 2]
         assert sorted(row.key for row in desk.store.scan_keys()) == ["k", "l"]
@@ -292,7 +294,7 @@ def _count(desk: Desk, flow: Flow[Any], tenant: str = "") -> int:
 
 
 @contextmanager
-def _calling(desk: Desk) -> Iterator[tuple[Guest, OpenTransaction]]:
+def calling(desk: Desk) -> Iterator[tuple[Guest, OpenTransaction]]:
     """Lend a transaction of a caller's own, which is rolled back unless it is committed."""
     features = desk.store.features
     if not (features.caller_transactions and features.open_transactions):
@@ -301,7 +303,10 @@ def _calling(desk: Desk) -> Iterator[tuple[Guest, OpenTransaction]]:
         yield cast(Guest, desk.store), transaction
 
 
-def _add(guest: Guest, transaction: OpenTransaction, job: NewJob, ask: Ask | None = None) -> Added:
+def add_inside(
+    guest: Guest, transaction: OpenTransaction, job: NewJob, ask: Ask | None = None
+) -> Added:
+    """Store a job in a caller's transaction."""
     return caller.write(guest, transaction.connection, lambda: guest.add_steps(job, ask))
 
 

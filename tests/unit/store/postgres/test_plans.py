@@ -1,22 +1,28 @@
 """Statements read what they are after and no more, whatever else a table holds."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import tuple_row
 
 from bench.postgres_claims import engine_on, load
 from ulak.clock import micros
+from ulak.store.postgres import standing
+from ulak.store.postgres.caller import own_cursor
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
+from ulak.store.postgres.reads import OWNED_BY, list_statements
 from ulak.store.postgres.records import CLEAN
 from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
-from ulak.store.protocol import ClaimRequest, Want
+from ulak.store.postgres.values import Id, Texts
+from ulak.store.protocol import ClaimRequest, JobFilter, Want
 
 # A hundredth of the table of E-23: nearly all of it is none of this worker's business.
 SCALE = 0.01
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def reads(plan: dict[str, Any]) -> Iterator[str]:
@@ -69,6 +75,81 @@ def test_a_claim_looks_for_jobs_in_the_index_of_claimable_ones_alone(
         is_by_id = "ANY (%(ids)s" in statement or "not_before" not in statement
         assert found <= {"jobs_claimable", "jobs_pkey"}, statement
         assert is_by_id or "jobs_claimable" in found, statement
+
+
+@pytest.mark.shows("E-75")
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_a_list_reads_the_index_that_serves_its_filter(
+    loaded: psycopg.Connection[Any], analyzed: bool
+) -> None:
+    if not analyzed:
+        loaded.execute("DELETE FROM pg_statistic WHERE starelid = 'ulak.jobs'::regclass")
+    for where, ways in (
+        (JobFilter(), ["jobs_pkey"]),
+        (JobFilter(role="failed"), ["jobs_remarkable"]),
+        (JobFilter(role="failed", changed_since=NOON), ["jobs_remarkable"]),
+        (JobFilter(id_prefix="01"), ["jobs_pkey"]),
+        (JobFilter(dedup_key="k", flow="f"), ["jobs_keyed"]),
+        (JobFilter(owner="ada", flow="f"), ["owners_jobs"]),
+        (JobFilter(role="done", changed_since=NOON), ["jobs_ended"]),
+        (JobFilter(submitted_since=NOON, flow="f"), ["jobs_pkey", "jobs_unordered"]),
+        (JobFilter(submitted_since=NOON, role="held"), ["jobs_remarkable", "jobs_remarkable"]),
+    ):
+        assert where.unserved is None
+        statements = list(list_statements(where, b"\xff" * 16, 100))
+        for (statement, facts), way in zip(statements, ways, strict=True):
+            found = explain(loaded, statement, tuple(facts))
+            assert way in found, (where, found)
+            assert "Seq Scan" not in found, where
+
+
+@pytest.mark.shows("E-74")
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_jobs_are_counted_along_the_index_of_their_kind(
+    loaded: psycopg.Connection[Any], analyzed: bool
+) -> None:
+    if not analyzed:
+        loaded.execute("DELETE FROM pg_statistic WHERE starelid = 'ulak.jobs'::regclass")
+    facts: dict[str, Any] = {"lanes": Texts(["served/loop/served@1#work"] * 3), "now": 1}
+    facts |= {"limit": 10_001, "start": "a", "end": "b", "since": 1}
+    counting = {"next": "jobs_parked", "parked": "jobs_parked", "leased": "jobs_leased"}
+    for name, statement in standing.STATEMENTS.items():
+        index = "jobs_ended" if name == "ends" else counting.get(name, "jobs_claimable")
+        found = explain(loaded, statement, facts)
+        assert index in found, statement
+        assert "Seq Scan" not in found, statement
+        # A plan that is estimated to be dear is compiled first, which takes longer than to count.
+        assert "JIT" not in found, statement
+
+
+@pytest.mark.shows("E-75")
+def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(
+    loaded: psycopg.Connection[Any],
+) -> None:
+    found = explain(loaded, OWNED_BY, ("owner 1", 2, Id(b"\xff" * 16), 100))
+    assert "owners_since" in found
+    assert "Sort" not in found
+
+
+@pytest.fixture
+def loaded(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of ours to a table with many jobs of other kinds than those that are meant."""
+    with engine_on(url) as engine:
+        load(engine, url, SCALE)
+        with psycopg.connect(url, autocommit=True, row_factory=tuple_row) as db:
+            db.execute(
+                "INSERT INTO ulak.owners (job_id, owner, at) "
+                "SELECT id, 'owner ' || row_number() OVER () % 20, 1 FROM ulak.jobs"
+            )
+            db.execute("ANALYZE ulak.owners")
+            yield db
+
+
+def explain(db: psycopg.Connection[Any], statement: str, facts: Any) -> str:
+    """Return the plan of a statement, as it would be sent."""
+    with own_cursor(psycopg.Cursor(db, row_factory=tuple_row)) as cursor:
+        cursor.execute(f"EXPLAIN {statement}", facts)
+        return "\n".join(row[0] for row in cursor.fetchall())
 
 
 @pytest.mark.shows("I-23", "E-84")

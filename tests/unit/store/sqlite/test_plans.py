@@ -1,6 +1,8 @@
 """Every hot query reads one range of the index that was made for it."""
 
 import sqlite3
+from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,14 @@ from ulak.store.sqlite import (
     keys,
     outbox,
     reads,
+    standing,
     tokens,
     trail,
     upkeep,
 )
+
+LAST = b"\xff" * 16
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def plan(path: Path, statement: str) -> str:
@@ -25,7 +31,8 @@ def plan(path: Path, statement: str) -> str:
     try:
         bound = tuple(0 for _ in range(statement.count("?")))
         highest = max((n for n in range(1, 9) if f"?{n}" in statement), default=0)
-        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", bound[: highest or None]).fetchall()
+        facts = bound[: highest or None] or defaultdict(int)
+        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", facts).fetchall()
     finally:
         db.close()
     return "\n".join(row[3] for row in rows)
@@ -142,11 +149,75 @@ def test_leased_jobs_past_their_date_are_looked_for_among_the_leased(
     assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, upkeep.OVERDUE_LEASED)
 
 
-def test_a_list_of_what_went_wrong_does_not_walk_past_what_went_well(
-    store: SqliteStore, path: Path
+@pytest.mark.shows("E-75")
+@pytest.mark.parametrize(
+    ("where", "ways"),
+    [
+        (JobFilter(), ["SEARCH jobs USING PRIMARY KEY (id<?)"]),
+        (JobFilter(role="failed"), ["jobs_remarkable (role=? AND id<?)"]),
+        (JobFilter(role="failed", changed_since=NOON), ["jobs_remarkable (role=? AND id<?)"]),
+        (JobFilter(id_prefix="01"), ["SEARCH jobs USING PRIMARY KEY (id>? AND id<?)"]),
+        (JobFilter(dedup_key="k", flow="f"), ["jobs_keyed (dedup_key=? AND id<?)"]),
+        (JobFilter(owner="ada", flow="f"), ["owners_jobs (owner=? AND job_id<?)"]),
+        (JobFilter(role="done", changed_since=NOON), ["jobs_ended (changed_at>?)"]),
+        (
+            JobFilter(submitted_since=NOON, flow="f"),
+            ["SEARCH jobs USING PRIMARY KEY (id>? AND id<?)", "jobs_unordered (created_at>?)"],
+        ),
+        (
+            JobFilter(submitted_since=NOON, role="held"),
+            ["jobs_remarkable (role=? AND id>? AND id<?)", "jobs_remarkable (role=? AND id<?)"],
+        ),
+    ],
+)
+def test_a_list_reads_the_index_that_serves_its_filter(
+    store: SqliteStore, path: Path, where: JobFilter, ways: list[str]
 ) -> None:
-    statement, _ = reads.list_statement(JobFilter(role="failed"), b"\xff" * 16)
-    assert "USING INDEX jobs_remarkable (role=? AND id<?)" in plan(path, statement)
+    assert where.unserved is None
+    found = [plan(path, statement) for statement, _ in reads.list_statements(where, LAST, 9)]
+    assert len(found) == len(ways)
+    for read, way in zip(found, ways, strict=True):
+        assert way in read
+        assert "SCAN" not in read
+        # What an index has by date is sorted by id; the rest comes in order.
+        assert ("TEMP B-TREE" in read) == ("(c" in way)
+
+
+@pytest.mark.shows("E-74")
+@pytest.mark.parametrize(
+    ("statement", "ways"),
+    [
+        ("lanes", ["COVERING INDEX jobs_claimable (lane>?)"]),
+        ("look", ["COVERING INDEX jobs_claimable (lane=?)"]),
+        ("first", ["COVERING INDEX jobs_claimable (lane=? AND priority=?)"]),
+        (
+            "due",
+            ["COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before<?)"],
+        ),
+        (
+            "delayed",
+            ["COVERING INDEX jobs_claimable (lane=? AND priority=? AND not_before>?)"],
+        ),
+        ("next", ["COVERING INDEX jobs_parked (parked_on>?)"]),
+        ("parked", ["COVERING INDEX jobs_parked (parked_on>? AND parked_on<?)"]),
+        ("leased", ["INDEX jobs_leased"]),
+        ("ends", ["INDEX jobs_ended (changed_at>?)"]),
+    ],
+)
+def test_jobs_are_counted_along_the_index_of_their_kind(
+    store: SqliteStore, path: Path, statement: str, ways: list[str]
+) -> None:
+    found = plan(path, standing.STATEMENTS[statement])
+    for way in ways:
+        assert way in found
+    assert "SCAN jobs\n" not in found + "\n"
+
+
+@pytest.mark.shows("E-75")
+def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(store: SqliteStore, path: Path) -> None:
+    found = plan(path, reads.OWNED_BY)
+    assert "COVERING INDEX owners_since (owner=? AND (at,job_id)<(?,?))" in found
+    assert "TEMP B-TREE" not in found
 
 
 @pytest.mark.shows("E-47")
