@@ -123,6 +123,17 @@ def test_jobs_are_counted_along_the_index_of_their_kind(
 
 
 @pytest.mark.shows("E-75")
+def test_lists_have_two_indexes_on_the_hot_row_and_no_more(
+    loaded: psycopg.Connection[Any],
+) -> None:
+    of_lists = {"jobs_keyed", "jobs_unordered"}
+    of_work = {"claimable", "ended", "leased", "month", "parked", "pkey", "remarkable", "waking"}
+    statement = "SELECT indexname FROM pg_indexes WHERE schemaname = 'ulak' AND tablename = 'jobs'"
+    found = {name for (name,) in loaded.execute(statement)}
+    assert found == of_lists | {f"jobs_{name}" for name in of_work}
+
+
+@pytest.mark.shows("E-75")
 def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(
     loaded: psycopg.Connection[Any],
 ) -> None:

@@ -214,6 +214,18 @@ def test_jobs_are_counted_along_the_index_of_their_kind(
 
 
 @pytest.mark.shows("E-75")
+def test_lists_have_two_indexes_on_the_hot_row_and_no_more(store: SqliteStore, path: Path) -> None:
+    of_lists = {"jobs_keyed", "jobs_unordered"}
+    of_work = {"claimable", "ended", "leased", "parked", "remarkable", "waking"}
+    db = sqlite3.connect(path)
+    try:
+        found = {row[1] for row in db.execute("PRAGMA index_list(jobs)") if row[3] == "c"}
+    finally:
+        db.close()
+    assert found == of_lists | {f"jobs_{name}" for name in of_work}
+
+
+@pytest.mark.shows("E-75")
 def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(store: SqliteStore, path: Path) -> None:
     found = plan(path, reads.OWNED_BY)
     assert "COVERING INDEX owners_since (owner=? AND (at,job_id)<(?,?))" in found
