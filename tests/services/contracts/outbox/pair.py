@@ -6,10 +6,12 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from fastapi import FastAPI
 
 from tests.services.contracts.house import House
 from ulak import Backoff, WorkerSettings
@@ -64,10 +66,15 @@ def towards(address: str, **options: Any) -> RemoteSettings:
     return replace(SETTINGS, **{"timeout": PATIENCE, "base_url": address, **options})
 
 
-@contextmanager
-def served(house: House) -> Iterator[str]:
+def served(house: House) -> AbstractContextManager[str]:
     """Serve a house on an address of this machine."""
-    server = Server(house.app, host="127.0.0.1", port=0)
+    return serving(house.app)
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve an application on an address of this machine."""
+    server = Server(app, host="127.0.0.1", port=0)
     server.start(lambda: None)
     try:
         yield server.address

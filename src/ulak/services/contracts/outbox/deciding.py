@@ -17,7 +17,7 @@ from ulak.idempotency import Answer, Answered
 from ulak.services.contracts import rules
 from ulak.services.contracts.contracts import Contracts, Recorded
 from ulak.services.contracts.ledger import Subject, Wanted
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
+from ulak.services.contracts.outbox.outcomes import FOREIGN, Fault, Reply, is_of_the_remote
 from ulak.services.contracts.outbox.remote import CAN_TRANSITION, TRANSITION, VERSIONS, Remote
 from ulak.services.contracts.proofs import Proof
 from ulak.services.contracts.requests import Recording, Transition, written
@@ -57,7 +57,7 @@ class RemoteContracts:
             RemoteUnavailable: it could not be asked, or has not answered; it may have made the
                 change, and says so to whoever asks again with the same key.
         """
-        reply = self._ask(TRANSITION, asked)
+        reply = self._ask(TRANSITION, asked, "ok")
         if reply is None:
             raise RemoteUnavailable(
                 "the remote decides about changes and cannot be asked now; try again with the "
@@ -78,7 +78,7 @@ class RemoteContracts:
         Raises:
             BadInput: the remote does not understand the question.
         """
-        reply = self._ask(CAN_TRANSITION, asked)
+        reply = self._ask(CAN_TRANSITION, asked, "allowed")
         if reply is None:
             return rules.Verdict(UNAVAILABLE), ""
         document = reply.document
@@ -90,7 +90,7 @@ class RemoteContracts:
     @property
     def versions(self) -> Versions:
         """The remote's tables; none while it cannot be asked."""
-        reply = self._read(self._remote.ask(VERSIONS), VERSIONS)
+        reply = self._ask(VERSIONS)
         if reply is None:
             return NOTHING
         try:
@@ -137,17 +137,20 @@ class RemoteContracts:
             f"{self._remote.settings.base_url}"
         )
 
-    def _ask(self, path: str, asked: Transition) -> Reply | None:
-        return self._read(self._remote.ask(path, _body_of(asked)), path)
-
-    def _read(self, reply: Reply | Fault, path: str) -> Reply | None:
-        """Return what was answered; None, and a line in the log, when that was not to us."""
+    def _ask(
+        self, path: str, asked: Transition | None = None, verdict: str = ""
+    ) -> Reply | None:  # fmt: skip
+        """Return what the remote answered; None, and a line in the log, when that was not the
+        remote, or not to us. `verdict` is the member that answers to a request have."""
+        reply = self._remote.ask(path, None if asked is None else _body_of(asked))
         if isinstance(reply, Fault):
             why = reply.why
-        elif _is_answer(reply.status):
-            return reply
-        else:
+        elif not _is_answer(reply.status):
             why = f"HTTP {reply.status}"
+        elif asked is not None and not is_of_the_remote(reply, asked.key, verdict=verdict):
+            why = f"HTTP {reply.status}: {FOREIGN}"
+        else:
+            return reply
         log.warning("the remote cannot be asked", extra={"path": path, "why": why})
         return None
 
