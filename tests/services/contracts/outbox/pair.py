@@ -18,15 +18,14 @@ from ulak import Backoff, WorkerSettings
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
 from ulak.service import Service
+from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION
+from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox import modes
-from ulak.services.contracts.outbox.desk import Desk
-from ulak.services.contracts.outbox.events import Event
+from ulak.services.contracts.outbox.desk import Desk, Event
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.schema import HANDLER
-from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.web.server import Server
 from ulak.wiring import store_of
 

@@ -12,7 +12,7 @@ from tests.services.contracts.outbox.conftest import Outbox, accept, away, refus
 from tests.services.contracts.outbox.pair import Home, towards
 from ulak import Engine
 from ulak.services.contracts.outbox import figures
-from ulak.services.contracts.outbox.events import key_of
+from ulak.services.contracts.outbox.desk import key_of
 from ulak.services.contracts.outbox.figures import Figures, Limits
 
 MS = timedelta(milliseconds=1)

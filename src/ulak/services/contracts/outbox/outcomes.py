@@ -123,7 +123,7 @@ def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> 
         return Outcome("retry", why=why, wait=max(SHORTEST_WAIT, wait), is_counted=False)
     if said & LASTING:
         return Outcome("dead", why=why)
-    if said & PASSING or _is_passing(reply.status):
+    if said & PASSING or is_passing(reply.status):
         return Outcome("retry", why=why, wait=wait)
     if document.get("ok") is False:
         return Outcome("rejected", why=why, drift=why)
@@ -183,8 +183,8 @@ def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | Non
     return "; ".join(differences) or None
 
 
-def _is_passing(status: int) -> bool:
-    """Whether a status says nothing about the event: a redirect is an address that is wrong."""
+def is_passing(status: int) -> bool:
+    """Whether a status says nothing about what was sent: a redirect is an address that is wrong."""
     is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
     return is_redirect or status in PASSING_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 

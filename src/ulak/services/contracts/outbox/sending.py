@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from ulak import Backoff, Engine, Message, Refused, RetryLater
 from ulak.kit.clock import micros, to_instant
+from ulak.services.contracts.ledger import HANDLER, SCHEMA, TOPIC
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY, Outcome, Reply, judge
 from ulak.services.contracts.outbox.remote import TRANSITION, Remote
-from ulak.services.contracts.schema import HANDLER, SCHEMA, TOPIC
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
