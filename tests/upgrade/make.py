@@ -35,12 +35,12 @@ from ulak.clock import ManualClock, micros, to_datetime
 from ulak.idempotency import Guard
 from ulak.services.contracts import configuration
 from ulak.services.contracts.contracts import Contracts
-from ulak.services.contracts.outbox.events import emit
+from ulak.services.contracts.ledger import HANDLER
+from ulak.services.contracts.outbox.desk import emit
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.requests import Recording
-from ulak.services.contracts.schema import HANDLER
 from ulak.testing import Harness
 from ulak.testing.servers import Postgres, find_program
 from ulak.wiring import store_of

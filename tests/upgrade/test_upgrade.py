@@ -17,11 +17,11 @@ from ulak.core.delivery import GAVE_UP
 from ulak.core.lifecycle import FINAL, ROLES
 from ulak.idempotency import Guard
 from ulak.services.contracts.configuration import contracts_of
+from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox.desk import Desk
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.schema import HANDLER
 from ulak.store.protocol import DeliveryFilter, Store
 
 PATIENCE = timedelta(seconds=60)

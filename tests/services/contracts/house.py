@@ -22,7 +22,7 @@ from ulak.service import Service, attach
 from ulak.services.contracts import configuration, routes
 from ulak.services.contracts import service as contracts_service
 from ulak.services.contracts.contracts import TRANSITION, Contracts
-from ulak.services.contracts.schema import SCHEMA
+from ulak.services.contracts.ledger import SCHEMA
 from ulak.services.contracts.tables import Versions
 from ulak.settings import Settings
 from ulak.tables import Tables

@@ -11,10 +11,8 @@ import pytest
 
 from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.clock import ManualClock
-from ulak.services.contracts.ledger import Ledger
-from ulak.services.contracts.proofs import Draft, Proof
+from ulak.services.contracts.ledger import SCHEMA, Draft, Ledger, Proof
 from ulak.services.contracts.requests import Transition
-from ulak.services.contracts.schema import SCHEMA
 from ulak.store.records import RecordId
 from ulak.tables import Tables
 
@@ -279,7 +277,7 @@ def test_two_transactions_cannot_both_append_under_one_key(
         with house.engine.transaction() as connection:
             ledger = Ledger(database, connection, 1)
             made = ledger.append(draft)
-            subject = ledger.create_subject(TENANT, "order", "1", status="pending", version=0)
+            subject = ledger.create_subject(TENANT, "order", "1", status="pending")
             assert made is not None
             ledger.move_subject(subject, made, status="paid")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.errors import StoreError
-from ulak.services.contracts.schema import SCHEMA
+from ulak.services.contracts.ledger import SCHEMA
 from ulak.tables import Tables
 
 CROWD = 6

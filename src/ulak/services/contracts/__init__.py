@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ulak import Engine
+from ulak.auth import OPERATOR, SERVICE, VIEWER, AccessScope
 from ulak.service import Service
-from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from ulak.services.contracts.outbox.deciding import Decider
     from ulak.services.contracts.outbox.settings import RemoteSettings
     from ulak.web import Routes
+
+CONTRACT_READ: Final = AccessScope(
+    "contract:read", "read contract versions, subjects and proofs",
+    roles={VIEWER, SERVICE, OPERATOR},
+)  # fmt: skip
+CONTRACT_TRANSITION: Final = AccessScope(
+    "contract:transition", "move contract subjects and record proofs", roles={SERVICE, OPERATOR}
+)
+KEY_HEADERS: Final = ("X-HOS-API-KEY",)
+"""The headers in which the keys of callers may come."""
 
 
 def _attach(engine: Engine, settings: Settings) -> tuple[RemoteSettings, Decider]:

@@ -7,20 +7,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from ulak import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, StoreError, WriteRefused
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
-from ulak.services.contracts import answers, rules, verification
-from ulak.services.contracts.ledger import Ledger, Subject, Wanted
+from ulak.services.contracts import rules, verification
+from ulak.services.contracts.ledger import (
+    SCHEMA,
+    STATUS_CHANGE,
+    Draft,
+    Ledger,
+    Proof,
+    Subject,
+)
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
-from ulak.services.contracts.proofs import STATUS_CHANGE, Draft, Proof
 from ulak.services.contracts.requests import Recording, Transition
-from ulak.services.contracts.schema import SCHEMA
 from ulak.services.contracts.tables import Versions
 from ulak.tables import Tables
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
+STATUSES: Final = {rules.STALE_STATUS: 409, rules.STALE_VERSION: 409, rules.SUBJECT_NOT_FOUND: 404}
+"""The HTTP status of a refusal, where it is not 422."""
+JSON: Final = (("Content-Type", "application/json"),)
 
 OnChange = Callable[[Any, Proof], object]
 """Called in the transaction of a status change, after it was written, with the driver's
@@ -102,13 +112,13 @@ class Contracts:
             UnknownVersion: the request pins a contract version that nobody knows.
         """
         version = self.versions.get(asked.contract_version)
-        question = _question(asked)
-        if asked.id:
-            subject = self.find_subject(asked.tenant_id, asked.type, asked.id)
-            standing = rules.birth(version, question) if subject is None else _standing(subject)
-        else:
-            standing = rules.Standing(asked.from_ or "", asked.expected_version or 0)
-        return rules.judge(version, question, standing), version.name
+        if not asked.id:
+            status, number = asked.from_ or "", asked.expected_version or 0
+            return rules.judge(version, asked, status, number), version.name
+        subject = self.find_subject(asked.tenant_id, asked.type, asked.id)
+        if subject is None:
+            return rules.judge(version, asked, rules.birth(version, asked)), version.name
+        return rules.judge(version, asked, subject.status, subject.version), version.name
 
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
         """Return a subject as it stands, None when nobody has heard of it."""
@@ -133,10 +143,16 @@ class Contracts:
             raise _conflict(draft)
         return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
 
-    def proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
-        """Return proofs, the newest first."""
+    def proofs(
+        self, *, limit: int, before: int | None = None, tenant_id: str | None = None,
+        kind: str | None = None, subject_type: str | None = None, subject_id: str | None = None,
+    ) -> list[Proof]:  # fmt: skip
+        """Return proofs, the newest first; `before` is the number of the last one seen."""
         with self._reading() as ledger:
-            return ledger.list_proofs(wanted, limit=limit)
+            return ledger.list_proofs(
+                limit=limit, before=before, tenant_id=tenant_id, kind=kind,
+                subject_type=subject_type, subject_id=subject_id,
+            )  # fmt: skip
 
     def verify(self) -> verification.Report:
         """Check every tenant's chain, head and subjects; return the first finding of each."""
@@ -156,27 +172,26 @@ class Contracts:
             return Answered(self._decide(asked, subject, ledger, connection), is_replay=False)
         if proof.request_hash != asked.request_hash:
             raise _conflict(proof)
-        return Answered(answers.changed(proof), is_replay=True)
+        return Answered(_changed(proof), is_replay=True)
 
     def _decide(
         self, asked: Transition, subject: Subject | None, ledger: Ledger, connection: Any
     ) -> Answer:
         """Judge, and write what follows."""
         version = self.versions.get(asked.contract_version)
-        question = _question(asked)
-        if subject is None and (born := rules.birth(version, question)) is not None:
-            subject = ledger.create_subject(
-                asked.tenant_id, asked.type, asked.id, status=born.status, version=born.version
-            )
-        verdict = rules.judge(version, question, subject and _standing(subject))
-        if subject is None or verdict.reason is not None:
-            from_ = asked.from_ if subject is None else subject.status
-            reason = verdict.reason or rules.SUBJECT_NOT_FOUND
-            return answers.refused(reason, from_, asked.to, version.name)
+        if subject is None and (status := rules.birth(version, asked)) is not None:
+            subject = ledger.create_subject(asked.tenant_id, asked.type, asked.id, status=status)
+        if subject is None:
+            reason = rules.judge(version, asked, None).reason
+            return _refused(str(reason), asked.from_, asked.to, version.name)
+        verdict = rules.judge(version, asked, subject.status, subject.version)
+        if verdict.reason is not None:
+            return _refused(verdict.reason, subject.status, asked.to, version.name)
         if not verdict.changes:
-            return answers.unchanged(
-                subject.status, version.name, subject.proof_id, subject.version
-            )
+            return _accepted(
+                subject.status, subject.status, version.name, subject.proof_id, subject.version,
+                is_changed=False,
+            )  # fmt: skip
         draft = asked.draft(
             status=subject.status, version=subject.version + 1, contract_version=version.name
         )
@@ -187,7 +202,7 @@ class Contracts:
         ledger.move_subject(subject, proof, status=asked.to)
         if self._on_change is not None:
             self._on_change(connection, proof)
-        return answers.changed(proof)
+        return _changed(proof)
 
     @contextmanager
     def _reading(self) -> Iterator[Ledger]:
@@ -209,14 +224,37 @@ class Contracts:
         return Ledger(self._tables.database, connection, self._tables.now)
 
 
-def _question(asked: Transition) -> rules.Asked:
-    return rules.Asked(
-        asked.type, asked.to, from_=asked.from_, expected_version=asked.expected_version
-    )
+# What is answered: bytes, written once, members in the order of the specification.
 
 
-def _standing(subject: Subject) -> rules.Standing:
-    return rules.Standing(subject.status, subject.version)
+def _changed(proof: Proof) -> Answer:
+    """Return a change by the proof that it left, now and ever after."""
+    return _accepted(
+        proof.from_status, proof.to_status, proof.contract_version, proof.proof_id, proof.version,
+        is_changed=True,
+    )  # fmt: skip
+
+
+def _accepted(
+    from_: str | None, to: str | None, contract_version: str | None, proof_id: int | None,
+    version: int, *, is_changed: bool,
+) -> Answer:  # fmt: skip
+    document = {
+        "ok": True, "from": from_, "to": to, "contract_version": contract_version,
+        "proof_id": proof_id, "version": version, "changed": is_changed,
+    }  # fmt: skip
+    return Answer(200, msgspec.json.encode(document), JSON)
+
+
+def _refused(reason: str, from_: str | None, to: str, contract_version: str) -> Answer:
+    document: dict[str, Any] = {
+        "ok": False, "reason": reason, "from": from_, "to": to,
+        "contract_version": contract_version, "proof_id": None,
+    }  # fmt: skip
+    if reason == rules.SUBJECT_NOT_FOUND:
+        # It may come to be: the event that creates it was overtaken by this one.
+        document["retryable"] = True
+    return Answer(STATUSES.get(reason, 422), msgspec.json.encode(document), JSON)
 
 
 def _proof_of(draft: Draft, ledger: Ledger) -> Proof | None:

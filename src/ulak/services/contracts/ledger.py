@@ -1,4 +1,5 @@
-"""The ledger: subjects and proofs, read and written in somebody's open transaction.
+"""The ledger: subjects, and proofs of what happened to them, read and written in somebody's open
+transaction.
 
 Locks are taken in one order, so that no two transactions wait for each other: the subject first,
 the head of its tenant's chain last.
@@ -6,14 +7,108 @@ the head of its tenant's chain last.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from ulak.errors import StoreError
-from ulak.kit.clock import Instant
-from ulak.services.contracts.proofs import FIRST_HASH, STATUS_CHANGE, Draft, Proof, proved
-from ulak.tables import Database
+from ulak.kit.clock import Instant, rfc3339, to_datetime
+from ulak.tables import Database, DeliveryView, Schema
+
+HANDLER: Final = "contracts-remote"
+"""Under which name deliveries to the remote are stored."""
+TOPIC: Final = "contract.status_change"
+
+SCHEMA: Final = Schema(
+    "contracts",
+    folder=files("ulak.services.contracts") / "sql",
+    version_table="hos_contract_schema",
+    why="a status, its proof and the answer are one transaction",
+    # "hos" in letters; a process of the first release that starts beside us takes this one.
+    lock=6844275,
+    deliveries=DeliveryView("hos_outbox_deliveries", handler=HANDLER, topic=TOPIC),
+)
+
+STATUS_CHANGE: Final = "status_change"
+"""The kind of proof that a transition leaves; nobody else writes one."""
+FIRST_HASH: Final = "0" * 64
+"""What the first proof of a tenant has as the hash of the one before."""
+
+
+class Draft(NamedTuple):
+    """What is to be proved; the ledger gives it its number, its time and its hashes."""
+
+    tenant_id: str
+    actor_id: str | None
+    """Who acted, as the caller said; None for an event of the system."""
+    source: str
+    """Where it was reported from: what the caller said, or the caller."""
+    kind: str
+    subject_type: str | None
+    subject_id: str | None
+    from_status: str | None
+    to_status: str | None
+    payload: str
+    """JSON, as it was written."""
+    request_id: str | None
+    idempotency_key: str | None
+    request_hash: str
+    """What was asked, so that the same key for something else is told from a repetition."""
+    contract_version: str | None
+
+
+class Proof(NamedTuple):
+    """One row of `hos_proofs`, in the order of its columns."""
+
+    proof_id: int
+    occurred_at: Instant
+    tenant_id: str
+    actor_id: str | None
+    source: str
+    kind: str
+    subject_type: str | None
+    subject_id: str | None
+    from_status: str | None
+    to_status: str | None
+    payload: str
+    request_id: str | None
+    idempotency_key: str | None
+    request_hash: str
+    contract_version: str | None
+    prev_hash: str
+    hash: str
+
+    @property
+    def version(self) -> int:
+        """Of a status change, the version that the subject got by it."""
+        return int(json.loads(self.payload)["version"])
+
+
+def proved(draft: Draft, *, proof_id: int, at: Instant, prev_hash: str) -> Proof:
+    """Make the next proof of a tenant's chain."""
+    proof = Proof(proof_id, at, *draft, prev_hash, "")
+    return proof._replace(hash=hash_of(proof))
+
+
+def hash_of(proof: Proof) -> str:
+    """Return the hash that a proof must have: of everything in it, the hash before included."""
+    covered = json.dumps(proof[:-1], ensure_ascii=True, separators=(",", ":"))
+    return sha256(covered.encode()).hexdigest()
+
+
+def document_of(proof: Proof) -> dict[str, Any]:
+    """Show a proof, its payload as it was written: for `msgspec.json.encode`."""
+    shown = {_SHOWN_AS.get(name, name): value for name, value in proof._asdict().items()}
+    del shown["request_hash"]
+    occurred_at, payload = rfc3339(to_datetime(proof.occurred_at)), proof.payload.encode()
+    return shown | {"occurred_at": occurred_at, "payload": msgspec.Raw(payload)}
+
+
+_SHOWN_AS: Final = {"from_status": "from", "to_status": "to"}
 
 
 class Subject(NamedTuple):
@@ -39,7 +134,7 @@ _LOCK_SUBJECT = _FIND_SUBJECT + "{for_update}"
 _CREATE_SUBJECT = """
     INSERT INTO {schema}.hos_contract_subjects
         (tenant_id, type, id, status, version, proof_id, created_at, updated_at)
-    VALUES (?, ?, ?, ?, ?, NULL, ?, ?)
+    VALUES (?, ?, ?, ?, 0, NULL, ?, ?)
     ON CONFLICT (tenant_id, type, id) DO NOTHING
 """
 _MOVE_SUBJECT = """
@@ -108,19 +203,6 @@ _WITHOUT_SUBJECT = f"""
 """  # noqa: S608 - a word of our own
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which proofs to list; None does not ask."""
-
-    _: KW_ONLY
-    tenant_id: str | None = None
-    kind: str | None = None
-    subject_type: str | None = None
-    subject_id: str | None = None
-    before: int | None = None
-    """Only proofs with a lower number."""
-
-
 class ChainPage(NamedTuple):
     """Some links of a tenant's chain, and what its head says at the same moment."""
 
@@ -146,13 +228,9 @@ class Ledger:
         """Return it, and let nobody else change it before this transaction ends."""
         return self._subject(_LOCK_SUBJECT, tenant_id, type, id)
 
-    def create_subject(
-        self, tenant_id: str, type: str, id: str, *, status: str, version: int
-    ) -> Subject:
+    def create_subject(self, tenant_id: str, type: str, id: str, *, status: str) -> Subject:
         """Create a subject and lock it; or lock the one that somebody else was first to create."""
-        self._execute(
-            _CREATE_SUBJECT, tenant_id, type, id, status, version, self._now, self._now
-        )  # fmt: skip
+        self._execute(_CREATE_SUBJECT, tenant_id, type, id, status, self._now, self._now)
         subject = self.lock_subject(tenant_id, type, id)
         if subject is None:  # pragma: no cover - somebody removes rows by hand
             raise LookupError(f"the subject {type} {id} was removed while it was created")
@@ -196,16 +274,14 @@ class Ledger:
         self._execute(_MOVE_HEAD, proof_id, proof.hash, draft.tenant_id)
         return proof
 
-    def list_proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
-        """Return proofs, the newest first."""
-        asked = {
-            "tenant_id = ?": wanted.tenant_id,
-            "kind = ?": wanted.kind,
-            "subject_type = ?": wanted.subject_type,
-            "subject_id = ?": wanted.subject_id,
-            "proof_id < ?": wanted.before,
-        }
-        given = {text: value for text, value in asked.items() if value is not None}
+    def list_proofs(
+        self, *, limit: int, before: int | None = None, **columns: str | None
+    ) -> list[Proof]:
+        """Return proofs, the newest first: those with a lower number than `before`, whose columns
+        have these values; None is any."""
+        terms: dict[str, int | str | None] = {"proof_id < ?": before}
+        terms |= {f"{name} = ?": value for name, value in columns.items()}
+        given = {text: value for text, value in terms.items() if value is not None}
         where = f" WHERE {' AND '.join(given)}" if given else ""
         statement = f"{_PROOFS}{where} ORDER BY proof_id DESC LIMIT ?"
         return self._proofs(statement, *given.values(), limit)

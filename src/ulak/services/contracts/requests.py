@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 
 from ulak.idempotency import fingerprint
-from ulak.services.contracts.proofs import STATUS_CHANGE, Draft
+from ulak.services.contracts.ledger import STATUS_CHANGE, Draft
 
 _JSON = "application/json"
 

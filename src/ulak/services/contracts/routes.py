@@ -15,17 +15,15 @@ from ulak.errors import Forbidden, NotFound, StoreError
 from ulak.idempotency import HEADER, REPLAYED
 from ulak.kit.bodies import describe_body
 from ulak.kit.clock import rfc3339, to_datetime
-from ulak.services.contracts import models
+from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS, bodies
 from ulak.services.contracts.bodies import Sent
-from ulak.services.contracts.ledger import Subject, Wanted
+from ulak.services.contracts.ledger import Subject, document_of
 from ulak.services.contracts.outbox.deciding import Decider
-from ulak.services.contracts.proofs import document_of
-from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer
 from ulak.web.health import StoreProbe
-from ulak.web.schemas import problems
+from ulak.web.schemas import Moment, problems
 from ulak.web.texts import storable
 
 LARGEST_PAGE: Final = 200
@@ -72,6 +70,119 @@ class ProofsQuery(BaseModel):
     limit: int = Field(50, ge=1, le=LARGEST_PAGE, description="How many at most.")
 
 
+class Transitioned(BaseModel):
+    """A subject that stands where it should."""
+
+    ok: bool = Field(examples=[True])
+    from_: str = Field(alias="from", examples=["pending"])
+    to: str = Field(examples=["cancelled"])
+    contract_version: str = Field(examples=["2025-12-28"])
+    proof_id: int | None = Field(examples=[123])
+    version: int = Field(description="How often its status has changed.", examples=[1])
+    changed: bool = Field(
+        description="False when it stood there before this request.", examples=[True]
+    )
+
+
+class RefusedTransition(BaseModel):
+    """Why a subject was not moved."""
+
+    ok: bool = Field(examples=[False])
+    reason: str = Field(examples=["terminal_state"])
+    from_: str | None = Field(alias="from", examples=["cancelled"])
+    to: str = Field(examples=["paid"])
+    contract_version: str = Field(examples=["2025-12-28"])
+    proof_id: None = None
+
+
+class Allowed(BaseModel):
+    """Whether a transition would be made."""
+
+    allowed: bool = Field(examples=[False])
+    reason: str | None = Field(examples=["invalid_transition"])
+    contract_version: str = Field(examples=["2025-12-28"])
+
+
+class TypeTable(BaseModel):
+    """One type of subject."""
+
+    initial: str = Field(examples=["pending"])
+    moves: dict[str, list[str]] = Field(examples=[{"pending": ["paid", "cancelled"]}])
+    terminal: list[str] = Field(examples=[["cancelled"]])
+
+
+class Contract(BaseModel):
+    """Every contract version and its tables."""
+
+    active: str = Field(examples=["2025-12-28"])
+    versions: dict[str, dict[str, TypeTable]] = Field(
+        examples=[
+            {
+                "2025-12-28": {
+                    "order": {
+                        "initial": "pending",
+                        "moves": {"pending": ["paid", "cancelled"], "paid": ["cancelled"]},
+                        "terminal": ["cancelled"],
+                    }
+                }
+            }
+        ]
+    )
+
+
+class SubjectView(BaseModel):
+    """Where a subject stands."""
+
+    tenant_id: str
+    type: str
+    id: str
+    status: str
+    version: int
+    last_proof_id: int | None = Field(description="The proof of its last change.")
+    created_at: Moment
+    updated_at: Moment
+
+
+class RecordedProof(BaseModel):
+    """A proof that stands."""
+
+    proof_id: int
+
+
+class ProofView(BaseModel):
+    """A proof, with the hash of the one before it."""
+
+    proof_id: int
+    occurred_at: Moment
+    tenant_id: str
+    actor_id: str | None
+    source: str
+    kind: str
+    subject_type: str | None
+    subject_id: str | None
+    from_: str | None = Field(alias="from")
+    to: str | None
+    payload: Any
+    request_id: str | None
+    idempotency_key: str | None
+    contract_version: str | None
+    prev_hash: str
+    hash: str
+
+
+class ProofPage(BaseModel):
+    """Proofs, the newest first."""
+
+    items: list[ProofView]
+    next: str | None = Field(description="The `cursor` of the next page; null on the last one.")
+
+
+class Well(BaseModel):
+    """All is well."""
+
+    ok: bool = Field(examples=[True])
+
+
 def routes_of(engine: Engine, contracts: Decider) -> Routes:
     """Make the routes, and the lines that say who may call each."""
     router = guarded_router()
@@ -81,9 +192,9 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
     # threads.
     @router.post(
         "/v1/contract/transition",
-        response_model=models.Transitioned,
-        responses={422: {"model": models.RefusedTransition}, **problems(409)},
-        openapi_extra=describe_body(models.TransitionBody, models.A_TRANSITION),
+        response_model=Transitioned,
+        responses={422: {"model": RefusedTransition}, **problems(409)},
+        openapi_extra=describe_body(bodies.TransitionBody, bodies.A_TRANSITION),
     )
     def transition(sent: Sent, principal: Caller) -> Response:
         """Move a subject to a status, once per key; the change and its proof are one commit.
@@ -91,7 +202,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         A refusal is `ok: false` with its `reason`: 422, 409 where the caller's status or version
         is stale, and 404 for a subject that nobody has heard of, which may be tried again.
         """
-        asked = models.transition_in(sent, caller=principal.name)
+        asked = bodies.transition_in(sent, caller=principal.name)
         _must_be_of(principal, asked.tenant_id)
         answered = contracts.transition(asked)
         return Response(
@@ -101,13 +212,13 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
 
     @router.post(
         "/v1/contract/can-transition",
-        response_model=models.Allowed,
-        openapi_extra=describe_body(models.TransitionBody, models.A_QUESTION),
+        response_model=Allowed,
+        openapi_extra=describe_body(bodies.TransitionBody, bodies.A_QUESTION),
     )
     def can_transition(sent: Sent, principal: Caller) -> Response:
         """Tell whether a transition would be made. Writes nothing and needs no key. Without a
         subject's id it is judged as if the subject stood in `from`."""
-        asked = models.transition_in(sent, caller=principal.name, is_question=True)
+        asked = bodies.transition_in(sent, caller=principal.name, is_question=True)
         if asked.id:
             _must_be_of(principal, asked.tenant_id)
         elif asked.from_ is None:
@@ -120,17 +231,17 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
             }
         )  # fmt: skip
 
-    @router.get("/v1/contract", response_model=models.Contract)
+    @router.get("/v1/contract", response_model=Contract)
     def list_versions() -> Response:
         """List contract versions and their tables."""
         versions = contracts.versions
         known = {name: written(version) for name, version in versions.known.items()}
         return answer({"active": versions.active.name, "versions": known})
 
-    @router.get("/v1/contract/subjects/{type}/{id:path}", response_model=models.SubjectView)
+    @router.get("/v1/contract/subjects/{type}/{id:path}", response_model=SubjectView)
     def read_subject(
         type: Annotated[Word, Path(max_length=LONGEST_NAME)],
-        id: Annotated[IdText, Path(max_length=models.LONGEST_ID)],
+        id: Annotated[IdText, Path(max_length=bodies.LONGEST_ID)],
         query: Annotated[SubjectQuery, Query()],
         principal: Caller,
     ) -> Response:
@@ -145,41 +256,40 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
 
     @router.post(
         "/v1/proof/record",
-        response_model=models.RecordedProof,
-        openapi_extra=describe_body(models.RecordBody, models.A_PROOF),
+        response_model=RecordedProof,
+        openapi_extra=describe_body(bodies.RecordBody, bodies.A_PROOF),
     )
     def record_proof(sent: Sent, principal: Caller) -> Response:
         """Record a proof of something that happened elsewhere, once per key; without a key, once
         per content."""
-        asked = models.recording_in(sent, caller=principal.name)
+        asked = bodies.recording_in(sent, caller=principal.name)
         _must_be_of(principal, asked.tenant_id)
         recorded = contracts.record(asked)
         told = _told(recorded.key, is_replay=recorded.is_replay)
         return answer({"proof_id": recorded.proof_id}, headers=told)
 
-    @router.get("/v1/proof", response_model=models.ProofPage)
+    @router.get("/v1/proof", response_model=ProofPage)
     def list_proofs(query: Annotated[ProofsQuery, Query()], principal: Caller) -> Response:
         """List proofs, the newest first. A caller of one tenant sees the proofs of that tenant."""
         before = None if query.cursor is None else _number_in(query.cursor)
         tenant = principal.tenant if query.tenant_id is None else query.tenant_id
         if tenant is not None and not principal.sees(tenant):
             return answer({"items": [], "next": None})
-        wanted = Wanted(
-            tenant_id=tenant, kind=query.kind, subject_type=query.subject_type,
-            subject_id=query.subject_id, before=before,
-        )  # fmt: skip
         # One more than asked tells whether there is another page.
-        found = contracts.proofs(wanted, limit=query.limit + 1)
+        found = contracts.proofs(
+            limit=query.limit + 1, before=before, tenant_id=tenant, kind=query.kind,
+            subject_type=query.subject_type, subject_id=query.subject_id,
+        )  # fmt: skip
         page = found[: query.limit]
         following = _cursor_of(page[-1].proof_id) if len(found) > len(page) else None
         return answer({"items": [document_of(proof) for proof in page], "next": following})
 
-    @router.get("/v1/health", response_model=models.Well)
+    @router.get("/v1/health", response_model=Well)
     async def health() -> dict[str, bool]:
         """Tell that the process lives; nothing else is asked."""
         return {"ok": True}
 
-    @router.get("/v1/ready", response_model=models.Well)
+    @router.get("/v1/ready", response_model=Well)
     async def ready() -> dict[str, bool]:
         """Tell whether the store answers: 503 when it does not."""
         if (lacking := await probe.complaint()) is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Final
 
+from ulak.services.contracts.requests import Transition
 from ulak.services.contracts.tables import Version
 
 UNKNOWN_SUBJECT_TYPE: Final = "unknown_subject_type"
@@ -13,26 +14,6 @@ STALE_STATUS: Final = "stale_status"
 STALE_VERSION: Final = "stale_version"
 TERMINAL_STATE: Final = "terminal_state"
 INVALID_TRANSITION: Final = "invalid_transition"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What of a request the judge looks at; type and statuses in lower case."""
-
-    type: str
-    to: str
-    _: KW_ONLY
-    from_: str | None = None
-    """The status that the caller believes it has; None when nobody said."""
-    expected_version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a subject stands."""
-
-    status: str
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +26,19 @@ class Verdict:
     """Whether the status changes: it does not where the subject stands there already."""
 
 
-def birth(version: Version, asked: Asked) -> Standing | None:
-    """Return how a subject begins that nobody has heard of.
+def birth(version: Version, asked: Transition) -> str | None:
+    """Return the status in which a subject begins that nobody has heard of.
 
     None when it must not: an event that overtook the creation of its subject would otherwise
     create it in whatever status it was about.
     """
     table = version.tables.get(asked.type)
-    if table is None or asked.from_ != table.initial:
-        return None
-    return Standing(table.initial, 0)
+    return table.initial if table is not None and asked.from_ == table.initial else None
 
 
-def judge(version: Version, asked: Asked, standing: Standing | None) -> Verdict:
-    """Judge a request against where the subject stands; `standing` is None when there is none.
+def judge(version: Version, asked: Transition, status: str | None, number: int = 0) -> Verdict:
+    """Judge a request against where the subject stands, its status and how often that has changed;
+    `status` is None when there is no subject.
 
     In this order: an unknown type, no such subject, a target that it has reached already, a
     caller who believes in an older status or version, a terminal status, a move that the table
@@ -67,16 +47,16 @@ def judge(version: Version, asked: Asked, standing: Standing | None) -> Verdict:
     table = version.tables.get(asked.type)
     if table is None:
         return Verdict(UNKNOWN_SUBJECT_TYPE)
-    if standing is None:
+    if status is None:
         return Verdict(SUBJECT_NOT_FOUND)
-    if asked.to == standing.status:
+    if asked.to == status:
         return Verdict(None)
-    if asked.from_ is not None and asked.from_ != standing.status:
+    if asked.from_ is not None and asked.from_ != status:
         return Verdict(STALE_STATUS)
-    if asked.expected_version is not None and asked.expected_version != standing.version:
+    if asked.expected_version is not None and asked.expected_version != number:
         return Verdict(STALE_VERSION)
-    if standing.status in table.terminal:
+    if status in table.terminal:
         return Verdict(TERMINAL_STATE)
-    if not table.allows(standing.status, asked.to):
+    if not table.allows(status, asked.to):
         return Verdict(INVALID_TRANSITION)
     return Verdict(None, changes=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
@@ -124,20 +125,11 @@ def written(version: Version) -> dict[str, Any]:
     }
 
 
-class _Entry(Protocol):
-    """A file, in a folder or in a package."""
-
-    @property
-    def name(self) -> str: ...
-
-    def read_text(self, encoding: str) -> str: ...
-
-
 def _files(folder: Path | None) -> Iterator[tuple[str, str]]:
-    shipped: Iterable[_Entry] = (files(__package__) / "versions").iterdir()
+    shipped: Iterable[Traversable] = (files(__package__) / "versions").iterdir()
     if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder {folder} to read contract versions from")
-    own: Iterable[_Entry] = () if folder is None else folder.iterdir()
+    own: Iterable[Traversable] = () if folder is None else folder.iterdir()
     for where, entries in (("ulak", shipped), (str(folder), own)):
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.endswith(".json"):

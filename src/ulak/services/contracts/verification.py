@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from ulak.services.contracts.ledger import Ledger, Subject
-from ulak.services.contracts.proofs import FIRST_HASH, Proof, hash_of
+from ulak.services.contracts.ledger import FIRST_HASH, Ledger, Proof, Subject, hash_of
 
 PAGE: Final = 500
+Reading = Callable[[], AbstractContextManager[Ledger]]
+"""Returns the ledger for one short read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,9 @@ class Report:
     broken: tuple[Broken, ...]
 
 
-def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
+def verify(reading: Reading) -> Report:
     """Check every chain, and every subject of those that are whole; of each tenant only the first
-    finding is returned: what follows stands on it.
-
-    Args:
-        reading: Answers the ledger for one short read.
-    """
+    finding is returned: what follows stands on it."""
     with reading() as ledger:
         tenants = ledger.tenants()
     seen = 0
@@ -54,9 +51,7 @@ def verify(reading: Callable[[], AbstractContextManager[Ledger]]) -> Report:
     return Report(len(tenants), seen, tuple(sorted(broken, key=lambda each: each.tenant_id)))
 
 
-def _misplaced(
-    reading: Callable[[], AbstractContextManager[Ledger]], seen: set[str]
-) -> Iterator[Broken]:
+def _misplaced(reading: Reading, seen: set[str]) -> Iterator[Broken]:
     """Find subjects and changes that do not belong together, one for each tenant."""
     with reading() as ledger:
         gone = ledger.without_subject()
@@ -77,9 +72,7 @@ def _misplaced(
         last = page[-1][0][:3]
 
 
-def _walk(
-    reading: Callable[[], AbstractContextManager[Ledger]], tenant: str
-) -> tuple[int, Broken | None]:
+def _walk(reading: Reading, tenant: str) -> tuple[int, Broken | None]:
     last, expected, seen = 0, FIRST_HASH, 0
     while True:
         with reading() as ledger:
@@ -95,9 +88,8 @@ def _walk(
         return seen, Broken(tenant, last or None, "the head of the chain is gone")
     if page.head != (last, expected):
         says = f"ends with proof {page.head[0]}" if page.head[0] != last else "has another hash"
-        return seen, Broken(
-            tenant, last or None, f"the chain ends here, and its head says that it {says}"
-        )
+        why = f"the chain ends here, and its head says that it {says}"
+        return seen, Broken(tenant, last or None, why)
     return seen, None
 
 

@@ -16,13 +16,11 @@ from tests.conformance.stores import postgres, sqlite
 from tests.databases import Databases
 from ulak import Engine
 from ulak.clock import ManualClock
-from ulak.services.contracts.outbox.desk import Desk
-from ulak.services.contracts.outbox.events import Event, emit
+from ulak.services.contracts.ledger import HANDLER, SCHEMA, STATUS_CHANGE, Proof
+from ulak.services.contracts.outbox.desk import Desk, Event, emit
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.proofs import STATUS_CHANGE, Proof
-from ulak.services.contracts.schema import HANDLER, SCHEMA
 from ulak.tables import Tables
 
 API_KEY = "k-of-the-remote"

@@ -6,25 +6,26 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from fastapi import FastAPI
 
 from tests.services.contracts.house import House
 from ulak import Backoff, WorkerSettings
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
 from ulak.service import Service
+from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION
+from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox import modes
-from ulak.services.contracts.outbox.desk import Desk
-from ulak.services.contracts.outbox.events import Event
+from ulak.services.contracts.outbox.desk import Desk, Event
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.services.contracts.schema import HANDLER
-from ulak.services.contracts.scopes import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.web.server import Server
 from ulak.wiring import store_of
 
@@ -64,10 +65,15 @@ def towards(address: str, **options: Any) -> RemoteSettings:
     return replace(SETTINGS, **{"timeout": PATIENCE, "base_url": address, **options})
 
 
-@contextmanager
-def served(house: House) -> Iterator[str]:
+def served(house: House) -> AbstractContextManager[str]:
     """Serve a house on an address of this machine."""
-    server = Server(house.app, host="127.0.0.1", port=0)
+    return serving(house.app)
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve an application on an address of this machine."""
+    server = Server(app, host="127.0.0.1", port=0)
     server.start(lambda: None)
     try:
         yield server.address

@@ -150,3 +150,27 @@ def test_what_was_discarded_is_never_sent(outbox: Outbox) -> None:
     assert outbox.send() == {}
     with pytest.raises(NotNow, match="is discarded"):
         outbox.desk.redrive(id, actor="ada", ttl=TTL, force=True)
+
+
+def test_what_was_said_of_an_event_goes_with_the_event(outbox: Outbox) -> None:
+    def said() -> set[str]:
+        rows = outbox.tables.read("SELECT idempotency_key FROM {schema}.hos_outbox_attempts")
+        return {key.rpartition(":")[2] for (key,) in rows}
+
+    for number, answer in ((1, accept), (2, _differ), (3, lambda _: httpx.Response(410))):
+        outbox.write(number, subject=str(number))
+        outbox.remote.answer = answer
+        outbox.send()
+    outbox.remote.answer = accept
+    for number in (4, 5):
+        outbox.clock.advance(timedelta(days=5))
+        outbox.engine.store.expire_messages(100)
+        outbox.write(number, subject=str(number))
+        outbox.send()
+        # A young answer stays, what is dead waits for a person, and drift is counted for ever.
+        assert said() == {"2", "3", "4", *("1" if number == 4 else "5")}
+    assert outbox.statuses() == {3: "dead", 4: "sent", 5: "sent"}
+
+
+def _differ(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, json={"ok": True, "from": "elsewhere"})

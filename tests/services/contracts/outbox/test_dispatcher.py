@@ -18,13 +18,13 @@ from ulak.clock import micros
 from ulak.core.delivery import DEAD
 from ulak.errors import StoreError
 from ulak.idempotency.scope import TTL
+from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.commands import A_FEW, _go_on
-from ulak.services.contracts.outbox.events import Event, emit
+from ulak.services.contracts.outbox.desk import Event, emit
 from ulak.services.contracts.outbox.figures import Limits
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.services.contracts.outbox.sending import MOST_ATTEMPTS
-from ulak.services.contracts.schema import HANDLER
 from ulak.store.protocol import OutboxRow, Settled
 
 LEASE = timedelta(seconds=60)

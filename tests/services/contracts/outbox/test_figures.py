@@ -12,7 +12,7 @@ from tests.services.contracts.outbox.conftest import Outbox, accept, away, refus
 from tests.services.contracts.outbox.pair import Home, towards
 from ulak import Engine
 from ulak.services.contracts.outbox import figures
-from ulak.services.contracts.outbox.events import key_of
+from ulak.services.contracts.outbox.desk import key_of
 from ulak.services.contracts.outbox.figures import Figures, Limits
 
 MS = timedelta(milliseconds=1)
@@ -104,7 +104,9 @@ def test_readiness_names_what_is_exceeded_and_metrics_show_it(url: str) -> None:
         ill = home.get("/v1/outbox/ready", who="operator")
         assert ill.status_code == 503
         assert ill.headers["content-type"] == "application/problem+json"
-        assert ill.json()["exceeded"] == ["errors: 1 of 1 events failed, less than 0.1% may"]
+        # A busy machine may be too slow for the limits of latency, which this is not about.
+        exceeded = [each for each in ill.json()["exceeded"] if not each.startswith(("p95", "p99"))]
+        assert exceeded == ["errors: 1 of 1 events failed, less than 0.1% may"]
         assert ill.json()["backlog"] == 1
         # The remote's troubles are not ours: this service can do its work.
         assert home.get("/v1/ready").status_code == 200

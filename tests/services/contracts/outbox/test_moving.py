@@ -20,12 +20,11 @@ from tests.services.contracts.outbox.conftest import SETTINGS, accept, proof
 from tests.services.contracts.test_schema import make_by_hand
 from ulak.clock import ManualClock, micros
 from ulak.errors import Contended
+from ulak.services.contracts.ledger import HANDLER, SCHEMA
 from ulak.services.contracts.outbox import figures
-from ulak.services.contracts.outbox.desk import Desk
-from ulak.services.contracts.outbox.events import emit, key_of
+from ulak.services.contracts.outbox.desk import Desk, emit, key_of
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
-from ulak.services.contracts.schema import HANDLER, SCHEMA
 from ulak.tables import Tables
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

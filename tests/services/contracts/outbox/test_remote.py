@@ -12,6 +12,7 @@ import pytest
 
 from tests.services.contracts.outbox.conftest import SETTINGS
 from ulak.errors import BadInput
+from ulak.services.contracts.outbox import remote as asking
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.remote import LARGEST_ANSWER, TRANSITION, Remote
 from ulak.services.contracts.outbox.settings import RemoteSettings
@@ -94,6 +95,29 @@ def test_what_is_no_http_is_a_fault() -> None:
         answer = ask(address, LONG)
     assert isinstance(answer, Fault)
     assert "RemoteProtocolError" in answer.why
+
+
+def test_the_connection_is_kept_and_one_that_was_closed_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "KEPT", timedelta(hours=1))
+    spoke = 0
+
+    def answer_thrice(connection: socket.socket, over: threading.Event) -> None:
+        nonlocal spoke
+        spoke += 1
+        for left in (2, 1, 0):
+            connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+            heard = b""
+            while left and not heard.endswith(BODY):
+                heard += connection.recv(65536) or BODY  # closed, as the next send will tell
+
+    with listening(answer_thrice) as address:
+        remote = Remote(replace(SETTINGS, base_url=address, timeout=LONG, retries=1))
+        for number in range(6):
+            reply = remote.ask(TRANSITION, BODY)
+            assert isinstance(reply, Reply), reply
+            assert spoke == 1 + number // 3
 
 
 def test_without_an_address_there_is_nobody_to_ask() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI, Response
 
 from tests.scenario.doubles import eventually
 from tests.services.contracts.house import House
@@ -15,6 +16,7 @@ from tests.services.contracts.outbox.pair import (
     Home,
     dispatch_and_die,
     served,
+    serving,
     towards,
 )
 from ulak.clock import ManualClock
@@ -197,6 +199,30 @@ def test_in_mode_remote_a_key_that_the_remote_refuses_is_not_the_callers_fault(
     with served(remote) as address:
         home = open_home(towards(address, mode="remote", api_key=who))
         assert home.move("k1", from_="pending", to="paid").status_code == 503
+
+
+@pytest.mark.shows("I-53", "I-57")
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize(
+    ("media_type", "page"), [("text/html", "<h1>Log in</h1>"), ("application/json", '{"a": 1}')]
+)
+def test_in_mode_remote_a_page_of_another_program_is_no_answer(
+    open_home: Callable[..., Home], status: int, media_type: str, page: str
+) -> None:
+    gateway = FastAPI()
+
+    @gateway.api_route("/{path:path}", methods=["GET", "POST"])
+    def show() -> Response:
+        return Response(page, status, media_type=media_type)
+
+    with serving(gateway) as address:
+        home = open_home(towards(address, mode="remote"))
+        answer = home.move("k1", from_="pending", to="paid")
+        assert (answer.status_code, answer.json()["code"]) == (503, "remote_unavailable")
+        question = {"subject_type": "order", "from": "pending", "to": "paid"}
+        allowed = home.post("/v1/contract/can-transition", question)
+        assert (allowed.status_code, allowed.json()["reason"]) == (200, "remote_unavailable")
+        assert home.get("/v1/contract").json()["versions"] == {}
 
 
 @pytest.mark.shows("I-57")

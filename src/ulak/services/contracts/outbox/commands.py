@@ -31,12 +31,19 @@ from ulak.kit.commands import (
     some,
     when,
 )
+from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox import settings
-from ulak.services.contracts.outbox.desk import Desk, NotNow
-from ulak.services.contracts.outbox.events import DEAD, STATUSES, Event
+from ulak.services.contracts.outbox.desk import (
+    DEAD,
+    DISCARDED,
+    REDRIVEN,
+    STATUSES,
+    Desk,
+    Event,
+    NotNow,
+)
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
-from ulak.services.contracts.schema import HANDLER
 
 log = logging.getLogger("ulak.contracts.outbox")
 
@@ -148,11 +155,10 @@ def redrive(
         desk = Desk(engine)
         if every:
             events = [event.id for event in desk.events(statuses=(DEAD,), limit=MOST_REDRIVEN)]
-        done, refused = _each(
-            events or [],
-            lambda id: desk.redrive(id, actor=actor, note=why, ttl=ttl, force=force),
-        )
-    _report("redriven", done, refused, as_json=as_json)
+        _each(
+            REDRIVEN, events or [], as_json=as_json,
+            act=lambda id: desk.redrive(id, actor=actor, note=why, ttl=ttl, force=force),
+        )  # fmt: skip
 
 
 @outbox.command("discard")
@@ -168,8 +174,9 @@ def discard(
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
         desk = Desk(engine)
-        done, refused = _each(events, lambda id: desk.discard(id, actor=actor, note=why))
-    _report("discarded", done, refused, as_json=as_json)
+        _each(
+            DISCARDED, events, lambda id: desk.discard(id, actor=actor, note=why), as_json=as_json
+        )
 
 
 def _go_on(engine: Engine, every: float) -> None:
@@ -194,24 +201,20 @@ def _go_on(engine: Engine, every: float) -> None:
             signal.signal(number, handler)
 
 
-def _each(ids: list[int], act: Callable[[int], object]) -> tuple[list[int], dict[int, str]]:
-    """Act on one after the other; answer those that were done, and why others were not."""
+def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: bool) -> None:
+    """Act on one after the other; print which were done, and why others were not: exit 1."""
     done: list[int] = []
-    refused: dict[int, str] = {}
+    refused: dict[str, str] = {}
     for id in ids:
         try:
             act(id)
             done.append(id)
         except (NotFound, NotNow) as error:
-            refused[id] = str(error)
-    return done, refused
-
-
-def _report(act: str, done: list[int], refused: dict[int, str], *, as_json: bool) -> None:
+            refused[str(id)] = str(error)
     if as_json:
-        print_json({act: done, "refused": {str(id): why for id, why in refused.items()}})
+        print_json({name: done, "refused": refused})
     else:
-        print(f"{act} {some(len(done), 'event')}")
+        print(f"{name} {some(len(done), 'event')}")
     for why in refused.values():
         complain(why)
     if refused:

@@ -15,14 +15,17 @@ from typing import Any, Final, NoReturn
 from ulak.errors import BadInput, NotSupported, StoreError
 from ulak.idempotency import Answer, Answered
 from ulak.services.contracts import rules
-from ulak.services.contracts.contracts import Contracts, Recorded
-from ulak.services.contracts.ledger import Subject, Wanted
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
+from ulak.services.contracts.contracts import Contracts
+from ulak.services.contracts.outbox.outcomes import (
+    FOREIGN,
+    Fault,
+    Reply,
+    is_of_the_remote,
+    is_passing,
+)
 from ulak.services.contracts.outbox.remote import CAN_TRANSITION, TRANSITION, VERSIONS, Remote
-from ulak.services.contracts.proofs import Proof
-from ulak.services.contracts.requests import Recording, Transition, written
+from ulak.services.contracts.requests import Transition, written
 from ulak.services.contracts.tables import Version, Versions, read
-from ulak.services.contracts.verification import Report
 
 log = logging.getLogger("ulak.contracts.remote")
 
@@ -31,10 +34,6 @@ UNAVAILABLE: Final = "remote_unavailable"
 NOTHING: Final = Versions(MappingProxyType({}), Version("", MappingProxyType({})))
 """What is known while the remote cannot be asked."""
 
-# About our key or the remote itself, and so nothing that our caller could do better.
-_NOT_OF_THE_CALLER: Final = frozenset(
-    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
-)
 _HANDED_ON: Final = {"content-type": "Content-Type", "retry-after": "Retry-After"}
 
 
@@ -57,7 +56,7 @@ class RemoteContracts:
             RemoteUnavailable: it could not be asked, or has not answered; it may have made the
                 change, and says so to whoever asks again with the same key.
         """
-        reply = self._ask(TRANSITION, asked)
+        reply = self._ask(TRANSITION, asked, "ok")
         if reply is None:
             raise RemoteUnavailable(
                 "the remote decides about changes and cannot be asked now; try again with the "
@@ -78,7 +77,7 @@ class RemoteContracts:
         Raises:
             BadInput: the remote does not understand the question.
         """
-        reply = self._ask(CAN_TRANSITION, asked)
+        reply = self._ask(CAN_TRANSITION, asked, "allowed")
         if reply is None:
             return rules.Verdict(UNAVAILABLE), ""
         document = reply.document
@@ -90,7 +89,7 @@ class RemoteContracts:
     @property
     def versions(self) -> Versions:
         """The remote's tables; none while it cannot be asked."""
-        reply = self._read(self._remote.ask(VERSIONS), VERSIONS)
+        reply = self._ask(VERSIONS)
         if reply is None:
             return NOTHING
         try:
@@ -99,66 +98,39 @@ class RemoteContracts:
             log.warning("the remote's tables cannot be read", extra={"error": str(error)})
             return NOTHING
 
-    def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Not here.
+    def _is_kept_there(self, *_: object, **__: object) -> NoReturn:
+        """Refuse what is asked about subjects and proofs.
 
         Raises:
-            NotSupported: the remote keeps subjects.
+            NotSupported: the remote keeps them.
         """
-        self._is_kept_there("subjects")
-
-    def record(self, asked: Recording) -> Recorded:
-        """Not here.
-
-        Raises:
-            NotSupported: the remote keeps proofs.
-        """
-        self._is_kept_there("proofs")
-
-    def proofs(self, wanted: Wanted, *, limit: int) -> list[Proof]:
-        """Not here.
-
-        Raises:
-            NotSupported: the remote keeps proofs.
-        """
-        self._is_kept_there("proofs")
-
-    def verify(self) -> Report:
-        """Not here.
-
-        Raises:
-            NotSupported: the remote keeps proofs.
-        """
-        self._is_kept_there("proofs")
-
-    def _is_kept_there(self, what: str) -> NoReturn:
         raise NotSupported(
-            f"with HOS_MODE=remote {what} are kept by the remote; ask "
+            "with HOS_MODE=remote subjects and proofs are kept by the remote; ask "
             f"{self._remote.settings.base_url}"
         )
 
-    def _ask(self, path: str, asked: Transition) -> Reply | None:
-        return self._read(self._remote.ask(path, _body_of(asked)), path)
+    find_subject = record = proofs = verify = _is_kept_there
 
-    def _read(self, reply: Reply | Fault, path: str) -> Reply | None:
-        """Return what was answered; None, and a line in the log, when that was not to us."""
+    def _ask(
+        self, path: str, asked: Transition | None = None, verdict: str = ""
+    ) -> Reply | None:  # fmt: skip
+        """Return what the remote answered; None, and a line in the log, when that was not the
+        remote, or not to us. `verdict` is the member that answers to a request have."""
+        reply = self._remote.ask(path, None if asked is None else _body_of(asked))
         if isinstance(reply, Fault):
             why = reply.why
-        elif _is_answer(reply.status):
-            return reply
-        else:
+        elif is_passing(reply.status):  # about our key or the remote itself, not our caller
             why = f"HTTP {reply.status}"
+        elif asked is not None and not is_of_the_remote(reply, asked.key, verdict=verdict):
+            why = f"HTTP {reply.status}: {FOREIGN}"
+        else:
+            return reply
         log.warning("the remote cannot be asked", extra={"path": path, "why": why})
         return None
 
 
 Decider = Contracts | RemoteContracts
 """Who decides about changes, here or elsewhere."""
-
-
-def _is_answer(status: int) -> bool:
-    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
-    return not is_redirect and status < 500 and status not in _NOT_OF_THE_CALLER
 
 
 def _body_of(asked: Transition) -> bytes:

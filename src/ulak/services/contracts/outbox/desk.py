@@ -1,33 +1,103 @@
-"""What an operator does with events: list them, send one again, give one up."""
+"""Events: messages to a remote about changes. Each is written with its change; an operator lists
+them, has one sent again, or gives one up."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from ulak import Engine
 from ulak.errors import NotFound, UlakError
 from ulak.kit.clock import Instant, micros, rfc3339, to_datetime
-from ulak.services.contracts.outbox.events import COLUMNS, DEAD, PENDING, REJECTED, Event
+from ulak.services.contracts.ledger import HANDLER, SCHEMA, STATUS_CHANGE, TOPIC, Proof
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
-from ulak.services.contracts.schema import HANDLER, SCHEMA
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
 
+KEY_PREFIX: Final = "pazar"
+"""Whose proofs they are; two systems that tell the same remote need two."""
+
+PENDING: Final = "pending"
+PROCESSING: Final = "processing"
+SENT: Final = "sent"
+REJECTED: Final = "rejected"
+DEAD: Final = "dead"
+STATUSES: Final = (PENDING, PROCESSING, SENT, REJECTED, DEAD)
 REDRIVEN: Final = "redriven"
 DISCARDED: Final = "discarded"
 
-_FIND: Final = f"SELECT {COLUMNS} FROM {{schema}}.hos_outbox_events"  # noqa: S608 - columns of ours
+# As long as a key of a message may be. Beyond it subjects share a line, which only slows them.
+_LONGEST_LINE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the view `hos_outbox_events`."""
+
+    id: int
+    tenant_id: str
+    event_type: str
+    aggregate: str
+    payload: str
+    """The body that is sent, to the byte, at every attempt."""
+    idempotency_key: str
+    status: str
+    attempts: int
+    """How many attempts count against the limit, one that is under way included."""
+    last_error: str | None
+    available_at: Instant
+    lease_until: Instant | None
+    give_up_at: Instant | None
+    sent_at: Instant | None
+    response_status: int | None
+    response_json: str | None
+    drift: str | None
+    discarded_at: Instant | None
+    acts: str
+    created_at: Instant
+    updated_at: Instant
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The payload as a document."""
+        found: dict[str, Any] = json.loads(self.payload)
+        return found
+
+
+_COLUMNS: Final = ", ".join(Event.__dataclass_fields__)
+_FIND: Final = f"SELECT {_COLUMNS} FROM {{schema}}.hos_outbox_events"  # noqa: S608 - columns of ours
 _NOTE: Final = """
 INSERT INTO {schema}.hos_outbox_attempts (
     tenant_id, idempotency_key, discarded_at, acts, updated_at
 ) VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant_id, idempotency_key) DO UPDATE
 SET discarded_at = excluded.discarded_at, acts = excluded.acts, updated_at = excluded.updated_at
 """
+
+
+def key_of(proof_id: int, prefix: str = KEY_PREFIX) -> str:
+    """Return the key under which a change is sent, now and at every attempt."""
+    return f"{prefix}:proof:{STATUS_CHANGE}:{proof_id}"
+
+
+def emit(engine: Engine, connection: Any, proof: Proof, *, key_prefix: str = KEY_PREFIX) -> None:
+    """Write the event of a change in the transaction of the change and its proof.
+
+    A change holds the row of its subject, so that the events are in the order of the changes. No
+    request is made here.
+    """
+    tenant, aggregate = proof.tenant_id, f"{proof.subject_type}:{proof.subject_id}"
+    key = key_of(proof.proof_id, key_prefix)
+    data = {
+        "tenant_id": tenant, "event_type": STATUS_CHANGE, "aggregate": aggregate,
+        "idempotency_key": key, "payload": _payload(proof, key),
+    }  # fmt: skip
+    line = f"{len(tenant)}/{tenant}/{aggregate}"[:_LONGEST_LINE]
+    engine.emit(TOPIC, data, key=line, connection=connection)
 
 
 class NotNow(UlakError):
@@ -146,6 +216,26 @@ class Desk:
             connection, _NOTE, event.tenant_id, event.idempotency_key,
             now if act == DISCARDED else None, acts, now,
         )  # fmt: skip
+
+
+def _payload(proof: Proof, key: str) -> str:
+    """Write the request: the remote judges by the version that is active there, and says so."""
+    members = {
+        "idempotency_key": key,
+        "tenant_id": proof.tenant_id,
+        "subject_ref": {"type": proof.subject_type, "id": proof.subject_id},
+        "from": proof.from_status,
+        "to": proof.to_status,
+        "actor_id": proof.actor_id,
+        "source": proof.source,
+        "request_id": proof.request_id,
+        "meta": {
+            "local_proof_id": proof.proof_id,
+            "local_contract_version": proof.contract_version,
+        },
+    }
+    said = {name: value for name, value in members.items() if value}
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
 
 
 def _standing(event: Event) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ulak import Engine
 from ulak.kit.clock import micros, to_datetime
-from ulak.services.contracts.schema import HANDLER, SCHEMA
+from ulak.services.contracts.ledger import HANDLER, SCHEMA
 from ulak.tables import Tables
 
 WINDOW: Final = timedelta(minutes=5)

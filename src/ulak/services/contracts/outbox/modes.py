@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ulak import Engine
 from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.outbox.deciding import Decider, RemoteContracts
-from ulak.services.contracts.outbox.events import emit
+from ulak.services.contracts.outbox.desk import emit
 from ulak.services.contracts.outbox.figures import Limits
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare

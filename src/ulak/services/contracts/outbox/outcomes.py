@@ -123,7 +123,7 @@ def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> 
         return Outcome("retry", why=why, wait=max(SHORTEST_WAIT, wait), is_counted=False)
     if said & LASTING:
         return Outcome("dead", why=why)
-    if said & PASSING or _is_passing(reply.status):
+    if said & PASSING or is_passing(reply.status):
         return Outcome("retry", why=why, wait=wait)
     if document.get("ok") is False:
         return Outcome("rejected", why=why, drift=why)
@@ -131,7 +131,7 @@ def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> 
         return Outcome("retry", why=why, wait=wait)
     if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
         return Outcome("dead", why=why)
-    if document.get("ok") is True or _echoes(reply, document, payload["idempotency_key"]):
+    if is_of_the_remote(reply, payload["idempotency_key"]):
         return Outcome("sent", drift=_compare(payload, document))
     # A login page, a proxy, another program: nobody there has judged the event.
     why = f"{why}: {FOREIGN}"
@@ -152,9 +152,22 @@ def seconds_of(retry_after: str | None, now: Instant) -> float:
     return min(max(0.0, (to_instant(moment) - now) / SECOND), _LONGEST_WAIT_S)
 
 
-def _echoes(reply: Reply, document: Mapping[str, Any], key: str) -> bool:
-    """Whether an answer repeats the key of the event."""
-    return key in (document.get("idempotency_key"), reply.headers.get("idempotency-key"))
+def is_of_the_remote(reply: Reply, key: str, *, verdict: str = "ok") -> bool:
+    """Whether an answer is the remote's and not a login page or a proxy's: it has the member of a
+    verdict, repeats the key, or is a refusal that says why in a word.
+
+    Args:
+        reply: The answer.
+        key: What was sent as the idempotency key; '' when there was none.
+        verdict: The member that says yes or no.
+    """
+    document = reply.document
+    if isinstance(document.get(verdict), bool):
+        return True
+    if key and key in (document.get("idempotency_key"), reply.headers.get("idempotency-key")):
+        return True
+    is_refusal = reply.status >= HTTPStatus.BAD_REQUEST
+    return is_refusal and any(isinstance(document.get(word), str) for word in ("code", "reason"))
 
 
 def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
@@ -170,8 +183,8 @@ def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | Non
     return "; ".join(differences) or None
 
 
-def _is_passing(status: int) -> bool:
-    """Whether a status says nothing about the event: a redirect is an address that is wrong."""
+def is_passing(status: int) -> bool:
+    """Whether a status says nothing about what was sent: a redirect is an address that is wrong."""
     is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
     return is_redirect or status in PASSING_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 

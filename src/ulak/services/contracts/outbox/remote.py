@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import threading
+import weakref
+from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ulak.errors import BadInput, NotSupported
 from ulak.services.contracts.outbox.outcomes import Fault, Reply
@@ -20,6 +24,8 @@ VERSIONS: Final = "/v1/contract"
 
 # Far above what a contract service answers; whoever sends more is somebody else.
 LARGEST_ANSWER: Final = 1024 * 1024
+# For how long a connection that is idle may be used: many servers close theirs after five seconds.
+KEPT: Final = timedelta(seconds=2)
 
 
 class Remote:
@@ -50,6 +56,9 @@ class Remote:
         self._transport = transport
         # Reading the authorities takes longer than a request does, so it is done once.
         self._tls = ssl.create_default_context()
+        # By process: a forked child must not talk on the connections of its parent.
+        self._idle: dict[int, list[_Line]] = {}
+        weakref.finalize(self, _close, self._idle).atexit = False
 
     def ask(
         self, path: str, body: bytes | None = None, *, headers: dict[str, str] | None = None
@@ -59,31 +68,45 @@ class Remote:
         A question that found nobody is repeated at once, as often as is set. Only what is safe to
         repeat is asked: every change carries its key.
         """
-        return asyncio.run(self._ask(path, body, headers))
+        idle = self._idle.setdefault(os.getpid(), [])
+        try:
+            line = idle.pop()
+        except IndexError:
+            line = _Line(asyncio.Runner(loop_factory=asyncio.new_event_loop), self._make_client())
+        answer = line.loop.run(self._ask(line.client, path, body, headers))
+        idle.append(line)
+        return answer
 
-    async def _ask(
-        self, path: str, body: bytes | None, headers: dict[str, str] | None
-    ) -> Reply | Fault:
+    def _make_client(self) -> httpx.AsyncClient:
         import httpx
 
-        async with httpx.AsyncClient(
+        return httpx.AsyncClient(
             base_url=self.settings.base_url,
             transport=self._transport,
             verify=self._tls,
             timeout=self.settings.timeout.total_seconds(),
+            limits=httpx.Limits(keepalive_expiry=KEPT.total_seconds()),
             headers={
                 "Authorization": f"Token {self.settings.api_key}",
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",  # answers are small, and nothing swells up
                 "Content-Type": "application/json",
             },
-        ) as client:
+        )
+
+    async def _ask(
+        self,
+        client: httpx.AsyncClient,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str] | None,
+    ) -> Reply | Fault:
+        answer = await self._once(client, path, body, headers)
+        for _ in range(self.settings.retries):
+            if not _found_nobody(answer):
+                break
             answer = await self._once(client, path, body, headers)
-            for _ in range(self.settings.retries):
-                if not _found_nobody(answer):
-                    break
-                answer = await self._once(client, path, body, headers)
-            return answer
+        return answer
 
     async def _once(
         self,
@@ -114,6 +137,23 @@ class Remote:
             return Fault(f"no answer within {timeout_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             return Fault(f"{type(error).__name__}: {error}")
+
+
+class _Line(NamedTuple):
+    """A client and its event loop, for one request at a time; its connection is kept."""
+
+    loop: asyncio.Runner
+    client: httpx.AsyncClient
+
+
+def _close(idle: dict[int, list[_Line]]) -> None:
+    def close() -> None:
+        for line in idle.get(os.getpid(), ()):
+            line.loop.run(line.client.aclose())
+            line.loop.close()
+
+    # On a thread: whatever is collected may be so on one whose event loop is running.
+    threading.Thread(target=close, name="ulak-remote-close", daemon=True).start()
 
 
 def _found_nobody(answer: Reply | Fault) -> bool:

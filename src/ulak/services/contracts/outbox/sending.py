@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from ulak import Backoff, Engine, Message, Refused, RetryLater
 from ulak.kit.clock import micros, to_instant
+from ulak.services.contracts.ledger import HANDLER, SCHEMA, TOPIC
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY, Outcome, Reply, judge
 from ulak.services.contracts.outbox.remote import TRANSITION, Remote
-from ulak.services.contracts.schema import HANDLER, SCHEMA, TOPIC
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
@@ -38,6 +38,19 @@ UPDATE {schema}.hos_outbox_attempts SET under_way = 0, attempted_at = ?, duratio
     drift = COALESCE(?, drift), updated_at = ?
 WHERE tenant_id = ? AND idempotency_key = ?
 """
+# What was said of an event goes with the event, which the engine keeps for seven days. Drift is
+# counted for ever.
+_OLD: Final = """
+SELECT 1 FROM {schema}.hos_outbox_attempts WHERE attempted_at < ? AND drift IS NULL LIMIT 1
+"""
+_PRUNE: Final = """
+DELETE FROM {schema}.hos_outbox_attempts WHERE attempted_at < ? AND drift IS NULL
+AND (tenant_id, idempotency_key) NOT IN (
+    SELECT tenant_id, idempotency_key FROM {schema}.hos_outbox_events WHERE tenant_id IS NOT NULL
+)
+"""
+_A_DAY: Final = micros(timedelta(days=1))
+_KEPT_DAYS: Final = 8
 
 
 def declare(engine: Engine, remote: Remote, *, retry: Backoff = RETRY) -> None:
@@ -58,6 +71,7 @@ class Sender:
         self._tables = Tables(engine, SCHEMA)
         self._remote = remote
         self._retry = retry
+        self._pruned_on = 0
 
     def __call__(self, message: Message) -> None:
         """Tell the remote of one change.
@@ -98,6 +112,15 @@ class Sender:
                 raise Refused("no dispatcher ran before the remote may have forgotten the key of "
                               "an earlier attempt", dead=True)  # fmt: skip
             self._tables.execute(connection, _BEGIN, *event, now)
+            self._prune(connection, now // _A_DAY)
+
+    def _prune(self, connection: Any, today: int) -> None:
+        """Remove once a day, of all processes together, what was said of events that are gone."""
+        if self._pruned_on != today:
+            self._pruned_on = today
+            before = (today - _KEPT_DAYS) * _A_DAY
+            if self._tables.execute(connection, _OLD, before):
+                self._tables.execute(connection, _PRUNE, before)
 
     def _end(self, message: Message, outcome: Outcome) -> None:
         """Tell the engine what becomes of the event."""

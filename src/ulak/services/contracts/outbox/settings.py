@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.services.contracts.outbox.events import KEY_PREFIX
+from ulak.services.contracts.outbox.desk import KEY_PREFIX
 from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.settings import read_variables
 
@@ -111,18 +111,6 @@ def _api_key(text: str) -> str:
     return text
 
 
-def _timeout(text: str) -> timedelta:
-    return timedelta(milliseconds=_number(text, 1, LONGEST_TIMEOUT_MS))
-
-
-def _retries(text: str) -> int:
-    return _number(text, 0, MOST_RETRIES)
-
-
-def _ttl(text: str) -> timedelta:
-    return timedelta(seconds=_number(text, 1, 10**9))
-
-
 def _key_prefix(text: str) -> str:
     if len(text) > LONGEST_PREFIX or not all("!" <= letter <= "~" for letter in text):
         raise ValueError(
@@ -134,10 +122,9 @@ def _key_prefix(text: str) -> str:
 
 def _number(text: str, least: int, most: int) -> int:
     # Ten digits are more than any of these takes, and int() of a million would take its time.
-    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+    is_number = text.isascii() and text.isdigit() and len(text) <= 10
+    if not is_number or not least <= int(text) <= most:
         raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
-    if not least <= int(text) <= most:
-        raise ValueError(f"it is {text}; write a number from {least} to {most}")
     return int(text)
 
 
@@ -145,8 +132,10 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "HOS_MODE": ("mode", _mode),
     "HOS_BASE_URL": ("base_url", _base_url),
     "HOS_API_KEY": ("api_key", _api_key),
-    "HOS_TIMEOUT_MS": ("timeout", _timeout),
-    "HOS_RETRIES": ("retries", _retries),
-    "HOS_REMOTE_TTL_SECONDS": ("ttl", _ttl),
+    "HOS_TIMEOUT_MS": (
+        "timeout", lambda text: timedelta(milliseconds=_number(text, 1, LONGEST_TIMEOUT_MS))
+    ),
+    "HOS_RETRIES": ("retries", lambda text: _number(text, 0, MOST_RETRIES)),
+    "HOS_REMOTE_TTL_SECONDS": ("ttl", lambda text: timedelta(seconds=_number(text, 1, 10**9))),
     "HOS_KEY_PREFIX": ("key_prefix", _key_prefix),
-}
+}  # fmt: skip
