@@ -11,7 +11,8 @@ import binascii
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 from ulak.services.pdf.model import BadOptions, not_allowed, read_text
@@ -160,135 +161,67 @@ def read_output(said: Mapping[str, Any]) -> OutputOptions:
         if read is None:
             wrong.append((name, "there is no such option"))
         else:
-            found[name] = read(_Fields(name, value, wrong))
+            found[name] = read(name, value, wrong)
     if wrong:
         raise BadOutput(wrong)
     return OutputOptions(**found)
 
 
-class _Fields:
-    """One member of the options, read field by field; what is wrong is noted with its place."""
-
-    def __init__(self, place: str, said: Any, wrong: list[tuple[str, str]]) -> None:
-        self.place = place
-        self.said = said
-        self._wrong = wrong
-        self._names: set[str] = set()
-
-    def complain(self, message: str, name: str = "") -> None:
-        self._wrong.append((f"{self.place}.{name}" if name else self.place, message))
-
-    def objects(self, most: int, what: str) -> list[_Fields]:
-        """Return the objects of a list, each to be read by itself."""
-        if not isinstance(self.said, list | tuple) or not 1 <= len(self.said) <= most:
-            self.complain(f"write a list of 1 to {most} {what}")
-            return []
-        return [
-            _Fields(f"{self.place}.{number}", one, self._wrong)
-            for number, one in enumerate(self.said)
-        ]
-
-    def take(self, name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
-        """Read one field; `default` where it is missing, and where it cannot be used."""
-        self._names.add(name)
-        if not isinstance(self.said, Mapping):
-            return default
-        value = self.said.get(name)
-        if value is None:
-            return default
-        try:
-            return read(value)
-        except ValueError as error:
-            self.complain(str(error), name)
-            return default
-
-    def need(self, name: str, read: Callable[[Any], Any], default: Any) -> Any:
-        """Read a field that must be there."""
-        if isinstance(self.said, Mapping) and self.said.get(name) is None:
-            self._names.add(name)
-            self.complain("it is missing", name)
-            return default
-        return self.take(name, read, default)
-
-    def end(self) -> None:
-        """Complain of what is no object, and of fields that nobody knows."""
-        if not isinstance(self.said, Mapping):
-            self.complain("write an object")
-            return
-        for name in self.said:
-            if name not in self._names:
-                shown = str(name)[:100] if str(name).isidentifier() else "a field"
-                self.complain("there is no such field", shown)
+def _read_object(kind: type[Any], place: str, said: Any, wrong: list[tuple[str, str]]) -> Any:
+    """Read an object field by field, and note what is wrong with it; None when something is."""
+    if not isinstance(said, Mapping):
+        wrong.append((place, "write an object"))
+        return None
+    found: dict[str, Any] = {}
+    so_far, readers = len(wrong), _FIELDS[kind]
+    for name, value in said.items():
+        if name not in readers:
+            shown = str(name)[:100] if str(name).isidentifier() else "a field"
+            wrong.append((f"{place}.{shown}", "there is no such field"))
+        elif value is not None:
+            try:
+                found[name] = readers[name](value)
+            except ValueError as error:
+                wrong.append((f"{place}.{name}", str(error)))
+    needed = [one.name for one in fields(kind) if one.default is MISSING]
+    wrong += [(f"{place}.{name}", "it is missing") for name in needed if said.get(name) is None]
+    return kind(**found) if len(wrong) == so_far else None
 
 
-def _metadata(fields: _Fields) -> Metadata:
-    found = Metadata(
-        **{name: fields.take(name, read_text, "") for name in ("title", "author", "subject")},
-        keywords=fields.take("keywords", _keywords, ()),
-        language=fields.take("language", _language, ""),
-    )
-    fields.end()
-    if isinstance(fields.said, Mapping) and not fields.said:
-        fields.complain("say at least one of title, author, subject, keywords, language")
+def _read_list(
+    kind: type[Any], most: int, what: str, place: str, said: Any, wrong: list[tuple[str, str]]
+) -> tuple[Any, ...]:
+    if not isinstance(said, list | tuple) or not 1 <= len(said) <= most:
+        wrong.append((place, f"write a list of 1 to {most} {what}"))
+        return ()
+    return tuple(_read_object(kind, f"{place}.{n}", one, wrong) for n, one in enumerate(said))
+
+
+def _metadata(place: str, said: Any, wrong: list[tuple[str, str]]) -> Metadata | None:
+    if said == {}:
+        wrong.append((place, "say at least one of title, author, subject, keywords, language"))
+    found: Metadata | None = _read_object(Metadata, place, said, wrong)
     return found
 
 
-def _watermark(fields: _Fields) -> Watermark:
-    usual = Watermark("")
-    found = Watermark(
-        fields.need("text", _short_text, ""),
-        opacity=fields.take("opacity", _within(0.01, 1), usual.opacity),
-        angle=fields.take("angle", _within(-90, 90), usual.angle),
-        colour=fields.take("colour", _colour, usual.colour),
-    )
-    fields.end()
+def _attachments(
+    place: str, said: Any, wrong: list[tuple[str, str]]
+) -> tuple[Attachment | None, ...]:
+    found = _read_list(Attachment, MOST_ATTACHMENTS, "files", place, said, wrong)
+    # Whoever unpacks them may do so where capitals make no difference.
+    names = [None if one is None else one.name.casefold() for one in found]
+    for number, name in enumerate(names):
+        if name is not None and name in names[:number]:
+            wrong.append((f"{place}.{number}.name", "two attachments have this name"))
     return found
 
 
-def _append(fields: _Fields) -> tuple[Appended, ...]:
-    found: list[Appended] = []
-    for one in fields.objects(MOST_APPENDED, "documents"):
-        found.append(
-            Appended(
-                one.need("template_name", read_text, ""),
-                one.need("variables", _object, {}),
-                one.take("template_version", str, ""),
-            )
-        )
-        one.end()
-    return tuple(found)
-
-
-def _attachments(fields: _Fields) -> tuple[Attachment, ...]:
-    found: list[Attachment] = []
-    names: set[str] = set()
-    for one in fields.objects(MOST_ATTACHMENTS, "files"):
-        attachment = Attachment(
-            one.need("name", _file_name, ""),
-            one.need("media_type", _media_type, ""),
-            one.need("data", _bytes, b""),
-            one.take("relationship", _relationship, "Unspecified"),
-            one.take("description", read_text, ""),
-        )
-        one.end()
-        # Whoever unpacks them may do so where capitals make no difference.
-        folded = attachment.name.casefold()
-        if folded and folded in names:
-            one.complain("two attachments have this name", "name")
-        names.add(folded)
-        found.append(attachment)
-    return tuple(found)
-
-
-def _password(fields: _Fields) -> Password:
-    user, owner = (fields.take(name, _secret, "") for name in ("user", "owner"))
-    found = Password(user, owner, fields.take("allow", _permissions, PERMISSIONS))
-    fields.end()
-    if isinstance(fields.said, Mapping):
-        if not fields.said.get("user") and not fields.said.get("owner"):
-            fields.complain("say user, owner or both")
-        elif user and user == owner:
-            fields.complain("it is the user's too, who would have every right", "owner")
+def _password(place: str, said: Any, wrong: list[tuple[str, str]]) -> Password | None:
+    found: Password | None = _read_object(Password, place, said, wrong)
+    if isinstance(said, Mapping) and not said.get("user") and not said.get("owner"):
+        wrong.append((place, "say user, owner or both"))
+    elif found is not None and found.user == found.owner:
+        wrong.append((f"{place}.owner", "it is the user's too, who would have every right"))
     return found
 
 
@@ -387,10 +320,27 @@ def _secret(said: Any) -> str:
     return said
 
 
-_READERS: Final[Mapping[str, Callable[[_Fields], Any]]] = {
+_FIELDS: Final[Mapping[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
+    Metadata: {
+        "title": read_text, "author": read_text, "subject": read_text, "keywords": _keywords,
+        "language": _language,
+    },
+    Watermark: {
+        "text": _short_text, "opacity": _within(0.01, 1), "angle": _within(-90, 90),
+        "colour": _colour,
+    },
+    Appended: {"template_name": read_text, "variables": _object, "template_version": str},
+    Attachment: {
+        "name": _file_name, "media_type": _media_type, "data": _bytes,
+        "relationship": _relationship, "description": read_text,
+    },
+    Password: {"user": _secret, "owner": _secret, "allow": _permissions},
+}  # fmt: skip
+"""Of each object what reads its fields."""
+_READERS: Final[Mapping[str, Callable[[str, Any, list[tuple[str, str]]], Any]]] = {
     "metadata": _metadata,
-    "watermark": _watermark,
-    "append": _append,
+    "watermark": partial(_read_object, Watermark),
+    "append": partial(_read_list, Appended, MOST_APPENDED, "documents"),
     "attachments": _attachments,
     "password": _password,
 }
