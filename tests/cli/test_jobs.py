@@ -67,8 +67,13 @@ def test_a_list_can_be_filtered_by_time_id_and_dedup_key(shop):
     ]:  # fmt: skip
         answer = shop.ulak("jobs", "list", "--json", *options)
         assert [job["id"] for job in answer.document["jobs"]] == jobs, options
-    for options in (("--submitted-since", "yesterday"), ("--id-prefix", "xyz")):
-        assert shop.ulak("jobs", "list", *options).code != 0
+    for options, sentence in (
+        (("--submitted-since", "yesterday"), "'yesterday' is not a time; write"),
+        (("--id-prefix", "xyz"), "no job id begins with 'xyz'"),
+    ):
+        refused = shop.ulak("jobs", "list", *options)
+        assert refused.code != 0
+        assert sentence in refused.err
 
 
 @pytest.mark.shows("E-75")

@@ -74,6 +74,10 @@ def test_a_flow_is_paused_and_resumed(ulak):
         'there is no flow "sned"; there are "call" or "send"' in ulak("pause", "--flow", "sned").err
     )
     assert "say one of queue=, flow= and key=" in ulak("pause").err
+    for ends in ("2999-01-31T12:00:00Z", "2999-01-31T15:00:00+03:00", "2999-01-31T12:00:00"):
+        until = ulak("pause", "--flow", "send", "--until", ends, "--json").document["until"]
+        assert until.startswith("2999-01-31T12:00:00")
+    assert "'noon' is not a time; write" in ulak("pause", "--flow", "send", "--until", "noon").err
 
 
 @pytest.mark.shows("E-60")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from ulak.cli.spans import TimeOption
 from ulak.clock import rfc3339, to_datetime
 from ulak.core.backlog import Backlog
 from ulak.core.lifecycle import CLAIMABLE, ROLES
@@ -38,14 +39,6 @@ from ulak.store.protocol import JobFilter
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-TimeOption = Annotated[
-    datetime | None,
-    typer.Option(
-        formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"],
-        metavar="TIME",
-        help="As 2026-01-31T12:00:00Z, 2026-01-31T12:00:00 or 2026-01-31, in UTC without a zone.",
-    ),
-]
 KINDS = ("due", "delayed", "parked", "leased", "held")
 RoleName = Enum("RoleName", {role: role for role in ROLES}, type=str)  # type: ignore[misc]
 
@@ -80,8 +73,8 @@ def list_jobs(
     where = JobFilter(
         flow=flow, state=state, role=None if role is None else role.value, tenant=tenant,
         code=code, queue=queue, id_prefix=id_prefix, dedup_key=dedup_key, owner=owner,
-        submitted_since=_zoned(submitted_since), submitted_before=_zoned(submitted_before),
-        changed_since=_zoned(changed_since), changed_before=_zoned(changed_before),
+        submitted_since=submitted_since, submitted_before=submitted_before,
+        changed_since=changed_since, changed_before=changed_before,
     )  # fmt: skip
     with reading(app) as engine:
         # One more than asked tells whether there is another page.
@@ -100,10 +93,6 @@ def list_jobs(
     _print_jobs(page)
     if following is not None:
         note(f"there are more: --after {following}")
-
-
-def _zoned(moment: datetime | None) -> datetime | None:
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _print_jobs(jobs: list[Job]) -> None:

@@ -1,9 +1,10 @@
-"""Spans of time as people type them: 45s, 15m, 12h, 30d, 2w."""
+"""Times as people type them: spans (45s, 15m, 12h, 30d, 2w) and moments (2026-01-31T12:00:00Z)."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import typer
 
@@ -33,3 +34,28 @@ def read_span(text: str, option: str) -> timedelta:
     if length > LONGEST:
         raise typer.BadParameter(f"{text!r} is longer than a hundred years", param_hint=option)
     return length
+
+
+def read_moment(text: str) -> datetime:
+    """Read a moment; without a zone it is in UTC.
+
+    Raises:
+        BadParameter: it is not a moment.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write 2026-01-31T12:00:00Z, 2026-01-31T12:00:00 or 2026-01-31"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+TimeOption = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=read_moment,
+        metavar="TIME",
+        help="As 2026-01-31T12:00:00Z, 2026-01-31T12:00:00 or 2026-01-31, in UTC without a zone.",
+    ),
+]

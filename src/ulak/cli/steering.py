@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from ulak.cli.spans import read_span
+from ulak.cli.spans import TimeOption, read_span
 from ulak.core.policy import Rate
 from ulak.engine.flow_control import Pause, StageLimit, StageRate
 from ulak.kit.commands.output import (
@@ -151,17 +151,13 @@ def pause(
     flow: FlowOption = None,
     key: KeyOption = None,
     lasts: Annotated[str | None, typer.Option("--for", help="How long: 45s, 15m, 12h.")] = None,
-    until: Annotated[datetime | None, typer.Option("--until", help="When it ends, UTC.")] = None,
+    until: TimeOption = None,
     app: AppOption = None,
     note: NoteOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Let no job of a queue, a flow or a key be begun."""
-    ends: datetime | timedelta | None = None
-    if lasts is not None:
-        ends = read_span(lasts, "--for")
-    elif until is not None:
-        ends = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+    ends = until if lasts is None else read_span(lasts, "--for")
     with reading(app) as engine:
         made = engine.flow_control.pause(
             queue=queue, flow=flow, key=key, actor=actor, note=note, until=ends
