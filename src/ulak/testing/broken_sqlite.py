@@ -56,7 +56,7 @@ class EventOutsideTheTransaction(SqliteStore):
     """Commits the job first and its events after: who dies in between leaves no trace."""
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        receipts = self._writer.run("commit", lambda t: self._without_events(t, changes))
+        receipts = self._write("commit", lambda t: self._without_events(t, changes))
         later = [
             event
             for change, receipt in zip(changes, receipts, strict=True)
@@ -64,7 +64,7 @@ class EventOutsideTheTransaction(SqliteStore):
             for event in change.events
         ]
         time.sleep(GAP_S)
-        self._writer.run("commit", lambda t: t.db.executemany(_PUT_IN_EVENT, later))
+        self._write("commit", lambda t: t.db.executemany(_PUT_IN_EVENT, later))
         return receipts
 
     def _without_events(self, t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
@@ -83,7 +83,7 @@ class DedupWithoutItsKeyTable(SqliteStore):
         time.sleep(GAP_S)
         new = [job for job, first in zip(jobs, found, strict=True) if first is None]
         if new:
-            self._writer.run("add", lambda t: _add_without_keys(t, new))
+            self._write("add", lambda t: _add_without_keys(t, new))
         return [
             Added(job.row, True) if first is None else Added(first, False)
             for job, first in zip(jobs, found, strict=True)
@@ -110,7 +110,7 @@ class SlotFreedByALapse(SqliteStore):
         for slot in self.slots():
             job = None if slot.job_id is None else self.find_job(slot.job_id)
             if job is not None and job.lapsed and slot.of_state:
-                self._writer.run("claim", partial(keys.free_slot, limit=slot.limit, job_id=job.id))
+                self._write("claim", partial(keys.free_slot, limit=slot.limit, job_id=job.id))
         return claimed
 
 

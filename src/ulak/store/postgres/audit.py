@@ -28,7 +28,9 @@ def note(
     t.db.execute(NOTE, (t.now, actor, act, subject, note or None, details))
 
 
-def trail(db: Session, subject: str | None, before: int | None, limit: int) -> list[AuditRow]:
+def trail(
+    db: Session, subject: str | None = None, before: int | None = None, limit: int = 100
+) -> list[AuditRow]:
     below = LAST_POSITION if before is None else before
     if subject is None:
         found = db.rows(AUDIT, (below, limit))

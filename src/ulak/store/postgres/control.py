@@ -212,7 +212,7 @@ def adopt(t: Transaction, name: str, terms: LimitTerms, job_ids: Sequence[bytes]
 
 
 def change_limit(
-    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
 ) -> LimitRow | None:
     """Set a limit, or that of one key, or go back to the declared one.
 
@@ -398,7 +398,7 @@ def rates_of(db: Session) -> list[RateRow]:
     return [RateRow(*row) for row in db.rows(RATES)]
 
 
-def buckets(db: Session, name: str | None) -> list[BucketRow]:
+def buckets(db: Session, name: str | None = None) -> list[BucketRow]:
     found = db.rows(BUCKETS) if name is None else db.rows(BUCKET, (name,))
     return [BucketRow(*row) for row in found]
 

@@ -296,7 +296,7 @@ def _acted(t: Transaction, row: OutboxRow, said: tuple[str, str, str]) -> None:
     audit.note(t, actor, act, subject, note, details)
 
 
-def listed(db: Session, where: DeliveryFilter, after: int, limit: int) -> list[OutboxRow]:
+def listed(db: Session, where: DeliveryFilter, after: int = 0, limit: int = 100) -> list[OutboxRow]:
     """Return deliveries by position upward."""
     given = {"handler = %s::text": where.handler, "key = %s::text": where.key}
     terms = {term: value for term, value in given.items() if value is not None}

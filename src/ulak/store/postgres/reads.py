@@ -176,7 +176,7 @@ def owners(db: Session, job_id: bytes) -> list[str]:
 
 
 def owned(
-    db: Session, owner: str, before: tuple[Instant, bytes] | None, limit: int
+    db: Session, owner: str, before: tuple[Instant, bytes] | None = None, limit: int = 100
 ) -> list[tuple[Instant, bytes]]:
     at, job_id = before or LATEST
     return [(since, id) for since, id in db.rows(OWNED_BY, (owner, at, Id(job_id), limit))]
@@ -197,12 +197,14 @@ def progress(db: Session, job_id: bytes) -> Progress | None:
     return None if row is None else Progress(*row)
 
 
-def trail(db: Session, job_id: bytes, after: int, limit: int) -> list[Event]:
+def trail(db: Session, job_id: bytes, after: int = 0, limit: int = 1000) -> list[Event]:
     facts = {"id": Id(job_id), "after": after, "limit": limit}
     return [as_event(row) for row in db.rows(TRAIL, facts)]
 
 
-def list_jobs(db: Session, where: JobFilter, after: bytes | None, limit: int) -> list[JobRow]:
+def list_jobs(
+    db: Session, where: JobFilter, after: bytes | None = None, limit: int = 100
+) -> list[JobRow]:
     """Walk the jobs of each part downward by id."""
     found: list[JobRow] = []
     for statement, facts in list_statements(where, after, limit):
@@ -222,7 +224,7 @@ def list_statements(
         yield f"{matches} ORDER BY id DESC LIMIT %s::bigint", [*facts, limit]
 
 
-def count_jobs(db: Session, where: JobFilter, after: bytes | None) -> int:
+def count_jobs(db: Session, where: JobFilter, after: bytes | None = None) -> int:
     """Count what `list_jobs` would walk."""
     jobs = 0
     for _, matching, facts in _matching(where, after):
@@ -275,12 +277,12 @@ def requests(db: Session, job_id: bytes) -> list[Request]:
     return [as_request(row) for row in db.rows(REQUESTS_OF, (Ids([job_id]),))]
 
 
-def slots(db: Session, limit: str | None) -> list[SlotRow]:
+def slots(db: Session, limit: str | None = None) -> list[SlotRow]:
     found = db.rows(SLOTS) if limit is None else db.rows(SLOTS_OF, (limit,))
     return [SlotRow(*row) for row in found]
 
 
-def jobs_upward(db: Session, after: bytes, limit: int) -> list[JobRow]:
+def jobs_upward(db: Session, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
     if not after:
         return [as_job(row) for row in db.rows(FIRST_JOBS, (limit,))]
     return [as_job(row) for row in db.rows(JOBS_UPWARD, (Id(after), limit))]
@@ -297,7 +299,7 @@ def keys(db: Session, last: DedupRow | None) -> list[DedupRow]:
     return [DedupRow(*row) for row in db.rows(statement, (*after, KEYS_PER_PAGE))]
 
 
-def proofs(db: Session, tenant: str, after: int, limit: int) -> list[ProofRow]:
+def proofs(db: Session, tenant: str, after: int = 0, limit: int = 1000) -> list[ProofRow]:
     return [ProofRow(*row) for row in db.rows(PROOFS, (tenant, after, limit))]
 
 

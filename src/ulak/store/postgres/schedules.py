@@ -73,7 +73,9 @@ def keep(t: Transaction, rows: Sequence[ScheduleRow]) -> None:
         t.db.execute(KEEP, tuple(row))
 
 
-def due(db: Session, by: Instant, limit: int, after: tuple[Instant, str]) -> list[ScheduleRow]:
+def due(
+    db: Session, by: Instant, limit: int, after: tuple[Instant, str] = (-1, "")
+) -> list[ScheduleRow]:
     return [ScheduleRow(*row) for row in db.rows(DUE, (by, *after, limit))]
 
 
@@ -123,6 +125,8 @@ def every(db: Session) -> list[ScheduleRow]:
     return [ScheduleRow(*row) for row in db.rows(SCHEDULES)]
 
 
-def ticks(db: Session, schedule: str, before: Instant | None, limit: int) -> list[TickRow]:
+def ticks(
+    db: Session, schedule: str, before: Instant | None = None, limit: int = 100
+) -> list[TickRow]:
     until = END_OF_TIME if before is None else before
     return [TickRow(*row) for row in db.rows(TICKS, (schedule, until, limit))]

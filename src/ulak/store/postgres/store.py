@@ -14,9 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ulak.clock import Clock, Instant
 from ulak.core.admission import Ask
-from ulak.core.backlog import Standing
 from ulak.core.change import Change, Receipt
-from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.job import Message, NewJob, Request
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
@@ -61,37 +60,19 @@ from ulak.store.postgres.values import Row
 from ulak.store.protocol import (
     NO_RATES,
     Added,
-    AuditRow,
-    BucketRow,
     Claimed,
     ClaimRequest,
-    CountRow,
-    CredentialRow,
     DedupRow,
-    DeliveryCount,
-    DeliveryFilter,
     Features,
-    HandlerRow,
-    JobFilter,
-    LimitRow,
     OutboxRow,
     PauseRow,
-    Progress,
-    ProofRow,
-    RateRow,
-    Renewal,
-    ScheduleRow,
-    Settled,
-    SlotRow,
     Store,
     Tick,
-    TickRow,
-    WeightRow,
-    WorkerRow,
 )
 from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.stage import StageTransaction
 from ulak.store.stops import StopVerbs
+from ulak.store.verbs import read, read_now, written
 from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
@@ -251,6 +232,9 @@ class PostgresStore(StopVerbs):
             raise StoreError("this store is not open; call open() first")
         return self._open
 
+    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        return self._db.run(kind, work, urgent=urgent)
+
     def _read(self, read: Callable[[Session], T]) -> T:
         return self._db.use(read)
 
@@ -351,31 +335,13 @@ class PostgresStore(StopVerbs):
         """Run what a worker does all the time: with the same settings, which its session keeps."""
         return self._db.run(kind, work, in_order=True, patience_ms=COMMIT_PATIENCE_MS)
 
-    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
-        return self._db.run(
-            "register",
-            lambda t: leases.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
-        )
-
-    def renew(self, worker: str, *, lease_us: int) -> Renewal:
-        return self._db.run(
-            "renew", lambda t: leases.renew(t, worker, lease_us=lease_us), urgent=True
-        )
-
-    def unregister(self, worker: str) -> None:
-        self._db.run("unregister", lambda t: leases.unregister(t, worker))
-
-    def leased(self, worker: str) -> list[JobRow]:
-        return self._read(lambda db: leases.leased(db, worker))
-
-    def request(self, request: Request) -> bool:
-        return self._db.run("request", lambda t: upkeep.request(t, request))
-
-    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
-        self._db.run("dismiss", lambda t: upkeep.dismiss(t, job_id, answers))
-
-    def report(self, progress: Sequence[Progress]) -> None:
-        self._db.run("report", lambda t: upkeep.report(t, progress))
+    register = written("register", leases.register)
+    renew = written("renew", leases.renew, urgent=True)
+    unregister = written("unregister", leases.unregister)
+    leased = read(leases.leased)
+    request = written("request", upkeep.request)
+    dismiss = written("dismiss", upkeep.dismiss)
+    report = written("report", upkeep.report)
 
     # --- flow control -----------------------------------------------------------
 
@@ -392,19 +358,8 @@ class PostgresStore(StopVerbs):
             adopt = partial(control.adopt, name=name, terms=terms, job_ids=found)
             self._db.run("declare", adopt)
 
-    def change_limit(
-        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
-    ) -> LimitRow | None:
-        return self._db.run(
-            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note, key=key)
-        )
-
-    def change_rate(
-        self, name: str, terms: RateTerms | None, *, actor: str, note: str
-    ) -> RateRow | None:
-        return self._db.run(
-            "rate", lambda t: control.change_rate(t, name, terms, actor=actor, note=note)
-        )
+    change_limit = written("limit", control.change_limit)
+    change_rate = written("rate", control.change_rate)
 
     def pause(
         self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
@@ -414,15 +369,8 @@ class PostgresStore(StopVerbs):
             lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
         )
 
-    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
-        return self._db.run(
-            "resume", lambda t: control.resume(t, kind, name, actor=actor, note=note)
-        )
-
-    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
-        return self._db.run(
-            "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
-        )
+    resume = written("resume", control.resume)
+    weigh = written("weigh", control.weigh)
 
     stop_sql = stops.SQL
 
@@ -432,29 +380,17 @@ class PostgresStore(StopVerbs):
     def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
         return self._read(lambda db: _take(db, make()))
 
-    def sweep(self, limit: int) -> int:
-        return self._db.run("sweep", lambda t: control.sweep(t, limit))
-
-    def limits(self) -> list[LimitRow]:
-        return self._read(control.limits_of)
-
-    def rates(self) -> list[RateRow]:
-        return self._read(control.rates_of)
-
-    def buckets(self, name: str | None = None) -> list[BucketRow]:
-        return self._read(lambda db: control.buckets(db, name))
+    sweep = written("sweep", control.sweep)
+    limits = read(control.limits_of)
+    rates = read(control.rates_of)
+    buckets = read(control.buckets)
 
     def pauses(self, *, over: bool = False) -> list[PauseRow]:
         now = 0 if over else self.clock.now()
         return self._read(lambda db: control.pauses(db, now))
 
-    def weights(self) -> list[WeightRow]:
-        return self._read(control.weights)
-
-    def audit_trail(
-        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[AuditRow]:
-        return self._read(lambda db: audit.trail(db, subject, before, limit))
+    weights = read(control.weights)
+    audit_trail = read(audit.trail)
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
@@ -501,38 +437,23 @@ class PostgresStore(StopVerbs):
             patience_ms=COMMIT_PATIENCE_MS,
         )
 
-    def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
-        return self._db.run("record", lambda t: records.renew(t, rows, lease_us), urgent=True)
-
-    def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._db.run("record", lambda t: records.mark(t, row, lease_us))
-
-    def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
-        return self._db.run("record", lambda t: records.finish(t, row, ttl_us))
-
-    def release_record(self, row: RecordRow) -> bool:
-        return self._db.run("record", lambda t: records.release(t, row))
+    renew_records = written("record", records.renew, urgent=True)
+    mark_record = written("record", records.mark)
+    finish_record = written("record", records.finish)
+    release_record = written("record", records.release)
 
     def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
         clock = {"now": self.clock.now(), "by_server": isinstance(self.clock, ServerClock)}
         return self._read(lambda db: records.find(db, clock, ids))
 
-    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
-        return self._db.run("record", lambda t: records.forget(t, id, actor, note))
-
-    def clean_records(self, limit: int) -> int:
-        return self._db.run("record", lambda t: records.clean(t, limit))
+    forget_record = written("record", records.forget)
+    clean_records = written("record", records.clean)
 
     # --- upkeep -----------------------------------------------------------------
 
-    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
-        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit, after))
-
-    def overdue_leased(self, limit: int) -> list[JobRow]:
-        return self._read(lambda db: upkeep.overdue_leased(db, self.clock.now(), limit))
-
-    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
-        return self._read(lambda db: upkeep.asked(db, limit, after))
+    due = read_now(upkeep.due)
+    overdue_leased = read_now(upkeep.overdue_leased)
+    asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
         unparked, self._parked = self._db.run(
@@ -544,10 +465,7 @@ class PostgresStore(StopVerbs):
         self._db.run("fold", upkeep.fold_counts)
         self._read(self._make_months)
 
-    def ended(
-        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
-    ) -> list[JobRow]:
-        return self._read(lambda db: upkeep.ended(db, flow, state, before, limit, after))
+    ended = read(upkeep.ended)
 
     def prune(
         self,
@@ -573,72 +491,33 @@ class PostgresStore(StopVerbs):
 
     # --- schedules --------------------------------------------------------------
 
-    def keep_schedules(self, rows: Sequence[ScheduleRow]) -> None:
-        self._db.run("schedules", lambda t: schedules.keep(t, rows))
-
-    def due_schedules(
-        self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
-    ) -> list[ScheduleRow]:
-        return self._read(lambda db: schedules.due(db, by, limit, after))
+    keep_schedules = written("schedules", schedules.keep)
+    due_schedules = read(schedules.due)
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
-        return self._db.run(
-            "tick", lambda t: schedules.tick(t, ticks), patience_ms=SUBMIT_PATIENCE_MS
-        )
+        patience_ms = SUBMIT_PATIENCE_MS
+        return self._db.run("tick", lambda t: schedules.tick(t, ticks), patience_ms=patience_ms)
 
-    def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
-        return self._db.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
-
-    def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        return self._db.run(
-            "schedule-pause", lambda t: schedules.resume(t, name, next_at, actor, note)
-        )
-
-    def schedules(self) -> list[ScheduleRow]:
-        return self._read(schedules.every)
-
-    def ticks(
-        self, schedule: str, *, before: Instant | None = None, limit: int = 100
-    ) -> list[TickRow]:
-        return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+    pause_schedule = written("schedule-pause", schedules.pause)
+    resume_schedule = written("schedule-pause", schedules.resume)
+    ticks = read(schedules.ticks)
+    schedules = read(schedules.every)
 
     # --- credentials ------------------------------------------------------------
 
-    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        return self._db.run(
-            "credential", lambda t: credentials.add(t, row, act=act, actor=actor, note=note)
-        )
-
-    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        return self._db.run(
-            "credential", lambda t: credentials.change(t, row, act=act, actor=actor, note=note)
-        )
-
-    def note_use(self, kind: str, id: str, at: Instant) -> None:
-        self._db.run("credential", lambda t: credentials.note_use(t, kind, id, at))
-
-    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
-        return self._read(lambda db: credentials.find(db, kind, id))
-
-    def credentials(self, kind: str) -> list[CredentialRow]:
-        return self._read(lambda db: credentials.of_kind(db, kind))
-
-    def forget_credentials(self, kind: str, *, before: Instant) -> int:
-        return self._db.run("credential", lambda t: credentials.forget(t, kind, before))
+    add_credential = written("credential", credentials.add)
+    change_credential = written("credential", credentials.change)
+    note_use = written("credential", credentials.note_use)
+    find_credential = read(credentials.find)
+    forget_credentials = written("credential", credentials.forget)
+    credentials = read(credentials.of_kind)
 
     # --- outbox -----------------------------------------------------------------
 
-    def keep_handlers(self, rows: Sequence[HandlerRow]) -> None:
-        self._db.run("handlers", lambda t: outbox.keep_handlers(t, rows))
-
-    def handlers(self) -> list[HandlerRow]:
-        return self._read(outbox.handlers)
-
-    def forget_handler(self, name: str, *, actor: str, note: str) -> int | None:
-        return self._db.run("handlers", lambda t: outbox.forget_handler(t, name, actor, note))
-
-    def post_messages(self, messages: Sequence[Message]) -> None:
-        self._db.run("post", lambda t: outbox.post(t, messages))
+    keep_handlers = written("handlers", outbox.keep_handlers)
+    handlers = read(outbox.handlers)
+    forget_handler = written("handlers", outbox.forget_handler)
+    post_messages = written("post", outbox.post)
 
     def has_due(self, handler: str) -> bool:
         is_due, is_unranked = self._read(lambda db: outbox.look(db, handler, self.clock.now()))
@@ -652,41 +531,19 @@ class PostgresStore(StopVerbs):
             return []
         return self._db.run("take", lambda t: outbox.take(t, handler, limit, hold_us))
 
-    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
-        return self._db.run("take", lambda t: outbox.hold(t, rows, hold_us))
-
-    def settle_messages(self, settled: Sequence[Settled]) -> None:
-        self._db.run("settle", lambda t: outbox.settle(t, settled))
-
-    def deliveries(
-        self, where: DeliveryFilter, *, after: int = 0, limit: int = 100
-    ) -> list[OutboxRow]:
-        return self._read(lambda db: outbox.listed(db, where, after, limit))
-
-    def count_deliveries(self) -> list[DeliveryCount]:
-        return self._read(outbox.counted)
-
-    def redrive_message(
-        self, row: OutboxRow, *, give_up_at: Instant | None, actor: str, note: str
-    ) -> bool:
-        return self._db.run("redrive", lambda t: outbox.redrive(t, row, give_up_at, actor, note))
-
-    def discard_message(self, row: OutboxRow, *, actor: str, note: str) -> bool:
-        return self._db.run("redrive", lambda t: outbox.discard(t, row, actor, note))
-
-    def expire_messages(self, limit: int) -> int:
-        return self._db.run("sweep", lambda t: outbox.expire(t, limit))
+    hold_messages = written("take", outbox.hold)
+    settle_messages = written("settle", outbox.settle)
+    deliveries = read(outbox.listed)
+    count_deliveries = read(outbox.counted)
+    redrive_message = written("redrive", outbox.redrive)
+    discard_message = written("redrive", outbox.discard)
+    expire_messages = written("sweep", outbox.expire)
 
     # --- reading ----------------------------------------------------------------
 
-    def find_job(self, job_id: bytes) -> JobRow | None:
-        return self._read(lambda db: intake.find_job(db, job_id))
-
-    def find_payload(self, job_id: bytes) -> Payload | None:
-        return self._read(lambda db: reads.payload(db, job_id))
-
-    def find_results(self, job_id: bytes) -> list[Result]:
-        return self._read(lambda db: reads.results(db, job_id))
+    find_job = read(intake.find_job)
+    find_payload = read(reads.payload)
+    find_results = read(reads.results)
 
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
@@ -694,53 +551,23 @@ class PostgresStore(StopVerbs):
     def add_owner(self, job_id: bytes, owner: str) -> None:
         self._db.run("add", lambda t: intake.own(t, [(job_id, owner)]))
 
-    def find_owned(
-        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
-    ) -> list[tuple[Instant, bytes]]:
-        return self._read(lambda db: reads.owned(db, owner, before, limit))
-
-    def find_owners(self, job_id: bytes) -> list[str]:
-        return self._read(lambda db: reads.owners(db, job_id))
-
-    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
-        return self._read(lambda db: reads.commits(db, changes))
-
-    def find_progress(self, job_id: bytes) -> Progress | None:
-        return self._read(lambda db: reads.progress(db, job_id))
-
-    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        return self._read(lambda db: reads.trail(db, job_id, after, limit))
-
-    def list_jobs(
-        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
-    ) -> list[JobRow]:
-        return self._read(lambda db: reads.list_jobs(db, where, after, limit))
-
-    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
-        return self._read(lambda db: reads.count_jobs(db, where, after))
-
-    def counts(self) -> list[CountRow]:
-        return self._read(reads.counts)
-
-    def count_standing(self) -> Standing:
-        return self._read(lambda db: standing.count(db, self.clock.now()))
-
-    def workers(self) -> list[WorkerRow]:
-        return self._read(reads.workers)
-
-    def pending_requests(self, job_id: bytes) -> list[Request]:
-        return self._read(lambda db: reads.requests(db, job_id))
-
-    def slots(self, limit: str | None = None) -> list[SlotRow]:
-        return self._read(lambda db: reads.slots(db, limit))
+    find_owned = read(reads.owned)
+    find_owners = read(reads.owners)
+    find_commits = read(reads.commits)
+    find_progress = read(reads.progress)
+    trail = read(reads.trail)
+    list_jobs = read(reads.list_jobs)
+    count_jobs = read(reads.count_jobs)
+    counts = read(reads.counts)
+    count_standing = read_now(standing.count)
+    workers = read(reads.workers)
+    pending_requests = read(reads.requests)
+    slots = read(reads.slots)
 
     # --- whole-store reads ------------------------------------------------------
 
-    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
-        return self._read(lambda db: reads.jobs_upward(db, after, limit))
-
-    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
-        return self._read(lambda db: reads.messages_of(db, job_id))
+    scan_jobs = read(reads.jobs_upward)
+    scan_messages = read(reads.messages_of)
 
     def scan_keys(self) -> Iterator[DedupRow]:
         page = self._read(lambda db: reads.keys(db, None))
@@ -749,14 +576,9 @@ class PostgresStore(StopVerbs):
             last = page[-1]
             page = self._read(partial(reads.keys, last=last))
 
-    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
-        return self._read(lambda db: reads.proofs(db, tenant, after, limit))
-
-    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
-        return self._read(reads.proof_heads)
-
-    def scan_orphans(self) -> list[str]:
-        return self._read(reads.orphans)
+    scan_proofs = read(reads.proofs)
+    proof_heads = read(reads.proof_heads)
+    scan_orphans = read(reads.orphans)
 
     # --- waking -----------------------------------------------------------------
 

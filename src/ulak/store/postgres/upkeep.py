@@ -139,7 +139,9 @@ EMPTY = """
 """
 
 
-def due(db: Session, now: Instant, limit: int, after: tuple[Instant, bytes]) -> list[JobRow]:
+def due(
+    db: Session, now: Instant, limit: int, after: tuple[Instant, bytes] = (0, b"")
+) -> list[JobRow]:
     wake_at, job_id = after
     facts = (now, wake_at, Id(job_id or FIRST_ID), limit)
     return [as_job(row) for row in db.rows(DUE, facts)]
@@ -149,7 +151,7 @@ def overdue_leased(db: Session, now: Instant, limit: int) -> list[JobRow]:
     return [as_job(row) for row in db.rows(OVERDUE_LEASED, (now, limit))]
 
 
-def asked(db: Session, limit: int, after: bytes) -> list[tuple[JobRow, list[Request]]]:
+def asked(db: Session, limit: int, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
     rows = [as_job(row) for row in db.rows(ASKED, (Id(after or FIRST_ID), limit))]
     found: dict[bytes, list[Request]] = {row.id: [] for row in rows}
     for row in db.rows(REQUESTS_OF, (Ids(list(found)),)):
@@ -210,7 +212,7 @@ def fold_counts(t: Transaction) -> None:
 
 
 def ended(
-    db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes
+    db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes = b""
 ) -> list[JobRow]:
     """Return finished jobs of a state."""
     facts = (before, flow, state, Id(after or FIRST_ID), limit)

@@ -25,7 +25,7 @@ def note(
 
 
 def trail(
-    db: sqlite3.Connection, subject: str | None, before: int | None, limit: int
+    db: sqlite3.Connection, subject: str | None = None, before: int | None = None, limit: int = 100
 ) -> list[AuditRow]:
     below = LAST_POSITION if before is None else before
     if subject is None:

@@ -179,7 +179,7 @@ def adopt(t: Transaction, name: str, terms: LimitTerms, job_ids: Sequence[bytes]
 
 
 def change_limit(
-    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None
+    t: Transaction, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
 ) -> LimitRow | None:
     """Set a limit, or that of one key, or go back to the declared one."""
     known = _limit(t, name)
@@ -366,7 +366,7 @@ def rates(db: sqlite3.Connection) -> list[RateRow]:
     return [RateRow(*row) for row in db.execute(RATES).fetchall()]
 
 
-def buckets(db: sqlite3.Connection, name: str | None) -> list[BucketRow]:
+def buckets(db: sqlite3.Connection, name: str | None = None) -> list[BucketRow]:
     found = db.execute(BUCKETS) if name is None else db.execute(BUCKET, (name,))
     return [BucketRow(*row) for row in found.fetchall()]
 

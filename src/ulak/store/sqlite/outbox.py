@@ -228,7 +228,7 @@ def _acted(t: Transaction, row: OutboxRow, said: tuple[str, str, str]) -> None:
 
 
 def listed(
-    db: sqlite3.Connection, where: DeliveryFilter, after: int, limit: int
+    db: sqlite3.Connection, where: DeliveryFilter, after: int = 0, limit: int = 100
 ) -> list[OutboxRow]:
     """Return deliveries by position upward."""
     given = {"handler = ?": where.handler, "key = ?": where.key}

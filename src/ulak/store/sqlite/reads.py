@@ -132,7 +132,10 @@ def owners(db: sqlite3.Connection, job_id: bytes) -> list[str]:
 
 
 def owned(
-    db: sqlite3.Connection, owner: str, before: tuple[Instant, bytes] | None, limit: int
+    db: sqlite3.Connection,
+    owner: str,
+    before: tuple[Instant, bytes] | None = None,
+    limit: int = 100,
 ) -> list[tuple[Instant, bytes]]:
     at, job_id = before or LATEST
     return db.execute(OWNED_BY, (owner, at, job_id, limit)).fetchall()
@@ -147,12 +150,12 @@ def progress(db: sqlite3.Connection, job_id: bytes) -> Progress | None:
     return None if row is None else Progress(*row)
 
 
-def trail(db: sqlite3.Connection, job_id: bytes, after: int, limit: int) -> list[Event]:
+def trail(db: sqlite3.Connection, job_id: bytes, after: int = 0, limit: int = 1000) -> list[Event]:
     return list(map(as_event, db.execute(TRAIL, (job_id, after, limit)).fetchall()))
 
 
 def list_jobs(
-    db: sqlite3.Connection, where: JobFilter, after: bytes | None, limit: int
+    db: sqlite3.Connection, where: JobFilter, after: bytes | None = None, limit: int = 100
 ) -> list[JobRow]:
     """Walk the jobs of each part downward by id."""
     found: list[JobRow] = []
@@ -175,7 +178,7 @@ def list_statements(
         yield f"SELECT {JOB_COLUMNS} FROM {source} ORDER BY {order} DESC LIMIT ?", bound
 
 
-def count_jobs(db: sqlite3.Connection, where: JobFilter, after: bytes | None) -> int:
+def count_jobs(db: sqlite3.Connection, where: JobFilter, after: bytes | None = None) -> int:
     """Count what `list_jobs` would walk."""
     return sum(
         db.execute(f"SELECT count(*) FROM {matching}", facts).fetchone()[0]
@@ -236,12 +239,12 @@ def requests(db: sqlite3.Connection, job_id: bytes) -> list[Request]:
     return list(map(as_request, db.execute(REQUESTS_OF, (job_id,)).fetchall()))
 
 
-def slots(db: sqlite3.Connection, limit: str | None) -> list[SlotRow]:
+def slots(db: sqlite3.Connection, limit: str | None = None) -> list[SlotRow]:
     found = db.execute(SLOTS) if limit is None else db.execute(SLOTS_OF, (limit,))
     return [SlotRow(*row) for row in found.fetchall()]
 
 
-def jobs_upward(db: sqlite3.Connection, after: bytes, limit: int) -> list[JobRow]:
+def jobs_upward(db: sqlite3.Connection, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
     return list(map(as_job, db.execute(JOBS_UPWARD, (after, limit)).fetchall()))
 
 
@@ -256,7 +259,9 @@ def keys(db: sqlite3.Connection, last: DedupRow | None) -> list[DedupRow]:
     return [DedupRow(*row) for row in db.execute(statement, (*after, KEYS_PER_PAGE)).fetchall()]
 
 
-def proofs(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[ProofRow]:
+def proofs(
+    db: sqlite3.Connection, tenant: str, after: int = 0, limit: int = 1000
+) -> list[ProofRow]:
     return [ProofRow(*row) for row in db.execute(PROOFS, (tenant, after, limit)).fetchall()]
 
 

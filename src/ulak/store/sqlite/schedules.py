@@ -55,7 +55,7 @@ def keep(t: Transaction, rows: Sequence[ScheduleRow]) -> None:
 
 
 def due(
-    db: sqlite3.Connection, by: Instant, limit: int, after: tuple[Instant, str]
+    db: sqlite3.Connection, by: Instant, limit: int, after: tuple[Instant, str] = (-1, "")
 ) -> list[ScheduleRow]:
     return [ScheduleRow(*row) for row in db.execute(DUE, (by, *after, limit)).fetchall()]
 
@@ -103,7 +103,7 @@ def every(db: sqlite3.Connection) -> list[ScheduleRow]:
 
 
 def ticks(
-    db: sqlite3.Connection, schedule: str, before: Instant | None, limit: int
+    db: sqlite3.Connection, schedule: str, before: Instant | None = None, limit: int = 100
 ) -> list[TickRow]:
     until = END_OF_TIME if before is None else before
     return [TickRow(*row) for row in db.execute(TICKS, (schedule, until, limit)).fetchall()]

@@ -14,9 +14,8 @@ from typing import Any, TypeVar, cast
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core.admission import Ask
-from ulak.core.backlog import Standing
 from ulak.core.change import Change, Receipt
-from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.job import NewJob
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
 from ulak.store import forks
@@ -25,35 +24,16 @@ from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.protocol import (
     NO_RATES,
     Added,
-    AuditRow,
-    BucketRow,
     Claimed,
     ClaimRequest,
-    CountRow,
-    CredentialRow,
     DedupRow,
-    DeliveryCount,
-    DeliveryFilter,
     Features,
-    HandlerRow,
-    JobFilter,
-    LimitRow,
     OutboxRow,
     PauseRow,
-    Progress,
-    ProofRow,
-    RateRow,
-    Renewal,
-    ScheduleRow,
-    Settled,
-    SlotRow,
     Store,
-    Tick,
-    TickRow,
-    WeightRow,
     WorkerRow,
 )
-from ulak.store.records import RecordClaim, RecordId, RecordRow
+from ulak.store.records import RecordClaim, RecordRow
 from ulak.store.sqlite import (
     audit,
     caller,
@@ -76,6 +56,7 @@ from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
 from ulak.store.stops import StopVerbs
 from ulak.store.transaction import refuse_while_holding
+from ulak.store.verbs import read, read_now, written
 from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
@@ -286,6 +267,9 @@ class SqliteStore(StopVerbs):
         refuse_while_holding(self)
         return self._opened
 
+    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        return self._writer.run(kind, work, urgent=urgent)
+
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self._readers.run(read)
 
@@ -309,46 +293,28 @@ class SqliteStore(StopVerbs):
     # --- writing ----------------------------------------------------------------
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
-        return self._writer.run("add", lambda t: intake.add(t, jobs))
+        return self._write("add", lambda t: intake.add(t, jobs))
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._writer.run("commit", lambda t: commits.commit(t, changes))
+        return self._write("commit", lambda t: commits.commit(t, changes))
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._writer.run("claim", lambda t: claims.claim(t, request))
+        return self._write("claim", lambda t: claims.claim(t, request))
 
-    def register(self, worker: str, *, lease_us: int, lanes: Sequence[str], about: str) -> Instant:
-        return self._writer.run(
-            "register",
-            lambda t: claims.register(t, worker, lease_us=lease_us, lanes=lanes, about=about),
-        )
-
-    def renew(self, worker: str, *, lease_us: int) -> Renewal:
-        return self._writer.run(
-            "renew", lambda t: claims.renew(t, worker, lease_us=lease_us), urgent=True
-        )
-
-    def unregister(self, worker: str) -> None:
-        self._writer.run("unregister", lambda t: claims.unregister(t, worker))
-
-    def leased(self, worker: str) -> list[JobRow]:
-        return self._read(lambda db: claims.leased(db, worker))
-
-    def request(self, request: Request) -> bool:
-        return self._writer.run("request", lambda t: upkeep.request(t, request))
-
-    def dismiss(self, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
-        self._writer.run("dismiss", lambda t: upkeep.dismiss(t, job_id, answers))
-
-    def report(self, progress: Sequence[Progress]) -> None:
-        self._writer.run("report", lambda t: upkeep.report(t, progress))
+    register = written("register", claims.register)
+    renew = written("renew", claims.renew, urgent=True)
+    unregister = written("unregister", claims.unregister)
+    leased = read(claims.leased)
+    request = written("request", upkeep.request)
+    dismiss = written("dismiss", upkeep.dismiss)
+    report = written("report", upkeep.report)
 
     # --- flow control -----------------------------------------------------------
 
     def declare(
         self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
     ) -> None:
-        self._writer.run("declare", lambda t: control.declare(t, limits, rates))
+        self._write("declare", lambda t: control.declare(t, limits, rates))
         for name, terms in sorted(limits.items()):
             if terms.busy is not None:
                 self._adopt(name, terms)
@@ -356,71 +322,41 @@ class SqliteStore(StopVerbs):
     def _adopt(self, name: str, terms: LimitTerms) -> None:
         while found := self._read(lambda db: control.find_misplaced(db, name, terms)):
             adopt = partial(control.adopt, name=name, terms=terms, job_ids=found)
-            self._writer.run("declare", adopt)
+            self._write("declare", adopt)
 
-    def change_limit(
-        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
-    ) -> LimitRow | None:
-        return self._writer.run(
-            "limit", lambda t: control.change_limit(t, name, n, actor=actor, note=note, key=key)
-        )
-
-    def change_rate(
-        self, name: str, terms: RateTerms | None, *, actor: str, note: str
-    ) -> RateRow | None:
-        return self._writer.run(
-            "rate", lambda t: control.change_rate(t, name, terms, actor=actor, note=note)
-        )
+    change_limit = written("limit", control.change_limit)
+    change_rate = written("rate", control.change_rate)
 
     def pause(
         self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
     ) -> PauseRow | None:
-        return self._writer.run(
+        return self._write(
             "pause",
             lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
         )
 
-    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
-        return self._writer.run(
-            "resume", lambda t: control.resume(t, kind, name, actor=actor, note=note)
-        )
-
-    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
-        return self._writer.run(
-            "weigh", lambda t: control.weigh(t, tenant, weight, actor=actor, note=note)
-        )
+    resume = written("resume", control.resume)
+    weigh = written("weigh", control.weigh)
 
     stop_sql = stops.SQL
 
     def _write_steps(self, make: Callable[[], Steps[T]]) -> T:
-        return self._writer.run("stop", lambda t: _take(t.db, make()))
+        return self._write("stop", lambda t: _take(t.db, make()))
 
     def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
         return self._read(lambda db: _take(db, make()))
 
-    def sweep(self, limit: int) -> int:
-        return self._writer.run("sweep", lambda t: control.sweep(t, limit))
-
-    def limits(self) -> list[LimitRow]:
-        return self._read(control.limits)
-
-    def rates(self) -> list[RateRow]:
-        return self._read(control.rates)
-
-    def buckets(self, name: str | None = None) -> list[BucketRow]:
-        return self._read(lambda db: control.buckets(db, name))
+    sweep = written("sweep", control.sweep)
+    limits = read(control.limits)
+    rates = read(control.rates)
+    buckets = read(control.buckets)
 
     def pauses(self, *, over: bool = False) -> list[PauseRow]:
         now = 0 if over else self.clock.now()
         return self._read(lambda db: control.pauses(db, now))
 
-    def weights(self) -> list[WeightRow]:
-        return self._read(control.weights)
-
-    def audit_trail(
-        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[AuditRow]:
-        return self._read(lambda db: audit.trail(db, subject, before, limit))
+    weights = read(control.weights)
+    audit_trail = read(audit.trail)
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
@@ -446,120 +382,56 @@ class SqliteStore(StopVerbs):
 
     # --- upkeep -----------------------------------------------------------------
 
-    def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
-        return self._read(lambda db: upkeep.due(db, self.clock.now(), limit, after))
-
-    def overdue_leased(self, limit: int) -> list[JobRow]:
-        return self._read(lambda db: upkeep.overdue_leased(db, self.clock.now(), limit))
-
-    def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
-        return self._read(lambda db: upkeep.asked(db, limit, after))
+    due = read_now(upkeep.due)
+    overdue_leased = read_now(upkeep.overdue_leased)
+    asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
-        unparked, self._parked = self._writer.run(
+        unparked, self._parked = self._write(
             "unpark", lambda t: upkeep.unpark(t, limit, self._parked)
         )
         return unparked
 
-    def fold_counts(self) -> None:
-        self._writer.run("fold", upkeep.fold_counts)
-
-    def ended(
-        self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
-    ) -> list[JobRow]:
-        return self._read(lambda db: upkeep.ended(db, flow, state, before, limit, after))
-
-    def prune(
-        self,
-        *,
-        before: Instant,
-        limit: int,
-        actor: str = "",
-        note: str = "",
-        of: tuple[str, str] | None = None,
-    ) -> int:
-        return self._writer.run("prune", lambda t: upkeep.prune(t, before, limit, actor, note, of))
+    fold_counts = written("fold", upkeep.fold_counts)
+    ended = read(upkeep.ended)
+    prune = written("prune", upkeep.prune)
 
     # --- schedules --------------------------------------------------------------
 
-    def keep_schedules(self, rows: Sequence[ScheduleRow]) -> None:
-        self._writer.run("schedules", lambda t: schedules.keep(t, rows))
-
-    def due_schedules(
-        self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
-    ) -> list[ScheduleRow]:
-        return self._read(lambda db: schedules.due(db, by, limit, after))
-
-    def tick(self, ticks: Sequence[Tick]) -> list[bool]:
-        return self._writer.run("tick", lambda t: schedules.tick(t, ticks))
-
-    def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
-        return self._writer.run("schedule-pause", lambda t: schedules.pause(t, name, actor, note))
-
-    def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        return self._writer.run(
-            "schedule-pause", lambda t: schedules.resume(t, name, next_at, actor, note)
-        )
-
-    def schedules(self) -> list[ScheduleRow]:
-        return self._read(schedules.every)
-
-    def ticks(
-        self, schedule: str, *, before: Instant | None = None, limit: int = 100
-    ) -> list[TickRow]:
-        return self._read(lambda db: schedules.ticks(db, schedule, before, limit))
+    keep_schedules = written("schedules", schedules.keep)
+    due_schedules = read(schedules.due)
+    tick = written("tick", schedules.tick)
+    pause_schedule = written("schedule-pause", schedules.pause)
+    resume_schedule = written("schedule-pause", schedules.resume)
+    ticks = read(schedules.ticks)
+    schedules = read(schedules.every)
 
     # --- credentials ------------------------------------------------------------
 
-    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        return self._writer.run(
-            "credential", lambda t: credentials.add(t, row, act=act, actor=actor, note=note)
-        )
-
-    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        return self._writer.run(
-            "credential", lambda t: credentials.change(t, row, act=act, actor=actor, note=note)
-        )
-
-    def note_use(self, kind: str, id: str, at: Instant) -> None:
-        self._writer.run("credential", lambda t: credentials.note_use(t, kind, id, at))
-
-    def find_credential(self, kind: str, id: str) -> CredentialRow | None:
-        return self._read(lambda db: credentials.find(db, kind, id))
-
-    def credentials(self, kind: str) -> list[CredentialRow]:
-        return self._read(lambda db: credentials.of_kind(db, kind))
-
-    def forget_credentials(self, kind: str, *, before: Instant) -> int:
-        return self._writer.run("credential", lambda t: credentials.forget(t, kind, before))
+    add_credential = written("credential", credentials.add)
+    change_credential = written("credential", credentials.change)
+    note_use = written("credential", credentials.note_use)
+    find_credential = read(credentials.find)
+    forget_credentials = written("credential", credentials.forget)
+    credentials = read(credentials.of_kind)
 
     # --- idempotency records ----------------------------------------------------
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        return self._writer.run(
-            "record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us)
-        )
+        return self._write("record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us))
 
-    def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
-        return self._writer.run("record", lambda t: records.renew(t, rows, lease_us), urgent=True)
+    renew_records = written("record", records.renew, urgent=True)
 
     def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._writer.run("record", lambda t: records.mark(t.db, t.now, row, lease_us))
+        return self._write("record", lambda t: records.mark(t.db, t.now, row, lease_us))
 
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
-        return self._writer.run("record", lambda t: records.finish(t.db, t.now, row, ttl_us))
+        return self._write("record", lambda t: records.finish(t.db, t.now, row, ttl_us))
 
-    def release_record(self, row: RecordRow) -> bool:
-        return self._writer.run("record", lambda t: records.release(t, row))
-
-    def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
-        return self._read(lambda db: records.find(db, self.clock.now(), ids))
-
-    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
-        return self._writer.run("record", lambda t: records.forget(t, id, actor, note))
-
-    def clean_records(self, limit: int) -> int:
-        return self._writer.run("record", lambda t: records.clean(t, limit))
+    release_record = written("record", records.release)
+    find_records = read_now(records.find)
+    forget_record = written("record", records.forget)
+    clean_records = written("record", records.clean)
 
     # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
 
@@ -580,17 +452,10 @@ class SqliteStore(StopVerbs):
 
     # --- outbox -----------------------------------------------------------------
 
-    def keep_handlers(self, rows: Sequence[HandlerRow]) -> None:
-        self._writer.run("handlers", lambda t: outbox.keep_handlers(t, rows))
-
-    def handlers(self) -> list[HandlerRow]:
-        return self._read(outbox.handlers)
-
-    def forget_handler(self, name: str, *, actor: str, note: str) -> int | None:
-        return self._writer.run("handlers", lambda t: outbox.forget_handler(t, name, actor, note))
-
-    def post_messages(self, messages: Sequence[Message]) -> None:
-        self._writer.run("post", lambda t: outbox.post(t, messages))
+    keep_handlers = written("handlers", outbox.keep_handlers)
+    handlers = read(outbox.handlers)
+    forget_handler = written("handlers", outbox.forget_handler)
+    post_messages = written("post", outbox.post)
 
     def has_due(self, handler: str) -> bool:
         return self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now()))
@@ -599,99 +464,48 @@ class SqliteStore(StopVerbs):
         # Most looks are in vain: those do not write.
         if not self.has_due(handler):
             return []
-        return self._writer.run("take", lambda t: outbox.take(t, handler, limit, hold_us))
+        return self._write("take", lambda t: outbox.take(t, handler, limit, hold_us))
 
-    def hold_messages(self, rows: Sequence[OutboxRow], *, hold_us: int) -> list[OutboxRow]:
-        return self._writer.run("take", lambda t: outbox.hold(t, rows, hold_us))
-
-    def settle_messages(self, settled: Sequence[Settled]) -> None:
-        self._writer.run("settle", lambda t: outbox.settle(t, settled))
-
-    def deliveries(
-        self, where: DeliveryFilter, *, after: int = 0, limit: int = 100
-    ) -> list[OutboxRow]:
-        return self._read(lambda db: outbox.listed(db, where, after, limit))
-
-    def count_deliveries(self) -> list[DeliveryCount]:
-        return self._read(outbox.counted)
-
-    def redrive_message(
-        self, row: OutboxRow, *, give_up_at: Instant | None, actor: str, note: str
-    ) -> bool:
-        return self._writer.run(
-            "redrive", lambda t: outbox.redrive(t, row, give_up_at, actor, note)
-        )
-
-    def discard_message(self, row: OutboxRow, *, actor: str, note: str) -> bool:
-        return self._writer.run("redrive", lambda t: outbox.discard(t, row, actor, note))
-
-    def expire_messages(self, limit: int) -> int:
-        return self._writer.run("sweep", lambda t: outbox.expire(t, limit))
+    hold_messages = written("take", outbox.hold)
+    settle_messages = written("settle", outbox.settle)
+    deliveries = read(outbox.listed)
+    count_deliveries = read(outbox.counted)
+    redrive_message = written("redrive", outbox.redrive)
+    discard_message = written("redrive", outbox.discard)
+    expire_messages = written("sweep", outbox.expire)
 
     # --- reading ----------------------------------------------------------------
 
-    def find_job(self, job_id: bytes) -> JobRow | None:
-        return self._read(lambda db: intake.find_job(db, job_id))
-
-    def find_payload(self, job_id: bytes) -> Payload | None:
-        return self._read(lambda db: reads.payload(db, job_id))
-
-    def find_results(self, job_id: bytes) -> list[Result]:
-        return self._read(lambda db: reads.results(db, job_id))
+    find_job = read(intake.find_job)
+    find_payload = read(reads.payload)
+    find_results = read(reads.results)
 
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
-        self._writer.run("add", lambda t: intake.own(t, [(job_id, owner)]))
+        self._write("add", lambda t: intake.own(t, [(job_id, owner)]))
 
-    def find_owned(
-        self, owner: str, *, before: tuple[Instant, bytes] | None = None, limit: int = 100
-    ) -> list[tuple[Instant, bytes]]:
-        return self._read(lambda db: reads.owned(db, owner, before, limit))
-
-    def find_owners(self, job_id: bytes) -> list[str]:
-        return self._read(lambda db: reads.owners(db, job_id))
-
-    def find_commits(self, changes: Sequence[Change]) -> list[bool]:
-        return self._read(lambda db: reads.commits(db, changes))
-
-    def find_progress(self, job_id: bytes) -> Progress | None:
-        return self._read(lambda db: reads.progress(db, job_id))
-
-    def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        return self._read(lambda db: reads.trail(db, job_id, after, limit))
-
-    def list_jobs(
-        self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
-    ) -> list[JobRow]:
-        return self._read(lambda db: reads.list_jobs(db, where, after, limit))
-
-    def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
-        return self._read(lambda db: reads.count_jobs(db, where, after))
-
-    def counts(self) -> list[CountRow]:
-        return self._read(reads.counts)
-
-    def count_standing(self) -> Standing:
-        return self._read(lambda db: standing.count(db, self.clock.now()))
+    find_owned = read(reads.owned)
+    find_owners = read(reads.owners)
+    find_commits = read(reads.commits)
+    find_progress = read(reads.progress)
+    trail = read(reads.trail)
+    list_jobs = read(reads.list_jobs)
+    count_jobs = read(reads.count_jobs)
+    counts = read(reads.counts)
+    count_standing = read_now(standing.count)
 
     def workers(self) -> list[WorkerRow]:
         return self._read(lambda db: reads.workers(db, self.clock))
 
-    def pending_requests(self, job_id: bytes) -> list[Request]:
-        return self._read(lambda db: reads.requests(db, job_id))
-
-    def slots(self, limit: str | None = None) -> list[SlotRow]:
-        return self._read(lambda db: reads.slots(db, limit))
+    pending_requests = read(reads.requests)
+    slots = read(reads.slots)
 
     # --- whole-store reads ------------------------------------------------------
 
-    def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
-        return self._read(lambda db: reads.jobs_upward(db, after, limit))
-
-    def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
-        return self._read(lambda db: reads.messages_of(db, job_id))
+    scan_jobs = read(reads.jobs_upward)
+    scan_messages = read(reads.messages_of)
 
     def scan_keys(self) -> Iterator[DedupRow]:
         page = self._read(lambda db: reads.keys(db, None))
@@ -700,14 +514,9 @@ class SqliteStore(StopVerbs):
             last = page[-1]
             page = self._read(partial(reads.keys, last=last))
 
-    def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
-        return self._read(lambda db: reads.proofs(db, tenant, after, limit))
-
-    def proof_heads(self) -> dict[str, tuple[int, bytes]]:
-        return self._read(reads.proof_heads)
-
-    def scan_orphans(self) -> list[str]:
-        return self._read(reads.orphans)
+    scan_proofs = read(reads.proofs)
+    proof_heads = read(reads.proof_heads)
+    scan_orphans = read(reads.orphans)
 
     # --- waking -----------------------------------------------------------------
 
@@ -751,21 +560,17 @@ class _InsideStore(SqliteStore):
         self.path, self.clock, self.features = store.path, store.clock, store.features
         self._borrowed = cast(sqlite3.Connection, db)
 
-    @property
-    def _writer(self) -> Writer:
-        return cast(Writer, self)
-
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return read(self._borrowed)
 
-    def run(self, kind: str, work: Callable[[Transaction], T]) -> T:
+    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         t = Transaction(self._borrowed, self.clock)
         answer = work(t)
         t.finish()
         return answer
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self.run("commit", lambda t: commits.commit_each(t, changes))
+        return self._write("commit", lambda t: commits.commit_each(t, changes))
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:

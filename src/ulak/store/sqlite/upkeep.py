@@ -105,7 +105,7 @@ FORGET = [
 
 
 def due(
-    db: sqlite3.Connection, now: Instant, limit: int, after: tuple[Instant, bytes]
+    db: sqlite3.Connection, now: Instant, limit: int, after: tuple[Instant, bytes] = (0, b"")
 ) -> list[JobRow]:
     return list(map(as_job, db.execute(DUE, (now, *after, limit)).fetchall()))
 
@@ -114,7 +114,9 @@ def overdue_leased(db: sqlite3.Connection, now: Instant, limit: int) -> list[Job
     return list(map(as_job, db.execute(OVERDUE_LEASED, (now, limit)).fetchall()))
 
 
-def asked(db: sqlite3.Connection, limit: int, after: bytes) -> list[tuple[JobRow, list[Request]]]:
+def asked(
+    db: sqlite3.Connection, limit: int, after: bytes = b""
+) -> list[tuple[JobRow, list[Request]]]:
     rows = map(as_job, db.execute(ASKED, (after, limit)).fetchall())
     return [
         (row, list(map(as_request, db.execute(REQUESTS_OF, (row.id,)).fetchall()))) for row in rows
@@ -173,7 +175,7 @@ def fold_counts(t: Transaction) -> None:
 
 
 def ended(
-    db: sqlite3.Connection, flow: str, state: str, before: Instant, limit: int, after: bytes
+    db: sqlite3.Connection, flow: str, state: str, before: Instant, limit: int, after: bytes = b""
 ) -> list[JobRow]:
     """Return finished jobs of a state."""
     return list(map(as_job, db.execute(OF_STATE, (before, flow, state, after, limit)).fetchall()))
@@ -183,8 +185,8 @@ def prune(
     t: Transaction,
     before: Instant,
     limit: int,
-    actor: str,
-    note: str,
+    actor: str = "",
+    note: str = "",
     of: tuple[str, str] | None = None,
 ) -> int:
     """Remove ended jobs with everything of their own; proofs stay."""
