@@ -8,6 +8,7 @@ row of a job that is not stored yet.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Any, get_type_hints
 
@@ -59,23 +60,13 @@ NEW = Sheet(
 )
 
 
-def _post(job_id: str, flow: str, at: str, source: str = "") -> str:
-    """Write the event of a new job for each follower of its flow; no line has another head."""
-    return f"""
-        INSERT INTO ulak.deliveries (
-            job_id, seq, n, key, topic, data, at, handler, not_before, head
-        )
-        SELECT {job_id}, 1, {EVENT}, {job_id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
-        FROM {source} ulak.handlers AS h WHERE h.flow = {flow} ORDER BY {job_id}
-    """
-
-
 # The statement that writes finds a stop itself, and fails: its error takes everything back. So no
 # other answer is waited for, and where there is no stop the look costs next to nothing.
 _UNLESS = "/ (CASE WHEN EXISTS ({}) THEN 0 ELSE 1 END)"
 
 
 def _insert(unless: str = "") -> str:
+    id, flow, at = NEW["id"], NEW["flow"], NEW["event_at"]
     return f"""
         WITH n AS (SELECT * FROM {NEW.source}),
         new_jobs AS (
@@ -91,7 +82,14 @@ def _insert(unless: str = "") -> str:
             SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
             GROUP BY 1, 2, 3, 4
         ),
-        new_deliveries AS ({_post(NEW["id"], NEW["flow"], NEW["event_at"], "n,")})
+        -- The first events, for each follower: no line has another head.
+        new_deliveries AS (
+            INSERT INTO ulak.deliveries (
+                job_id, seq, n, key, topic, data, at, handler, not_before, head
+            )
+            SELECT {id}, 1, {EVENT}, {id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
+            FROM n, ulak.handlers AS h WHERE h.flow = {flow} ORDER BY {id}
+        )
         INSERT INTO ulak.events (month, {EVENT_COLUMNS})
         SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
     """
@@ -110,14 +108,17 @@ def _places(*names: str) -> str:
     return ", ".join(_PLACES[name] for name in names)
 
 
-_STOP_FOR_ONE = f"""
+# A follower is in the way too: to write nothing into deliveries costs as much as to write a job.
+_IN_THE_WAY = f"""
     SELECT FROM ulak.stops
     WHERE flow = {_PLACES["flow"]} AND tenant IN ({_PLACES["tenant"]}, '{EVERY_TENANT}')
+) OR EXISTS (
+    SELECT FROM ulak.handlers WHERE flow = {_PLACES["flow"]}
 """
 INSERT_ONE = f"""
     WITH new_job AS (
         INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_STOP_FOR_ONE)})
+        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_IN_THE_WAY)})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
@@ -126,8 +127,7 @@ INSERT_ONE = f"""
     new_count AS (
         INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
         VALUES ({_places("flow", "flow_version", "state", "role")}, 1)
-    ),
-    new_deliveries AS ({_post(*(_PLACES[name] for name in ("id", "flow", "event_at")))})
+    )
     INSERT INTO ulak.events (month, {EVENT_COLUMNS})
     VALUES ({_places("month", *(f"event_{name}" for name in Event._fields))})
 """
@@ -150,9 +150,14 @@ def are_plain(jobs: Sequence[NewJob]) -> bool:
     return all(job.row.dedup_key is None and job.proof is None and not job.owner for job in jobs)
 
 
-def add_plain(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store jobs, as if none of them were there, with a statement that nobody waits for."""
-    if len(jobs) == 1 and not jobs[0].is_admitted:
+def add_plain(
+    t: Transaction, jobs: Sequence[NewJob], followed: AbstractSet[str] = frozenset()
+) -> list[Added]:
+    """Store jobs, as if none of them were there, with a statement that nobody waits for.
+
+    Of `followed` flows it is known that a lone job cannot be stored as one that nobody follows.
+    """
+    if len(jobs) == 1 and not jobs[0].is_admitted and jobs[0].row.flow not in followed:
         row, event, payload, *_ = jobs[0]
         facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
         t.db.execute(INSERT_ONE, facts)
@@ -257,7 +262,7 @@ def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, 
 
 
 def is_stop(error: BaseException | None) -> bool:
-    """Tell whether a write has failed because a flow is stopped."""
+    """Tell whether a write has failed because a flow is stopped, or a lone job is followed."""
     return isinstance(error, errors.DivisionByZero)
 
 

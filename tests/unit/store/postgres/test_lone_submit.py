@@ -154,3 +154,25 @@ def test_what_cannot_be_stored_is_refused_and_the_connection_goes_on(store: Post
             store.add([bad._replace(row=bad.row._replace(submitter=text))])
     assert store.add([good])[0].created
     assert store.find_job(bad.row.id) is None
+
+
+@pytest.mark.shows("E-71")
+def test_that_a_flow_is_followed_is_learnt_once(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careful = []
+
+    def noted(self: PostgresStore, jobs: Any) -> Any:
+        careful.append(len(jobs))
+        return add_carefully(self, jobs)
+
+    add_carefully = PostgresStore._add_carefully
+    monkeypatch.setattr(PostgresStore, "_add_carefully", noted)
+    work = flow()
+    engine = ulak.Engine(store, flows=[work])
+    engine.submit(work, 0)
+    assert careful == []
+    engine.follow(name="books", flow="lone")(lambda events, connection: None)
+    ids = {engine.submit(work, n).id for n in range(3)}
+    assert careful == [1]
+    assert {delivery.job_id for delivery in engine.outbox.deliveries(handler="books")} == ids
