@@ -8,7 +8,7 @@ be raised too, and `Refused` is raised by handlers of messages. The rest is made
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ulak.clock import Duration
 from ulak.core.job import Message, NewJob
@@ -81,6 +81,10 @@ class Finished:
     after: Duration | None = None
     after_stop: bool = False
     """The run had seen that it should stop, and returned all the same."""
+
+
+JUST_FINISHED: Final = Finished()
+"""How most runs end."""
 
 
 @dataclass(frozen=True, slots=True)

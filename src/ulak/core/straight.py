@@ -14,7 +14,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change
 from ulak.core.job import FIRST_MUTABLE, Event, JobRow
 from ulak.core.lifecycle import READY
-from ulak.core.outcome import NOTHING, Finished, Outcome
+from ulak.core.outcome import JUST_FINISHED, NOTHING, Finished, Outcome
 from ulak.core.table import Place
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def is_plain(outcome: Outcome) -> bool:
     """Tell whether a run just finished, leaving nothing and asking for nothing."""
-    return (
+    return outcome is JUST_FINISHED or (
         type(outcome) is Finished
         and outcome.left is NOTHING
         and outcome.to is None

@@ -113,21 +113,17 @@ class ActiveRun:
         """When its time is over, by `StoreTime.passed_us`."""
         self.kept_since = now
         self.kept_stages = 0
-        self.stopping = False
-        """The stage should stop, for whatever reason."""
-        self.saw_stop = False
-        """The stage has seen that it should stop."""
-        self.draining = False
-        self.overran = False
+        self.stopping = self.saw_stop = False
+        """The stage should stop, for whatever reason; it has seen that."""
+        self.draining = self.overran = self.lost = False
         self.beats_over = 0
         """How many beats it has gone on since it was cancelled for its time."""
-        self.lost = False
         self.asked: Cancel | Elapsed | None = None
         self.messages: tuple[Message, ...] = ()
         self.spawns: tuple[NewJob, ...] = ()
         self.notes: tuple[Note, ...] = ()
         self._added_bytes = 0
-        self.unsure_spawns: list[tuple[list[NewJob], list[str]]] = []
+        self.unsure_spawns: tuple[tuple[list[NewJob], list[str]], ...] = ()
         """What was spawned with keys and the ids that the stage was given, until it is known
         whether others hold those keys."""
         self.task: asyncio.Task[None] | None = None
@@ -199,7 +195,7 @@ class ActiveRun:
         self.spawns = ()
         self.notes = ()
         self._added_bytes = 0
-        self.unsure_spawns = []
+        self.unsure_spawns = ()
         self.change = None
         self.noted = None
 
@@ -325,7 +321,7 @@ class ActiveRun:
         self.spawns += tuple(made)
         ids = [to_text(job.row.id) for job in made]
         if any(job.row.dedup_key is not None for job in made):
-            self.unsure_spawns.append((made, ids))
+            self.unsure_spawns += ((made, ids),)
             if self.where != "loop":  # which no store may hold up: there it is done at the end
                 self.find_holders()
         return ids
@@ -345,7 +341,7 @@ class ActiveRun:
         own: dict[tuple[str, str, str | None], bytes] = {}
         for job in self.spawns:
             own.setdefault(_key(job), job.row.id)
-        unsure, self.unsure_spawns = self.unsure_spawns, []
+        unsure, self.unsure_spawns = self.unsure_spawns, ()
         given_up: set[bytes] = set()
         for made, ids in unsure:
             for n, job in enumerate(made):

@@ -31,9 +31,7 @@ def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None
     for change, receipt in zip(changes, receipts, strict=True):
         events = change.events
         # Most changes move a job on, and are done with here.
-        if not events or (
-            events[0].kind in _QUIET and events[-1].kind in _QUIET and change.row.role not in _BAD
-        ):
+        if len(events) == 1 and events[0].kind in _QUIET and change.row.role not in _BAD:
             continue
         events = own_events(change)
         if not events or (

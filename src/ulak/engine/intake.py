@@ -138,15 +138,16 @@ class Intake:
             TimeoutError: no answer came in time; the jobs may or may not be stored.
         """
         refuse_while_holding(self._store)
-        reply = Reply()
-        give_up_at = time.monotonic() + timeout_s
+        now = time.monotonic()
+        give_up_at = now + timeout_s
         with self._lock:
             alone = not self._busy and not self._waiting
             if alone:
                 self._refuse_when_full(jobs, 0)
                 self._busy = True
             else:
-                self._enqueue(_offer(jobs, reply, time.monotonic() + self._patience_s))
+                reply = Reply()
+                self._enqueue(_offer(jobs, reply, now + self._patience_s))
         if not alone:
             return reply.wait(timeout_s)
         try:
@@ -154,9 +155,11 @@ class Intake:
                 return _all_stored(self._add(jobs, give_up_at))
         except WouldWait:
             # The intake's thread may wait for as long as it takes; a submit may not.
+            reply = Reply()
             with self._lock:
                 self._enqueue(_offer(jobs, reply, give_up_at))
         except Contended:
+            reply = Reply()
             self._set_aside([_offer(jobs, reply, give_up_at)])
         finally:
             with self._lock:

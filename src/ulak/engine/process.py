@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 
-# A run leaves some twenty small objects that live until its commit and hold no cycles. With the
+# A run leaves some thirty small objects that live until its commit and hold no cycles. With the
 # interpreter's thresholds they are walked through again and again; these cost a tenth less time
-# per job (`python -m bench.figures drain`) and, at a few hundred bytes each, some megabytes.
-YOUNG, MIDDLE, OLD = 10_000, 20, 20
+# per job (`python -m bench.figures drain`) and, at a few hundred bytes each, some megabytes. A full
+# loop of 500 runs stays below the first.
+YOUNG, MIDDLE, OLD = 25_000, 20, 20
 
 
 def settle_in() -> None:

@@ -16,6 +16,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
 from ulak.core.keys import storable_key
 from ulak.core.outcome import (
+    JUST_FINISHED,
     NOTHING,
     Deferred,
     Finished,
@@ -35,7 +36,6 @@ from ulak.store import codec
 
 LONGEST_TRACEBACK = 3000
 
-_JUST_FINISHED = Finished()
 _OUTCOMES = (Goto, Hold, RetryLater)
 
 
@@ -54,7 +54,7 @@ def read_return(
     outcome with a wrong value in it holds the job.
     """
     if returned is None and not messages and not spawns:
-        return _JUST_FINISHED
+        return JUST_FINISHED
     if isinstance(returned, _OUTCOMES) and (wrong := _complaint(returned)) is not None:
         return Held(kinds.BAD_OUTCOME, f"it returned {type(returned).__name__} with {wrong}")
     if isinstance(returned, Hold):

@@ -107,8 +107,8 @@ class Worker:
         }
         self._keeps = kept_entries(self._flows.values())
         self._running: dict[bytes, ActiveRun] = {}
-        self._known: set[tuple[str, int, str, str]] = set()
-        """Flow, version, state and role of jobs that this program can run."""
+        self._known: dict[tuple[str, int, str, str], Flow[Any]] = {}
+        """By flow, version, state and role of the jobs that this program can run."""
         self._aside = Aside("claimer")
         self._keeper = Aside("upkeep")
         """A thread of its own: whatever upkeep waits for, claims go on."""
@@ -501,14 +501,15 @@ class Worker:
 
     def _begin(self, claim: Claim, asked: list[Request], *, may_run: bool) -> None:
         row = claim.row
-        flow = self._flows[(row.flow, row.flow_version)]
         standing = (row.flow, row.flow_version, row.state, row.role)
-        if standing not in self._known or row.started or row.undo_to is not None:
+        flow = self._known.get(standing)
+        if flow is None or row.started or row.undo_to is not None:
+            flow = self._flows[row.flow, row.flow_version]
             if (missing := find_missing(flow.table, row)) is not None:
                 self._leave_to_others(flow, row, missing)
                 return
-            self._known.add(standing)
-        run = ActiveRun(self, flow, row, claim.payload, claim.results, self.now())
+            self._known[standing] = flow
+        run = ActiveRun(self, flow, row, claim.payload, claim.results, self.time.now())
         run.pool = self._pools.take(row.lane)
         self._running[row.id] = run
         if row.lapsed:

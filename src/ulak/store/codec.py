@@ -34,7 +34,7 @@ def encode(value: object) -> bytes:
 
     try:
         data = msgspec.json.encode(value, enc_hook=_unknown)
-        if b"null" in data:
+        if b"null" in data and value is not None:
             # msgspec writes NaN as null, which would come back as a different value.
             _canonical.encode(msgspec.to_builtins(value, enc_hook=_unknown, str_keys=True))
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:

@@ -468,7 +468,7 @@ def _lease(t: Transaction, chosen: Sequence[bytes], request: ClaimRequest) -> li
 
 
 def _lease_one(t: Transaction, job_id: bytes, request: ClaimRequest) -> dict[bytes, Claim]:
-    [row] = t.db.execute(LEASE_ONE, (request.worker, t.now, job_id)).fetchall()
+    [row] = t.db.execute(LEASE_ONE, (request.worker, t.now, bytearray(job_id))).fetchall()
     return {job_id: Claim(as_job(row), _read_payload(t, job_id), ())}
 
 
@@ -490,7 +490,7 @@ def _lease_many(
 
 
 def _read_payload(t: Transaction, job_id: bytes) -> Payload:
-    return Payload(*t.db.execute(PAYLOAD, (job_id,)).fetchone())
+    return Payload(*t.db.execute(PAYLOAD, (bytearray(job_id),)).fetchone())
 
 
 def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from operator import itemgetter
 
-from ulak.core.job import JobRow, NewJob
+from ulak.core.job import JobRow, NewJob, Payload
 from ulak.store.protocol import Added
 from ulak.store.sqlite import trail
 from ulak.store.sqlite.order import Rest
@@ -20,6 +20,7 @@ from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     NULLABLE_TEXT,
     Batch,
+    Lone,
     Row,
     Spread,
     as_job,
@@ -55,13 +56,13 @@ TAKE_FREE_KEYS = Batch(
     f"(?, ?, ?, ?, {NULLABLE_NUMBER})",
     "ON CONFLICT (tenant, flow, key) DO NOTHING",
 )
-# One job, each value bound: what a batch saves by sharing values it spends on sorting them out.
-INSERT_JOB = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({', '.join('?' * len(JobRow._fields))})"
-INSERT_PAYLOAD = "INSERT INTO payloads (job_id, data, schema, trace) VALUES (?, ?, ?, ?)"
-INSERT_PAYLOAD_IF_PLAIN = """
+# One job: what a batch saves by sharing values it spends on sorting them out.
+INSERT_JOB = Lone("jobs", JobRow._fields)
+INSERT_PAYLOAD = Lone("payloads", ("job_id", *Payload._fields))
+INSERT_PAYLOAD_IF_PLAIN = f"""
     INSERT INTO payloads (job_id, data, schema, trace)
-    VALUES (?1, ?2, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL
-        WHEN EXISTS (SELECT 1 FROM handlers WHERE flow = ?5) THEN NULL ELSE ?3 END, ?4)
+    VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL
+        WHEN EXISTS (SELECT 1 FROM handlers WHERE flow = ?) THEN NULL ELSE ? END, {NULLABLE_TEXT})
 """
 OWN = """
     INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
@@ -143,18 +144,20 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     for job in jobs:
         if job.proof is not None:
             t.prove(job.row.tenant, [job.event], [job.proof])
-        t.follow(job.row.flow, [job.event])
+    t.follow((job.row.flow, [job.event]) for job in jobs)
 
 
 def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
     """Store a job; if `if_plain`, fail where there is a stop or its flow is followed."""
-    row, event, payload, _, proof, *_ = job
+    row, event, (data, schema, trace), _, proof, *_ = job
+    job_id, data_bytes = bytearray(row[0]), bytearray(data)
     if if_plain:
-        t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (row.id, *payload, row.flow))
+        said = ABSENT_TEXT if trace is None else trace
+        t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (job_id, data_bytes, row.flow, schema, said))
     else:
-        t.db.execute(INSERT_PAYLOAD, (row.id, *payload))
-        t.follow(row.flow, [event])
-    t.db.execute(INSERT_JOB, tuple(row))
+        INSERT_PAYLOAD.write(t.db, (job_id, data_bytes, schema, trace))
+        t.follow([(row.flow, [event])])
+    INSERT_JOB.write(t.db, (job_id, *row[1:]))
     trail.append_one(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
     if row.lane:

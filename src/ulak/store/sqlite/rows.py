@@ -20,7 +20,8 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import chain, compress, count, repeat
+from operator import is_not
 from typing import Any
 
 from ulak.core.job import Event, JobRow, Message, Request, Result
@@ -88,6 +89,23 @@ class Batch:
                 at += size
                 left -= size
         return touched
+
+
+class Lone:
+    """An INSERT of one row: its absent values are written into the statement, and not bound."""
+
+    def __init__(self, table: str, columns: Sequence[str]) -> None:
+        self._head = f"INSERT INTO {table} ({', '.join(columns)}) VALUES"
+        self._statements: dict[tuple[bool, ...], str] = {}
+
+    def write(self, db: sqlite3.Connection, row: Row) -> None:
+        """Write it; its bytes are bytearrays."""
+        present = tuple(map(is_not, row, repeat(None)))
+        statement = self._statements.get(present)
+        if statement is None:
+            values = ", ".join("?" if is_present else "NULL" for is_present in present)
+            statement = self._statements[present] = f"{self._head} ({values})"
+        db.execute(statement, tuple(compress(row, present)))
 
 
 Compose = Callable[[Mapping[str, str]], tuple[str, str, str]]

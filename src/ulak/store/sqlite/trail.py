@@ -12,6 +12,7 @@ from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     PACKED_IDS,
     Batch,
+    Lone,
     Row,
     Spread,
     inserting,
@@ -40,10 +41,7 @@ INSERT_EVENTS = Spread(
         },
     ),
 )
-INSERT_EVENT = (
-    f"INSERT INTO events ({', '.join(Event._fields)}) "
-    f"VALUES ({', '.join('?' * len(Event._fields))})"
-)
+INSERT_EVENT = Lone("events", Event._fields)
 WRITE_RESULTS = Batch(
     "INSERT INTO results (job_id, round, stage, name, data) VALUES",
     "(?, ?, ?, ?, ?)",
@@ -68,7 +66,8 @@ def append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
 
 def append_one(db: sqlite3.Connection, event: Event) -> None:
     """Write the only event of a transaction."""
-    db.execute(INSERT_EVENT, tuple(event))
+    job_id, *facts, commit_id = event
+    INSERT_EVENT.write(db, (bytearray(job_id), *facts, bytearray(commit_id)))
 
 
 def append_own(t: Transaction, written: Sequence[tuple[JobRow, Event]]) -> None:
@@ -80,8 +79,7 @@ def append_own(t: Transaction, written: Sequence[tuple[JobRow, Event]]) -> None:
         return
     events = [event for _, event in written]
     append(t.db, events)
-    for job, event in written:
-        t.follow(job.flow, [event])
+    t.follow((job.flow, [event]) for job, event in written)
     if not t.db.execute(ANY_PROOFS).fetchone()[0]:
         return
     ids = pack(event.job_id for event in events)

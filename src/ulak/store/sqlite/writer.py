@@ -126,13 +126,15 @@ class Transaction:
         for event, body in zip(events, bodies, strict=False):
             self.links.append((tenant, event.job_id, event.seq, body))
 
-    def follow(self, flow: str, events: Iterable[Event]) -> None:
-        """Let the followers of a flow have these events, which are written."""
+    def follow(self, written: Iterable[tuple[str, Iterable[Event]]]) -> None:
+        """Let the followers of these flows have the events of each, which are written."""
         if self.followed is None:
             self.followed = followers.read_flows(self.db)
-        if flow in self.followed:
-            self.followed_events += [(flow, event) for event in events]
-            self.made_due = True
+        if self.followed:
+            for flow, events in written:
+                if flow in self.followed:
+                    self.followed_events += [(flow, event) for event in events]
+                    self.made_due = True
 
     def finish(self) -> None:
         """Write what is written last."""
