@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from psycopg import errors
 
 from ulak.clock import Instant
-from ulak.core.admission import EVERY_TENANT, StopRow
+from ulak.core.admission import StopRow
 from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.store.postgres import keys, stops, trail
@@ -108,17 +108,13 @@ def _places(*names: str) -> str:
     return ", ".join(_PLACES[name] for name in names)
 
 
-# A follower is in the way too: to write nothing into deliveries costs as much as to write a job.
-_IN_THE_WAY = f"""
-    SELECT FROM ulak.stops
-    WHERE flow = {_PLACES["flow"]} AND tenant IN ({_PLACES["tenant"]}, '{EVERY_TENANT}')
-) OR EXISTS (
-    SELECT FROM ulak.handlers WHERE flow = {_PLACES["flow"]}
-"""
+# For one job even that is felt, and so is a table of deliveries into which nothing is written: it
+# fails for every flow that was ever stopped or followed, and those are stored as a batch of one.
+_PARTICULAR = f"SELECT FROM ulak.particular_flows WHERE flow = {_PLACES['flow']}"
 INSERT_ONE = f"""
     WITH new_job AS (
         INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_IN_THE_WAY)})
+        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_PARTICULAR)})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
@@ -151,13 +147,13 @@ def are_plain(jobs: Sequence[NewJob]) -> bool:
 
 
 def add_plain(
-    t: Transaction, jobs: Sequence[NewJob], followed: AbstractSet[str] = frozenset()
+    t: Transaction, jobs: Sequence[NewJob], particular: AbstractSet[str] = frozenset()
 ) -> list[Added]:
     """Store jobs, as if none of them were there, with a statement that nobody waits for.
 
-    Of `followed` flows it is known that a lone job cannot be stored as one that nobody follows.
+    Of `particular` flows it is known that the statement for a lone job fails.
     """
-    if len(jobs) == 1 and not jobs[0].is_admitted and jobs[0].row.flow not in followed:
+    if len(jobs) == 1 and not jobs[0].is_admitted and jobs[0].row.flow not in particular:
         row, event, payload, *_ = jobs[0]
         facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
         t.db.execute(INSERT_ONE, facts)
@@ -262,7 +258,7 @@ def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, 
 
 
 def is_stop(error: BaseException | None) -> bool:
-    """Tell whether a write has failed because a flow is stopped, or a lone job is followed."""
+    """Tell whether a write has failed because a flow is stopped, or is a particular one."""
     return isinstance(error, errors.DivisionByZero)
 
 

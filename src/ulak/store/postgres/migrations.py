@@ -17,7 +17,7 @@ log = logging.getLogger("ulak.postgres")
 OLDEST_SERVER = 14
 """The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
 
-NEWEST = 8
+NEWEST = 9
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 NAMES_OLDEST = 5

@@ -131,8 +131,8 @@ class PostgresStore(StopVerbs):
         self._stopped: set[str] = set()
         """Flows that were stopped when their jobs were last looked at, so that no write fails in
         vain while a stop lasts."""
-        self._followed: set[str] = set()
-        """Flows of which a lone job could not be stored as one that nobody follows."""
+        self._particular: set[str] = set()
+        """Flows that are open, and of which a lone job could not be stored like most."""
         self._lent: LentConnections | None = None
         self._opening = threading.Lock()
         self._is_inherited = False
@@ -285,7 +285,7 @@ class PostgresStore(StopVerbs):
             return self._add_carefully(jobs)
         try:
             if intake.are_plain(jobs):
-                return self._db.run("add", lambda t: intake.add_plain(t, jobs, self._followed))
+                return self._db.run("add", lambda t: intake.add_plain(t, jobs, self._particular))
             return self._add(jobs, intake.add)
         except WriteRefused as error:
             is_stop = intake.is_stop(error.__cause__)
@@ -293,7 +293,7 @@ class PostgresStore(StopVerbs):
                 raise
         added = self._add_carefully(jobs)
         if is_stop and len(jobs) == 1 and added[0].stop is None:
-            self._followed.add(jobs[0].row.flow)
+            self._particular.add(jobs[0].row.flow)
         return added
 
     def _add_carefully(self, jobs: Sequence[NewJob]) -> list[Added]:
