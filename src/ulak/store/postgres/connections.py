@@ -43,6 +43,8 @@ CountKey = tuple[str, int, str, str]
 # A guess at how many threads of one process talk to the database at once: the worker's five, and
 # requests of a web application. Whoever finds none free waits for one.
 MOST_CONNECTIONS = 20
+# One that a rare crowd has needed is given back to the server: each takes it some ten megabytes.
+LONGEST_UNUSED_S = 300.0
 
 # How long a submit waits for a key, and a commit for a row, that a transaction of somebody else
 # holds, before the others go on without that job. Ours hold one for a few milliseconds.
@@ -122,7 +124,7 @@ class Session:
     While the pipeline is open everything goes that way, otherwise psycopg's.
     """
 
-    __slots__ = ("_cursor", "_plain", "_prepare", "chosen", "connection", "pipeline")
+    __slots__ = ("_cursor", "_plain", "_prepare", "chosen", "connection", "pipeline", "used_at")
 
     def __init__(
         self,
@@ -134,6 +136,8 @@ class Session:
         self.connection = connection
         self.chosen: Mapping[str, object] | None = PLAIN
         """The settings that it has; None when nobody can tell."""
+        self.used_at = 0.0
+        """When it was given back, by the monotonic clock."""
         self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
         self._cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
@@ -455,8 +459,9 @@ class Connections:
         return -1
 
     def give_back(self, session: Session, urgent: bool) -> None:
-        """Let others use a session."""
+        """Let others use a session; close one that has not been needed for long."""
         lost: list[Session] = []
+        session.used_at = time.monotonic()
         with self._changed:
             self._free += not urgent
             if session.connection.closed:
@@ -466,6 +471,8 @@ class Connections:
                 lost = [session]
             else:
                 self._idle.append(session)
+                if self._idle[0].used_at < session.used_at - LONGEST_UNUSED_S:
+                    lost = [self._idle.pop(0)]
             self._changed.notify()
         for other in lost:
             other.connection.close()

@@ -9,7 +9,7 @@ import pytest
 from ulak.clock import ManualClock
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store.postgres import connections
-from ulak.store.postgres.connections import Connections, Session, Transaction
+from ulak.store.postgres.connections import PLAIN, Connections, Session, Transaction
 from ulak.store.waiting import StoreAway
 
 PID = "SELECT pg_backend_pid()"
@@ -60,6 +60,20 @@ def test_a_connection_is_used_again_and_a_lost_one_is_not(pool: Connections, url
         pool.use(pid)
     assert not isinstance(lost.value, WriteRefused)
     assert pool.use(pid) != first
+
+
+def test_a_connection_that_is_not_needed_any_more_is_closed(
+    pool: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, crowd = pool.take(PLAIN, False), pool.take(PLAIN, False)
+    pool.give_back(crowd, False)
+    pool.give_back(used, False)
+    assert pool.use(pid) == used.connection.info.backend_pid
+    assert not crowd.connection.closed
+    monkeypatch.setattr(connections, "LONGEST_UNUSED_S", 0.0)
+    assert pool.use(pid) == used.connection.info.backend_pid
+    assert crowd.connection.closed
+    assert pool.use(pid) == used.connection.info.backend_pid
 
 
 def test_an_error_leaves_a_connection_that_can_be_used(pool: Connections) -> None:
