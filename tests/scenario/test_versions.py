@@ -134,7 +134,7 @@ def test_an_old_job_finishes_by_the_table_it_started_with(stored: tuple[str, str
         assert harness.verify() == []
 
 
-@pytest.mark.shows("E-50")
+@pytest.mark.shows("E-50", "E-84")
 def test_a_job_in_a_state_that_this_program_lacks_is_left_alone_and_named(
     stored: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
