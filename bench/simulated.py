@@ -28,14 +28,14 @@ def simulator_figure(calls: int = CALLS) -> Figure:
 
 
 def broken_figure() -> Figure:
-    """Each of the three broken builds is found by the simulator alone."""
+    """Each of the broken builds is found by the simulator alone."""
     found = {build.__name__: simulate(SEED, CALLS_TO_FIND, build) for build in BROKEN}
     calls = ", ".join(f"{name} after {report.calls:,} calls" for name, report in found.items())
     count = sum(bool(report.violations) for report in found.values())
     return Figure(
         "simulator: broken builds found",
-        "3 of 3",
+        f"{len(found)} of {len(found)}",
         f"{count} of {len(found)} ({calls})",
-        count == len(found) == 3,
+        count == len(found) >= 3,
         "python -m bench.figures broken",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -36,12 +37,17 @@ class Evidence:
         self.rows: dict[str, JobRow] = {}
         self.trails: dict[str, list[Event]] = {}
         self.messages: set[str] = set()
+        self.notices: Counter[tuple[str, int, str]] = Counter()
+        """What was told of ends: job, round and state."""
         after = b""
         while page := store.scan_jobs(after=after, limit=A_PAGE):
             for row in page:
                 job = to_text(row.id)
                 self.rows[job] = row
                 self.trails[job] = store.trail(row.id)
+                payload = store.find_payload(row.id) if row.flow == "notice" else None
+                if payload is not None:
+                    self.notices[tuple(json.loads(payload.data))] += 1
                 self.messages.update(
                     f"{job}/{m.message.seq}/{m.message.n}" for m in store.scan_messages(row.id)
                 )
@@ -73,6 +79,7 @@ def violations(seen: Evidence) -> Iterator[str]:
         _what_began_was_undone,
         _every_message_was_sent,
         _every_receipt_is_there,
+        _every_end_was_told_once,
     ):
         yield from check(seen)
 
@@ -215,3 +222,15 @@ def _every_receipt_is_there(seen: Evidence) -> Iterator[str]:
     found = sum(1 for _ in seen.jobs("receipt"))
     if wanted != found:
         yield f"{found} receipts were spawned, {wanted} should be"
+
+
+def _every_end_was_told_once(seen: Evidence) -> Iterator[str]:
+    wanted: Counter[tuple[str, int, str]] = Counter()
+    for job, row in seen.jobs("order"):
+        # Only failed jobs are retried, so every round but the last ended there.
+        wanted.update((job, round_, "failed") for round_ in range(1, row.round))
+        if row.state != "done" and row.role in FINAL:
+            wanted[job, row.round, row.state] += 1
+    for job, round_, state in sorted((wanted - seen.notices) + (seen.notices - wanted)):
+        told = seen.notices[job, round_, state]
+        yield f'job {job} in round {round_}: its end in "{state}" was told {told} times'

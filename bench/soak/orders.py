@@ -105,8 +105,16 @@ def permit(folder: Path, n: int) -> Path:
     return folder / f"permit-{n}"
 
 
-def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int]]:
-    """Declare the flows of the soak: orders and receipts."""
+def news(job: ulak.Job[Any], code: str | None) -> list[object] | None:
+    """Return what is told of the end of an order; nothing of one that is done."""
+    return None if job.state == "done" else [job.id, job.round, job.state]
+
+
+def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Any], ...]:
+    """Declare the flows of the soak: orders, receipts and notices of ends."""
+    notices: ulak.Flow[Any] = ulak.Flow(
+        "notice", ulak.Lifecycle("tell", {"tell": ["done"]}), retry=QUICK
+    )
     receipts: ulak.Flow[int] = ulak.Flow(
         "receipt", ulak.Lifecycle("print", {"print": ["done"]}), payload=int, retry=QUICK
     )
@@ -131,6 +139,7 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
         undo_retry=ulak.Backoff(2, first=timedelta(milliseconds=40)),
         permanent={Broken},
         dedup=ulak.Dedup(key_of, until=ulak.Until.FORGOTTEN, keep=timedelta(days=1)),
+        on_end=ulak.OnEnd(notices, payload=news),
     )
     work = _Work(ledger, folder)
 
@@ -213,7 +222,10 @@ def flows(ledger: Ledger, folder: Path) -> tuple[ulak.Flow[Order], ulak.Flow[int
     async def print_receipt(run: ulak.Run[int]) -> None:
         await work.do(run, "print")
 
-    return orders, receipts
+    @notices.stage("tell")
+    async def tell(run: ulak.Run[Any]) -> None: ...
+
+    return orders, receipts, notices
 
 
 class _Work:

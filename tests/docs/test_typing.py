@@ -24,12 +24,12 @@ def errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return errors_of_pyright()
 
 
-@pytest.mark.shows("E-15")
+@pytest.mark.shows("E-15", "E-79")
 def test_payloads_results_decisions_and_arguments_are_typed(errors: Errors) -> None:
     assert errors["right.py"] == {}
 
 
-@pytest.mark.shows("E-15")
+@pytest.mark.shows("E-15", "E-79")
 def test_a_wrong_payload_result_or_argument_is_refused(errors: Errors) -> None:
     program = (HERE / "wrong.py").read_text(encoding="utf-8")
     wrong = {n for n, line in enumerate(program.splitlines(), 1) if "# wrong" in line}

@@ -336,6 +336,17 @@ def test_no_more_jobs_of_a_tenant_wait_than_the_flow_says(jobs_url: str, door: D
 
 
 @pytest.mark.shows("E-73")
+def test_jobs_of_another_version_of_the_flow_wait_too(jobs_url: str) -> None:
+    before, flow = mail(version=1), mail(version=2, max_waiting=2)
+    with Harness(before, flow, url=jobs_url) as harness:
+        harness.submit(before, {"n": 1})
+        harness.submit(flow, {"n": 2})
+        with pytest.raises(Overloaded, match="2 jobs of this tenant are waiting"):
+            harness.submit(flow, {"n": 3})
+        assert harness.submit(before, {"n": 4}).created, "that version has no bound"
+
+
+@pytest.mark.shows("E-73")
 def test_many_jobs_count_with_each_other(jobs_url: str) -> None:
     flow = mail(max_waiting=3)
     with Harness(flow, url=jobs_url) as harness:

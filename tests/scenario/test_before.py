@@ -174,6 +174,36 @@ def test_it_sees_the_last_release_and_the_last_retry_by_their_code(jobs_url: str
 
 
 @pytest.mark.shows("E-66")
+def test_of_several_releases_and_retries_it_sees_the_last(jobs_url: str) -> None:
+    seen: list[Any] = []
+
+    def check(run: ulak.Run[Any]) -> ulak.Hold | None:
+        acts = run.released("look"), run.retried("permanent")
+        seen.append([None if act is None else (act.round, act.actor) for act in acts])
+        if len(seen) % 3 == 0:
+            raise ValueError("no licence")
+        return ulak.Hold("look", "look again")
+
+    flow = machine(check, permanent={ValueError}, retries_permanent=True)
+    with Harness(flow, url=jobs_url) as harness:
+        engine = harness.engine
+        job = engine.submit(flow, 1)
+        for actor in ("ada", "bora", "cem", "dua", "eda", "fer"):
+            harness.run_until_idle()
+            if engine.get(job.id).state == "failed":
+                engine.retry(job.id, actor=actor)
+            else:
+                engine.release(job.id, actor=actor)
+        harness.run_until_idle()
+        assert seen == [
+            [None, None], [(1, "ada"), None], [(1, "bora"), None],
+            [(1, "bora"), (2, "cem")], [(2, "dua"), (2, "cem")], [(2, "eda"), (2, "cem")],
+            [(2, "eda"), (3, "fer")],
+        ]  # fmt: skip
+        assert harness.verify() == []
+
+
+@pytest.mark.shows("E-66")
 def test_an_async_stage_has_an_async_before(jobs_url: str) -> None:
     flow: ulak.Flow[Any] = ulak.Flow("machine", LIFE)
     asked: list[str] = []

@@ -109,6 +109,28 @@ def test_a_slow_handler_does_not_hold_up_another(jobs_url: str) -> None:
         assert engine.inspect.verify() == []
 
 
+@pytest.mark.shows("E-70", "E-84")
+def test_an_async_handler_that_hangs_is_cancelled_and_called_again(
+    jobs_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ulak.engine.relay.LONGEST_PUBLISH_S", 0.2)
+    calls: list[int] = []
+    with engine_on(store_of(jobs_url)) as engine:
+
+        @engine.on("paid", name="mail", retry=ulak.Backoff(delays=[timedelta(0)] * 99))
+        async def hang(message: ulak.Message) -> str:
+            calls.append(message.tries)
+            if message.tries == 0:
+                await asyncio.Event().wait()
+            return "at last"
+
+        engine.emit("paid", {})
+        with engine.working(settings()):
+            eventually(lambda: [d.state for d in of(engine, "mail")] == ["sent"])
+        (delivery,) = of(engine, "mail")
+        assert (delivery.answer, delivery.tries >= 1, calls[:2]) == ("at last", True, [0, 1])
+
+
 @pytest.mark.shows("E-70")
 def test_a_message_comes_by_a_ring_and_not_by_a_look_now_and_then(
     jobs_url: str, monkeypatch: pytest.MonkeyPatch

@@ -151,6 +151,7 @@ def test_a_note_on_a_job_that_runs_is_kept_and_follows_the_run(jobs_url: str) ->
             ("call 0", "ann", 0),
             ("call 1", "ann", 1),
         }
+        assert engine.store.pending_requests(from_text(job.id)) == [], "none is written again"
         assert engine.get(job.id).state == "done"
         assert engine.inspect.verify() == []
 

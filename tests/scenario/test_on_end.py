@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import make_dataclass
 from datetime import timedelta
 from typing import Any
@@ -144,6 +145,22 @@ def test_the_last_undo_is_the_end_and_nothing_before_it(jobs_url: str) -> None:
         assert notices(harness.engine) == [
             {"job": job, "state": "failed", "round": 1, "code": "raised"}
         ]
+
+
+@pytest.mark.shows("E-72", "E-87")
+def test_an_end_in_the_callers_transaction_is_followed_in_it(shared_url: str) -> None:
+    follows = notice()
+    with Harness(order(follows), follows, url=shared_url) as harness:
+        engine = harness.engine
+        job = submit(harness)
+        with suppress(LookupError), engine.transaction() as connection:
+            engine.decide(job, "pay", actor="ada", connection=connection)
+            raise LookupError("no such account")
+        assert (engine.get(job).state, notices(engine)) == ("asked", [])
+        with engine.transaction() as connection:
+            engine.decide(job, "pay", actor="ada", connection=connection)
+        assert [(said["job"], said["state"]) for said in notices(engine)] == [(job, "paid")]
+        assert harness.verify() == []
 
 
 # --- once -----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import ulak
 from tests.scenario import program
 from tests.scenario.doubles import SOON, eventually
 from ulak.core.job import JobRow
+from ulak.ids import from_text
 from ulak.store.protocol import JobFilter, Store
 from ulak.testing import Harness
 
@@ -211,6 +212,28 @@ def test_an_operator_gives_one_key_another_limit(jobs_url: str) -> None:
             control.set_limit("oven/raw", 2, key="", actor="ada")
         with pytest.raises(ulak.UlakError, match='no limit "oven/none"'):
             control.set_limit("oven/none", 2, key="E", actor="ada")
+
+
+@pytest.mark.shows("E-65", "E-87")
+def test_an_act_in_the_callers_transaction_frees_the_slot_with_it(shared_url: str) -> None:
+    flow = oven()
+    with Harness(flow, url=shared_url) as harness:
+        engine = harness.engine
+        first = engine.submit(flow, "later", priority=0)
+        harness.run_until_idle()
+        second = engine.submit(flow, "now")
+        harness.run_until_idle()
+        with suppress(LookupError), engine.transaction() as connection:
+            engine.cancel(first.id, actor="ada", connection=connection)
+            raise LookupError("no such order")
+        assert [slot.job_id for slot in engine.store.slots("oven/raw")] == [from_text(first.id)]
+        assert engine.get(second.id).parked_on == "oven/raw"
+        with engine.transaction() as connection:
+            engine.cancel(first.id, actor="ada", connection=connection)
+        assert [slot.job_id for slot in engine.store.slots("oven/raw")] == [None]
+        harness.run_until_idle()
+        assert engine.get(second.id).state == "done"
+        assert harness.verify() == []
 
 
 @pytest.mark.shows("E-65")

@@ -80,7 +80,7 @@ def test_a_thread_over_its_time_keeps_its_lease_and_its_place(jobs_url: str) -> 
         assert engine.inspect.verify() == []
 
 
-@pytest.mark.shows("E-38")
+@pytest.mark.shows("E-38", "E-77")
 def test_a_thread_that_stops_when_it_is_asked_has_timed_out() -> None:
     flow: ulak.Flow[Any] = ulak.Flow("polite", LIFE, retry=0)
 

@@ -134,7 +134,7 @@ def test_an_old_job_finishes_by_the_table_it_started_with(stored: tuple[str, str
         assert harness.verify() == []
 
 
-@pytest.mark.shows("E-50")
+@pytest.mark.shows("E-50", "E-84")
 def test_a_job_in_a_state_that_this_program_lacks_is_left_alone_and_named(
     stored: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,6 +147,8 @@ def test_a_job_in_a_state_that_this_program_lacks_is_left_alone_and_named(
         row = harness.engine.store.find_job(from_text(job_id))
         assert row is not None
         assert (row.state, row.token) == ("sent", 2), "nobody took it"
+        harness.engine.worker().work_on(job_id)
+        assert harness.engine.store.find_job(row.id) == row, "not by its id either"
         assert [c.jobs for c in harness.engine.inspect.counts() if c.state == "sent"] == [1]
         serve(harness)
         why = harness.why(job_id)

@@ -169,14 +169,14 @@ def test_a_state_that_the_flow_does_not_have_is_refused_at_once(jobs_url: str) -
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow, 1)
         for wait in (
-            lambda: engine.wait(job.id, until="dnoe"),
-            lambda: asyncio.run(engine.aio.wait(job.id, until="dnoe")),
+            lambda: engine.wait(job.id, until="dnoe", timeout=30),
+            lambda: asyncio.run(engine.aio.wait(job.id, until="dnoe", timeout=30)),
         ):
             with pytest.raises(ulak.BadInput, match="""orders has no state 'dnoe'; it has "open"""):
                 wait()
     other = engine_on(store_of("memory://"), flow)
     with other, pytest.raises(ulak.JobNotFound):
-        other.wait(job.id, until="dnoe")
+        other.wait(job.id, until="dnoe", timeout=30)
 
 
 # --- a store that goes away -------------------------------------------------------

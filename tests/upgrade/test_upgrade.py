@@ -53,7 +53,7 @@ TOLD = {
 """Where each job ends that waits for a person, once the person has spoken."""
 
 
-@pytest.mark.shows("E-90")
+@pytest.mark.shows("E-90", "E-70")
 def test_a_store_upgrades_with_its_data_beside_workers_of_both_releases(site: Site) -> None:
     newest, stored = later.newest(site.url), site.schema()
     if stored < newest:

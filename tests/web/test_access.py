@@ -1,6 +1,7 @@
 """Every route, asked by everybody: what each gets follows from the one table of routes."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ ACTS = [
     for line in ACCESS.values()
     if line.method != "GET" and not line.is_public and line.path not in COUNTED_FIRST
 ]
+STRICT = [line for line in ACCESS.values() if not (line.is_public or line.path == "/metrics")]
 
 
 @dataclass
@@ -41,8 +43,8 @@ class House:
     identity: Identity
     keys: dict[str, str]
 
-    def ask(self, line: Access, who: str, *, is_allowed: bool) -> Answer:
-        path = path_of(line, self.world, self.identity, is_taken=is_allowed)
+    def ask(self, line: Access, who: str, *, is_allowed: bool, query: str = "") -> Answer:
+        path = path_of(line, self.world, self.identity, is_taken=is_allowed) + query
         headers = {"Authorization": f"Bearer {self.keys[who]}"} if who in self.keys else {}
         body = body_of(line, self.app, self.world, self.identity)
         return asyncio.run(call(self.app, line.method, path, headers=headers, json=body))
@@ -130,6 +132,27 @@ def test_whoever_acts_is_in_the_trail_or_the_audit(quiet_house: House, line: Acc
     answer = quiet_house.ask(line, "admin", is_allowed=True)
     assert answer.status < 400, answer.body[:300]
     assert acts_of("key:admin", quiet_house.world.engine) > before
+
+
+@pytest.mark.parametrize("line", STRICT, ids=lambda line: f"{line.method} {line.path}")
+def test_a_parameter_that_does_not_exist_is_refused(quiet_house: House, line: Access) -> None:
+    before = acts_of("key:admin", quiet_house.world.engine)
+    answer = quiet_house.ask(line, "admin", is_allowed=True, query="?limti=1")
+    assert answer.status == 422, answer.body[:300]
+    operation = quiet_house.app.openapi()["paths"][plain(line)][line.method.lower()]
+    known = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"]
+    cure = f"write {', '.join(sorted(known))}" if known else "this route takes none"
+    detail = f"limti: there is no such parameter; {cure}"
+    problem = json.loads(answer.body)
+    assert (problem["code"], problem["detail"]) == ("bad-input", detail)
+    assert acts_of("key:admin", quiet_house.world.engine) == before
+    assert quiet_house.ask(line, "nobody", is_allowed=False, query="?limti=1").status == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/metrics"])
+def test_a_probe_may_carry_any_parameter(house: House, path: str) -> None:
+    line = ACCESS["GET", path]
+    assert house.ask(line, "admin", is_allowed=True, query="?cache=no").status == 200
 
 
 def acts_of(actor: str, engine: ulak.Engine) -> int:

@@ -179,6 +179,18 @@ def test_a_route_may_take_callers_of_the_platform_by_token_only(engine, ask, rou
 
 
 @pytest.mark.shows("E-69")
+def test_an_envelope_adds_members_and_takes_none_away(engine, ask, router):
+    def envelope(document):
+        return {"error": document["code"].upper(), "status": 200, "detail": "all is well"}
+
+    routes = Routes([router], [READ, WRITE], envelope=envelope)
+    made = Service("letters", attach=lambda *_: None, routes=lambda *_: routes)
+    told = ask(served(engine, made, identity=Known()), "/letters/papers").json()
+    assert (told["error"], told["status"]) == ("UNAUTHENTICATED", 401)
+    assert told["detail"].startswith("send an API key")
+
+
+@pytest.mark.shows("E-69")
 def test_an_error_of_a_service_is_declared_or_refused(engine, ask, router):
     with pytest.raises(FlowError, match="Lost: 200 is no status of an error"):
         type("Lost", (ServiceError,), {"status": 200})

@@ -5,12 +5,19 @@ Their functions are never called: the simulator draws how each run ends.
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
+from ulak.clock import Instant
 from ulak.core.flow import Flow
+from ulak.core.intake import Submission, begin
+from ulak.core.job import JobRow, NewJob, Payload
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
+from ulak.ids import time_ordered_id
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -18,7 +25,11 @@ HOUR = timedelta(hours=1)
 
 def flows() -> tuple[Flow[Any], ...]:
     """Return fresh flows, checked and resolved."""
-    made = (_plain(), _render(), _review(), _payment(), _press(), _calls(), _mail(), _oven())
+    slip: Flow[Any] = Flow.steps("slip", ("print", _work), retry=Backoff(1))
+    made = (
+        _plain(), _render(), _review(), _payment(), _press(), _calls(), _mail(), _oven(),
+        _parcel(Follow(slip)), slip,
+    )  # fmt: skip
     for flow in made:
         assert flow.table.lanes
     return made
@@ -161,6 +172,42 @@ def _oven() -> Flow[Any]:
     cold = flow.stage("cold", during="cooling", limit=Limit(2, of="state"))(_work)
     cold.before(_work)
     return flow
+
+
+def _parcel(follow: Follow) -> Flow[Any]:
+    """Jobs that a job follows: each end in each round, two final states in a row, undos first."""
+    flow: Flow[Any] = Flow(
+        "parcel",
+        Lifecycle(
+            "packed",
+            {"packed": ["moving"], "moving": ["delivered", "failed"], "delivered": ["archived"]},
+            done=["delivered", "archived"],
+        ),
+        retry=Backoff(1), retry_via="failed", undo_retry=Backoff(1), max_lapses=3,
+        retries_permanent=True, expires=timedelta(hours=2), on_end=follow,
+    )  # fmt: skip
+    flow.stage("packed", during="moving", to="delivered")(_work).undo(_work)
+    flow.wait("delivered", after=HOUR, to="archived")
+    return flow
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Makes the job that follows an end. Its payload names that end, and its id the commit, so
+    that each attempt to write it makes another job."""
+
+    target: Flow[Any]
+
+    def complaint(self) -> str | None:
+        return None
+
+    def make(self, ended: JobRow, now: Instant, *, commit_id: bytes) -> NewJob | None:
+        payload = json.dumps([ended.id.hex(), ended.round, ended.state]).encode()
+        return begin(
+            self.target, Payload(payload, 1), Submission(tenant=ended.tenant), now,
+            job_id=time_ordered_id(now, lambda n: sha256(commit_id).digest()[:n]),
+            commit_id=commit_id,
+        )  # fmt: skip
 
 
 def _key(payload: Any) -> str:

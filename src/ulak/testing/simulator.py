@@ -29,7 +29,7 @@ from zlib import crc32
 from ulak.clock import Clock, ManualClock
 from ulak.core.change import Change
 from ulak.core.job import JobRow
-from ulak.core.lifecycle import FINAL
+from ulak.core.lifecycle import FAILED, FINAL
 from ulak.core.table import kept_entries
 from ulak.errors import BadInput, UlakError
 from ulak.ids import time_ordered_id
@@ -76,6 +76,8 @@ class Report:
     """How many jobs ended in each role."""
     faults: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
+    followed: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many ends a job followed, by state and round."""
 
     def __str__(self) -> str:
         rate = self.calls / self.seconds * 60 if self.seconds else 0.0
@@ -126,6 +128,7 @@ def simulate(
         ended=dict(world.ended),
         faults=dict(world.faults),
         events=dict(world.watch.kinds),
+        followed=dict(world.watch.followed),
     )
 
 
@@ -357,9 +360,11 @@ class World:
         pool = self.open_jobs if self.random.random() < 0.8 else self.ended_jobs
         if not pool:
             return None
-        index = int(self.random.random() * len(pool))
         if isinstance(pool, deque):
-            return self.store.find_job(pool[index])
+            # Rather one that failed, since it may go on.
+            some = [self.store.find_job(self.random.choice(pool)) for _ in range(8)]
+            return next((row for row in some if row is not None and row.role == FAILED), some[0])
+        index = int(self.random.random() * len(pool))
         for n, job_id in enumerate(pool):
             if n == index:
                 return self.store.find_job(job_id)

@@ -7,6 +7,7 @@ not believe the store about them.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -26,6 +27,8 @@ from ulak.store.flow_control import ON_KEY, ON_RATE, keys_in
 from ulak.store.protocol import Store
 
 Key = tuple[str, str, str]
+End = tuple[str, int, str]
+"""The job that ended, its round and the state."""
 
 
 class Seen:
@@ -54,11 +57,15 @@ class Watch:
         self.seen: dict[bytes, Seen] = {}
         self.kinds: Counter[str] = Counter()
         """How many events of each kind were followed."""
+        self.followed: Counter[tuple[str, int]] = Counter()
+        """How many ends a job followed, by state and round."""
         self._by_key: defaultdict[Key, list[bytes]] = defaultdict(list)
         self._proofs: dict[str, tuple[int, bytes]] = {}
         self._unproven: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
         self._tokens: dict[str, tuple[Fraction, Instant]] = {}
         """How many tokens are left in each bucket, and since when."""
+        self._ends: Counter[End] = Counter()
+        """How many jobs should follow an end, less those that do."""
 
     def accuse(self, row: JobRow | None, what: str) -> None:
         """Write a violation down."""
@@ -80,7 +87,11 @@ class Watch:
             key = _key_of(row)
             if key is not None:
                 self._by_key[key].append(job_id)
-        for event in self.store.trail(job_id, after=seen.seq, limit=10_000):
+            self._followed(job_id)
+        new = self.store.trail(job_id, after=seen.seq, limit=10_000)
+        if self.flows[row.flow].on_end is not None:
+            self._ended(row, seen.state, new)
+        for event in new:
             self._event(row, seen, event)
         if row.seq != seen.seq:
             self.accuse(row, f"its row counts {row.seq} events, its trail has {seen.seq}")
@@ -124,6 +135,24 @@ class Watch:
             seen.owed = []
         seen.seq, seen.state = event.seq, event.to_state
         seen.token = max(seen.token, event.token)
+
+    def _ended(self, row: JobRow, state: str | None, events: Sequence[Event]) -> None:
+        """Expect a job after each commit that has brought this one into another final state."""
+        places = self.flows[row.flow].table.places
+        for n, event in enumerate(events):
+            if n + 1 < len(events) and events[n + 1].commit_id == event.commit_id:
+                continue
+            if event.to_state != state and places[event.to_state].role in FINAL:
+                self._ends[row.id.hex(), event.round, event.to_state] += 1
+            state = event.to_state
+
+    def _followed(self, job_id: bytes) -> None:
+        payload = self.store.find_payload(job_id)
+        of = None if payload is None else json.loads(payload.data)
+        if isinstance(of, list):
+            job, round_, state = of
+            self._ends[job, round_, state] -= 1
+            self.followed[state, round_] += 1
 
     def _emitted(self, row: JobRow, event: Event) -> None:
         stored = [
@@ -262,6 +291,11 @@ class Watch:
     def everything(self) -> None:
         """Check what belongs to no single job: slots, leases, counters, proofs, orphans."""
         rows = _all_jobs(self.store)
+        for (job, round_, state), lacking in self._ends.items():
+            if lacking:
+                what = "no job follows it" if lacking > 0 else f"{-lacking} too many follow it"
+                self.accuse(None, f'job {job} ended in "{state}" in round {round_}, and {what}')
+        self._ends.clear()
         self._slots(rows)
         self._leases(rows)
         counted = Counter((r.flow, r.flow_version, r.state, r.role) for r in rows.values())

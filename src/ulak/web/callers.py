@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Request, params, routing
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from ulak.auth import asking
-from ulak.auth.principal import ANYBODY, Principal
+from ulak.auth.principal import ANYBODY, METRICS_READ, Principal
 from ulak.errors import Forbidden, UlakError, Unauthenticated
-from ulak.web.access import Access, Authenticate
+from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate
 from ulak.web.problems import SCHEME
 
 PRINCIPAL = "ulak.principal"
@@ -126,7 +127,30 @@ async def caller(request: Request) -> Principal:
     """Return who calls, by the guard of the application."""
     guard: Guard = request.app.state.guard
     principal = request.scope[PRINCIPAL] = await guard(request)
+    if request.query_params:
+        _refuse_unknown_parameters(request)
     return principal
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a parameter that the route does not have: a misspelt one would be done without.
+
+    Probes, scrapers and links may carry any; a service decides about its own routes.
+    """
+    route = request.scope["route"]
+    line = ACCESS.get((request.method, route.path))
+    if line is None or line.scope in (PUBLIC, METRICS_READ):
+        return
+    known: set[str] = set()
+    for field in route.dependant.query_params:
+        # Parameters that a model holds together are its fields.
+        known |= getattr(field.field_info.annotation, "model_fields", {field.alias: field}).keys()
+    if unknown := sorted(request.query_params.keys() - known):
+        cure = f"write {', '.join(sorted(known))}" if known else "this route takes none"
+        said = f"there is no such parameter; {cure}"
+        raise RequestValidationError(
+            [{"type": "extra_forbidden", "loc": ("query", name), "msg": said} for name in unknown]
+        )
 
 
 Caller = Annotated[Principal, Depends(caller)]

@@ -266,6 +266,23 @@ def test_retry_via_writes_both_moves_in_one_commit() -> None:
     assert job.at == ("failed", "failed")
 
 
+@pytest.mark.shows("E-3", "E-10")
+def test_a_retry_at_once_under_the_same_lease_enters_the_busy_state_again_and_has_an_end() -> None:
+    flow: Flow = Flow(
+        "pdf", Lifecycle("queued", {"queued": ["running"], "running": ["done"]}),
+        retry=Backoff(delays=[0 * MINUTE] * 2), retry_via="failed",
+    )  # fmt: skip
+    flow.stage("queued", during="running")(work)
+    job = Machine(flow).claim()
+    for attempt in (1, 2):
+        job.end(raised("down"), keep=always)
+        assert job.at == ("running", "busy")
+        assert (job.row.attempt, job.row.leased_by) == (attempt, "w1")
+        assert job.last.kind == kinds.ENTERED
+    job.end(raised("down"), keep=always)
+    assert job.at == ("failed", "failed")
+
+
 @pytest.mark.shows("E-5", "E-42")
 def test_retry_via_remembers_that_the_stage_has_started() -> None:
     flow = two_steps("a", retry_via="failed", retry=1)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,16 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.clock import Clock, Instant
-from ulak.core.change import Change, Receipt
+from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import JobRow, Message
-from ulak.core.lifecycle import FINAL, UNDOING
+from ulak.core.lifecycle import CANCELLED, FINAL, UNDOING
+from ulak.core.on_end import is_end
 from ulak.errors import BadInput
 from ulak.store.memory import MemoryStore
 from ulak.store.memory_tables import key_of
 from ulak.store.postgres import PostgresStore
 from ulak.store.sqlite.store import SqliteStore
-from ulak.testing.broken import BROKEN
+from ulak.testing.broken import BROKEN, Gapped
 from ulak.testing.simulator import main, simulate
 
 
@@ -33,6 +34,9 @@ def test_no_order_of_events_breaks_the_rules(seed: int) -> None:
     happened = {"lapsed", "undone", "held", "retried", "cancelled", "signalled", "waited", "ended"}
     assert happened <= report.events.keys()
     assert report.ended.keys() == {"done", "failed", "cancelled", "expired"}
+    states = {"delivered", "archived", "failed", "cancelled", "expired"}
+    assert {state for state, _ in report.followed} == states
+    assert {round_ for _, round_ in report.followed} >= {1, 2}
 
 
 @pytest.mark.shows("E-62")
@@ -166,6 +170,37 @@ class PrunesTheLiving(MemoryStore):
         return super().prune(before=before, limit=limit)
 
 
+class SpawnOutsideTheTransaction(Gapped):
+    """Commits the job first and inserts what it spawns after: a crash in between loses it."""
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        receipts = super().commit([change._replace(spawns=()) for change in changes])
+        pairs = zip(changes, receipts, strict=True)
+        spawned = [change.spawns for change, receipt in pairs if isinstance(receipt, Committed)]
+        if any(spawned):
+            self.between()
+        self.add([job for jobs in spawned for job in jobs])
+        return receipts
+
+
+class SpawnsOfRefusedChanges(MemoryStore):
+    """Inserts what a change spawns from the input, whatever came of the change."""
+
+    def commit(self, changes: Sequence[Change]) -> list[Receipt]:
+        receipts = super().commit(changes)
+        self.add([job for change in changes for job in change.spawns])
+        return receipts
+
+
+class SpawnsTwice(MemoryStore):
+    def _write_change(self, change: Change, now: Instant) -> None:
+        super()._write_change(change, now)
+        for job in change.spawns:
+            twin = bytes([*job.row.id[:-1], job.row.id[-1] ^ 1])
+            row, event = job.row._replace(id=twin), job.event._replace(job_id=twin)
+            self._add(job._replace(row=row, event=event), now)
+
+
 SABOTAGED = {
     SlotsThatLeak: "slot",
     KeysThatShareNothing: "it runs without a slot of calls/",
@@ -179,6 +214,9 @@ SABOTAGED = {
     RequestsThatAreForgotten: "never came to its end",
     ActsOverALease: "an act on version",
     PrunesTheLiving: "gone before it ended",
+    SpawnsOfRefusedChanges: "too many follow it",
+    SpawnsTwice: "too many follow it",
+    SpawnOutsideTheTransaction: "no job follows it",
 }
 
 
@@ -187,6 +225,35 @@ SABOTAGED = {
 def test_every_check_sees_the_damage_it_is_there_for(store: type[MemoryStore]) -> None:
     report = simulate(1, 12_000, store)
     assert any(SABOTAGED[store] in violation for violation in report.violations), str(report)
+
+
+def _cancels_are_no_ends(before: JobRow, after: JobRow) -> bool:
+    return after.role != CANCELLED and is_end(before, after)
+
+
+def _undos_are_ends(before: JobRow, after: JobRow) -> bool:
+    return is_end(before, after) or (after.role == UNDOING != before.role)
+
+
+def _final_jobs_end_no_more(before: JobRow, after: JobRow) -> bool:
+    return before.role not in FINAL and is_end(before, after)
+
+
+WRONG_ENDS = {
+    _cancels_are_no_ends: "no job follows it",
+    _undos_are_ends: "too many follow it",
+    _final_jobs_end_no_more: '"archived" in round 1, and no job follows it',
+}
+
+
+@pytest.mark.shows("E-62", "E-72")
+@pytest.mark.parametrize("wrong", WRONG_ENDS)
+def test_a_wrong_end_is_found(
+    wrong: Callable[[JobRow, JobRow], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ulak.core.draft.is_end", wrong)
+    report = simulate(1, 12_000)
+    assert any(WRONG_ENDS[wrong] in violation for violation in report.violations), str(report)
 
 
 def test_the_command_prints_the_report_and_tells_by_its_exit(

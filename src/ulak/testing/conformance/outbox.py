@@ -143,6 +143,20 @@ class TestOutbox(Suite):
         assert (line.actor, line.act, line.note) == ("olga", "redrive", "the broker is back")
         assert _take(desk) == [bad]
 
+    @pytest.mark.shows("E-45", "E-70")
+    def test_a_redriven_message_goes_before_everything_younger_of_its_key(self, desk: Desk) -> None:
+        bad, behind = _emit(desk, "key", "key")
+        _take(desk)
+        failed(desk, bad, DEAD)
+        assert _take(desk) == [behind]
+        failed(desk, behind, again=desk.now + 30 * SECOND)
+        (lost,) = dead_ones(desk)
+        assert desk.store.redrive_message(lost, give_up_at=None, actor="olga", note="")
+        desk.turn(seconds=30)
+        assert _take(desk) == [bad]
+        sent(desk, bad)
+        assert _take(desk) == [behind]
+
     def test_settling_is_recorded_and_settling_again_changes_nothing(self, desk: Desk) -> None:
         (message,) = _emit(desk, "key")
         _take(desk)

@@ -101,6 +101,15 @@ class TestStops(Suite):
         assert desk.store.add([keyed]) == [Added(keyed.row, True)]
 
     @pytest.mark.shows("E-73")
+    def test_a_job_that_was_admitted_takes_no_other_of_its_batch_along(self, desk: Desk) -> None:
+        stop = _stop(desk)
+        first, second, third = (desk.new()._replace(is_admitted=n == 1) for n in range(3))
+        assert desk.store.add([first, second, third]) == [
+            Added(first.row, False, stop), Added(second.row, True), Added(third.row, False, stop),
+        ]  # fmt: skip
+        assert [row.id for row in desk.jobs()] == [second.row.id]
+
+    @pytest.mark.shows("E-73")
     def test_spawned_and_scheduled_jobs_are_not_refused(self, desk: Desk) -> None:
         (parent,) = desk.leased(1, SHARED)
         row = kept(desk, "s")
