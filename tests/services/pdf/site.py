@@ -45,7 +45,6 @@ from ulak.services.pdf.reading import MOST_WAITING, Waiting
 from ulak.services.pdf.routes import make_routes
 from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
-from ulak.services.pdf.tables import tables_of
 from ulak.services.pdf.totals import totals_of
 from ulak.settings import Settings
 from ulak.web.server import Server
@@ -119,7 +118,7 @@ def make_tables(url: str) -> None:
     make_schema(url)
     engine = Engine(store_of(url), flows=[make_flow(CONFIG)])
     with engine:
-        tables_of(engine).owners("")
+        totals_of(engine).fold()
 
 
 class Outage:
@@ -181,9 +180,7 @@ class Site:
         self.health = HealthCheck(
             self.engine, heartbeat=config.heartbeat_limit, monotonic=lambda: self.monotonic
         )
-        self.pacing = Pacing(
-            self.engine, config, totals_of(self.engine), monotonic=lambda: self.monotonic
-        )
+        self.pacing = Pacing(self.engine, config, monotonic=lambda: self.monotonic)
         self.waiting = Queue(self.engine, at_most=most_waiting)
         self.links = DownloadLinks(b"k" * 32, self.clock)
         self._reader = reader

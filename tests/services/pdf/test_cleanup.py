@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from tests.services.pdf.desk import A_PDF, INVOICE, Desk, payload
 from ulak.artifacts.local import LocalStorage
 from ulak.errors import ArtifactWriteFailed, JobNotFound
+from ulak.ids import from_text
 from ulak.services.pdf import cleanup
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.schema import SCHEMA
+from ulak.tables import Tables
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
 DAY = timedelta(days=1)
@@ -176,7 +179,24 @@ def test_expired_records_stay_for_their_grace_and_go_with_key_and_owners(desk: D
     with pytest.raises(JobNotFound):
         desk.jobs.get_job(job.job_id)
     assert desk.jobs.find_by_key(job.job_key) is None
-    assert desk.jobs.tables.owners(job.job_id) == set()
+    assert desk.engine.store.find_owners(from_text(job.job_id)) == []
+
+
+@pytest.mark.shows("E-90", "P-21")
+def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> None:
+    live, ended = desk.create(n=1), desk.create(n=2)
+    desk.fail(ended.job_id)
+    tables = Tables(desk.engine, SCHEMA)
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    with tables.writing() as connection:
+        for job_id in (live.job_id, ended.job_id, "0192e4a0-5b6c-4d10-8a4e-0f2b6c9d1e33"):
+            tables.execute(connection, add, job_id, "bob")
+    for _ in range(2):
+        cleanup.prune(desk.jobs)
+        assert desk.jobs.get_job(live.job_id).owners == {"bob"}
+        assert desk.jobs.get_job(ended.job_id).owners == {"bob"}
+    assert tables.read("SELECT job_id FROM {schema}.pdf_owners") == []
+    assert len(desk.engine.jobs()) == 2
 
 
 @pytest.mark.shows("P-25")

@@ -434,7 +434,7 @@ def test_a_callback_that_several_find_at_once_is_told_once(site: Site, receiver:
     def find() -> None:
         start.wait()
         for job_id in ids:
-            wanting.wake(site.engine, job_id, tenant="")
+            wanting.wake(site.engine, job_id)
         callbacks.catch_up(site.jobs)
 
     with ThreadPoolExecutor(4) as pool:

@@ -15,7 +15,7 @@ from typing import Final
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.errors import ArtifactError, BadInput, JobNotFound
 from ulak.kit.clock import now
-from ulak.services.pdf import callbacks
+from ulak.services.pdf import callbacks, older
 from ulak.services.pdf.flow import A_PAGE, FLOW, STATUSES, walk
 from ulak.services.pdf.jobs import CLEAN_UP, InvalidTransition, PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
@@ -97,8 +97,7 @@ def prune(jobs: PdfJobStore) -> int:
     callbacks.catch_up(jobs)
     for over in callbacks.OVER:
         _prune(jobs, before, over)
-    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
-    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
+    older.move_owners(jobs.engine)
     return removed
 
 

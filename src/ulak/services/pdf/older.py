@@ -7,6 +7,7 @@ release.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -63,6 +64,25 @@ def move_callbacks(engine: Engine) -> None:
                     want(engine, wanted, tenant=tenant, connection=connection)
 
 
+def move_owners(engine: Engine) -> None:
+    """Have the owners that stand in the table own their jobs.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    if not engine.store.features.open_transactions:
+        return
+    tables = Tables(engine, SCHEMA)
+    while rows := tables.read(_OWNED, A_BATCH):
+        for job_id, owner in rows:
+            with tables.writing() as connection:
+                tables.execute(connection, _FORGET_OWNER, job_id, owner)
+                with suppress(JobNotFound):
+                    engine.owners.add(job_id, owner, connection=connection)
+
+
+_OWNED: Final = "SELECT job_id, owner FROM {schema}.pdf_owners LIMIT ?"
+_FORGET_OWNER: Final = "DELETE FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
 _STOPPED: Final = "SELECT 1 FROM {schema}.pdf_backpressure WHERE active = 1"
 _TAKE_STOP: Final = (
     "DELETE FROM {schema}.pdf_backpressure WHERE active = 1 "

@@ -68,17 +68,6 @@ class Figures:
     told: Mapping[str, Told] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How jobs stand now."""
-
-    queued: int
-    """Those that wait for a worker, or for another attempt of their tenant to end: a delayed retry
-    counts when it is due."""
-    oldest_running: timedelta
-    """How long the oldest of those that run has been running; 0 when none does."""
-
-
 class Totals(Protocol):
     """Where the totals are."""
 
@@ -91,13 +80,6 @@ class Totals(Protocol):
         Args:
             whole: Look at every job, and not only at those that may have moved: finds what was
                 committed later than `LATE` after it was dated.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
-
-    def standing(self) -> Standing:
-        """Return how jobs stand now.
 
         Raises:
             StoreError: the store does not answer.
@@ -159,24 +141,6 @@ _TIDY: Final = """
 DELETE FROM {schema}.pdf_counted
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.jobs WHERE id = pdf_counted.job_id)
 """
-_QUEUED: Final = f"""
-SELECT (
-    SELECT count(*) FROM {{schema}}.jobs
-    WHERE {_CLAIMABLE} AND flow = ? AND state = ? AND not_before <= ?
-) + (
-    SELECT count(*) FROM {{schema}}.jobs
-    WHERE parked_on IS NOT NULL AND leased_by IS NULL AND flow = ? AND state = ?
-        AND not_before <= ?
-)
-"""  # noqa: S608 - made of constants
-_OLDEST: Final = f"""
-SELECT min(at) FROM (
-    SELECT min(changed_at) AS at FROM {{schema}}.jobs
-    WHERE leased_by IS NOT NULL AND flow = ? AND state = ?
-    UNION ALL
-    SELECT min(changed_at) AS at FROM {{schema}}.jobs WHERE {_CLAIMABLE} AND flow = ? AND state = ?
-) AS oldest
-"""  # noqa: S608 - made of constants
 _FOLDED_AT: Final = "SELECT at FROM {schema}.pdf_told WHERE name = ?"
 _TOTALS: Final = "SELECT name, label, n FROM {schema}.pdf_totals"
 _TOLD: Final = "SELECT name, text, at FROM {schema}.pdf_told"
@@ -207,17 +171,6 @@ class SqlTotals:
             {(name, label): n for name, label, n in totals},
             {name: Told(text, to_datetime(at)) for name, text, at in told if name != _FOLDED},
         )
-
-    def standing(self) -> Standing:
-        """Return how jobs stand now."""
-        run, queued, running = self._tables.execute, PdfJobStatus.QUEUED, PdfJobStatus.RUNNING
-        with self._tables.reading() as connection:
-            now = self._tables.now
-            which = (FLOW, queued.value, now)
-            [(due,)] = run(connection, _QUEUED, *_LANES, *which, *which)
-            running_ones = (FLOW, running.value)
-            [(since,)] = run(connection, _OLDEST, *running_ones, *_LANES, *running_ones)
-        return Standing(due, timedelta(microseconds=0 if since is None else max(0, now - since)))
 
     def tidy(self) -> None:
         """Forget how far jobs were counted that are gone; what they came to stays."""
@@ -291,14 +244,6 @@ class MemoryTotals:
             for job in walk(self._engine, JobFilter(flow=FLOW)):
                 self._fold_job(job)
             return Figures(dict(self._sums.totals), dict(self._sums.told))
-
-    def standing(self) -> Standing:
-        """Return how jobs stand now."""
-        now = to_datetime(self._engine.open().store.clock.now())
-        jobs = list(walk(self._engine, JobFilter(flow=FLOW)))
-        due = sum(job.state == PdfJobStatus.QUEUED and job.not_before <= now for job in jobs)
-        began = [job.changed_at for job in jobs if job.state == PdfJobStatus.RUNNING]
-        return Standing(due, max(timedelta(), now - min(began, default=now)))
 
     def _fold_job(self, job: Job) -> None:
         events = self._engine.inspect.trail(job.id, after=self._counted.get(job.id, 0))
