@@ -692,17 +692,20 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
     assert site.get("/version").json()["engines"] == {"chromium": None}
 
     site.finish(site.new("a"), engine="HeadlessChrome/156.0")
+    site.follow()
     assert site.get("/pdf/ready", who=None).json()["checks"]["browser"] == "ok"
     assert site.get("/version").json()["engines"] == {"chromium": "HeadlessChrome/156.0"}
 
     site.clock.advance(timedelta(seconds=1))
     site.fail(site.new("b"), PdfErrorCode.BROWSER_LAUNCH_FAILED)
+    site.follow()
     broken = site.get("/pdf/ready", who=None)
     assert broken.status_code == 503
     assert "BROWSER_LAUNCH_FAILED" in broken.json()["checks"]["browser"]
 
     site.clock.advance(timedelta(seconds=1))
     site.finish(site.new("c"), engine="HeadlessChrome/157.0")
+    site.follow()
     assert site.get("/pdf/ready", who=None).status_code == 200
     site.clock.advance(site.config.heartbeat_limit + timedelta(seconds=1))
     site.later()
@@ -716,6 +719,7 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
 @pytest.mark.shows("P-56", "P-59")
 def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.finish(site.new("a"), engine="WeasyPrint/70.0")
+    site.follow()
     ready = site.get("/pdf/ready", who=None).json()["checks"]
     assert (ready["browser"], ready["weasyprint"]) == ("unknown", "ok")
     assert site.get("/version").json()["engines"] == {
@@ -726,6 +730,7 @@ def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.fail(site.new("b"), PdfErrorCode.UNSUPPORTED_PLATFORM)
     site.clock.advance(timedelta(seconds=1))
     site.finish(site.new("c"), engine="WeasyPrint/70.1")
+    site.follow()
     broken = site.get("/pdf/ready", who=None)
     assert broken.status_code == 503, "the one that prints does not stand in for the other"
     assert broken.json()["checks"]["weasyprint"] == "ok"
@@ -737,6 +742,7 @@ def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.jobs.update_status(
         lacking, "failed", error_code=PdfErrorCode.UNSUPPORTED_PLATFORM, error_detail="weasyprint"
     )
+    site.follow()
     checks = site.get("/pdf/ready", who=None).json()["checks"]
     assert checks["browser"] == "ok"
     assert "UNSUPPORTED_PLATFORM" in checks["weasyprint"]

@@ -15,7 +15,7 @@ from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.flow import make_flow
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.totals import totals_of
+from ulak.services.pdf.totals import Totals
 from ulak.store.memory import MemoryStore
 from ulak.wiring import store_of
 
@@ -40,7 +40,7 @@ def test_api_and_workers_that_start_at_once_make_the_tables_once(url: str) -> No
 
     def begin(number: int) -> bool:
         together.wait()
-        return not totals_of(engines[number]).fold().totals
+        return not Totals(engines[number]).read().totals
 
     with ThreadPoolExecutor(CROWD) as threads:
         assert list(threads.map(begin, range(CROWD))) == [True] * CROWD
@@ -58,4 +58,4 @@ def test_jobs_are_kept_in_a_durable_store_without_tables(tmp_path: Path) -> None
         made = jobs.create_job("invoice", {}, actor="ada").job
         jobs.create_job("invoice", {}, actor="bob")
         assert jobs.get_job(made.job_id).owners == {"ada", "bob"}
-        assert totals_of(engine).fold().totals["jobs", "queued"] == 1
+        assert Totals(engine).read().totals["jobs", "queued"] == 1

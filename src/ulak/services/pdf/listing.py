@@ -30,7 +30,7 @@ LONGEST_SPAN: Final = timedelta(days=2)
 """Jobs that are older than all of these together are read at once; clean-up leaves few."""
 _MOMENT: Final = timedelta(microseconds=1)
 _PLACE: Final = re.compile(
-    r"([0-9]{1,18})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+    r"([0-9]{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
 )
 
 

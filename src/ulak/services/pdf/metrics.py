@@ -28,7 +28,7 @@ from ulak.services.pdf.document import REASONS
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
 from ulak.services.pdf.pace import count_queued
-from ulak.services.pdf.totals import Figures, totals_of
+from ulak.services.pdf.totals import Figures, Totals
 from ulak.web.tallies import ALONE as NO_LABELS
 from ulak.web.tallies import Counter
 
@@ -78,7 +78,7 @@ class PdfMetrics:
     def __init__(self, engine: Engine, *, heartbeat: timedelta) -> None:
         self._engine = engine
         self._heartbeat = heartbeat
-        self.totals = totals_of(engine)
+        self.totals = Totals(engine)
         self._unavailable = Counter(
             UNAVAILABLE, "Creates and reads that this process answered with 503.",
             known=[NO_LABELS],
@@ -98,7 +98,7 @@ class PdfMetrics:
         Raises:
             StoreError: the store does not answer.
         """
-        figures = self.totals.fold()
+        figures = self.totals.read()
         yield from families_of(figures)
         yield GaugeMetricFamily(
             "ptf_admin_pdf_queue_depth", "Jobs that are queued and due.", count_queued(self._engine)
