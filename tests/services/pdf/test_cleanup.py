@@ -199,6 +199,31 @@ def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> N
     assert len(desk.engine.jobs()) == 2
 
 
+@pytest.mark.shows("E-90", "P-21")
+def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: Desk) -> None:
+    made = []
+    for n in range(3):
+        made.append(desk.jobs.create_job(INVOICE, payload(n=n), actor="ada").job.job_id)
+        desk.clock.advance(timedelta(seconds=1))
+    desk.create(n="nobody's")
+    tables = Tables(desk.engine, SCHEMA)
+    with tables.writing() as connection:
+        # As that release has stored them; the third is of this one.
+        for job_id in made[:2]:
+            stored = from_text(job_id) if tables.database.name == "sqlite" else job_id
+            tables.execute(connection, "DELETE FROM {schema}.owners WHERE job_id = ?", stored)
+    assert [one.job_id for one in desk.engine.owners.jobs("ada")] == made[2:]
+    assert desk.jobs.get_job(made[0]).owners == {"ada"}, "by its submitter"
+    for _ in range(2):
+        cleanup.prune(desk.jobs)
+        assert {one.job_id for one in desk.engine.owners.jobs("ada")} == set(made)
+        desk.clock.advance(DAY)
+    with tables.writing() as connection:
+        tables.execute(connection, "DELETE FROM {schema}.owners")
+    cleanup.prune(desk.jobs)
+    assert desk.engine.owners.jobs("ada") == [], "what was looked at is not looked at again"
+
+
 @pytest.mark.shows("P-25")
 def test_owners_of_jobs_that_are_there_stay(desk: Desk) -> None:
     job = desk.jobs.create_job(INVOICE, payload(), actor="ada").job

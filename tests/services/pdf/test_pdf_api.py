@@ -30,6 +30,8 @@ from ulak.clock import micros
 from ulak.services.pdf.downloads import Reader
 from ulak.services.pdf.jobs import InvalidTransition
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.schema import SCHEMA
+from ulak.tables import Tables
 
 SECRET = "Zeynep-4711-private"  # noqa: S105 - a variable that no answer and no log may tell
 
@@ -256,6 +258,21 @@ def test_a_repeat_gets_the_job_as_it_stands_and_becomes_its_owner(site: Site) ->
     assert again.json() == {**first.json(), "status": "running"}
     assert site.get(f"/pdf/jobs/{job_id}", who="key:acme-2").status_code == 200
     assert site.count() == 1
+
+
+@pytest.mark.shows("E-90", "P-21")
+def test_an_owner_whom_the_release_before_has_noted_reads_the_job(site: Site) -> None:
+    job_id = site.new("same", who="key:acme")
+    tables = Tables(site.engine, SCHEMA)
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    with tables.writing() as connection:
+        tables.execute(connection, add, job_id, "key:acme-2")
+        tables.execute(connection, add, job_id, "key:globex")
+    for _ in range(2):
+        assert site.get(f"/pdf/jobs/{job_id}", who="key:acme-2").status_code == 200
+    assert site.engine.owners.all(job_id) == ["key:acme", "key:acme-2"]
+    for who in ("key:globex", "key:shop"):
+        assert site.get(f"/pdf/jobs/{job_id}", who=who).status_code == 404, "of another tenant"
 
 
 @pytest.mark.shows("P-21", "P-33")

@@ -236,7 +236,8 @@ def catch_up(jobs: PdfJobStore) -> None:
         job_id = engine.inspect.payload(waiting.id)["job_id"]
         try:
             if engine.get(job_id).is_final:
-                wake(engine, job_id)
+                # Not by its owner: in the release before it had none.
+                engine.signal(waiting.id, wanting.ENDED, actor=FLOW)
         except JobNotFound:
             engine.cancel(waiting.id, actor=FLOW, note="its job is gone")
 

@@ -16,7 +16,7 @@ from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import LINK_LIFE
 from ulak.auth import ADMIN, Principal
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
-from ulak.services.pdf import downloads
+from ulak.services.pdf import downloads, older
 from ulak.services.pdf.bodies import (
     PdfJobNotReady,
     PdfJobPage,
@@ -140,9 +140,12 @@ class Reading:
             Refusal: there is none, or it is somebody else's: the same words.
             Unavailable: the store does not answer.
         """
-        job = self._get(job_id)
-        is_owner = ADMIN in principal.roles or actor_of(principal) in job.owners
-        if not (is_owner and principal.sees(job.tenant_id)):
+        job, actor = self._get(job_id), actor_of(principal)
+        if not principal.sees(job.tenant_id):
+            raise _not_found()
+        if ADMIN in principal.roles or actor in job.owners:
+            return job
+        if not older.move_owner(self.jobs.engine, job.job_id, actor):
             raise _not_found()
         return job
 
