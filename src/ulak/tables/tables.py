@@ -96,14 +96,20 @@ class Tables:
         its turn too."""
         take_turns(self._schema, self.database, connection)
 
-    def ensure(self) -> None:
+    def ensure(self, connection: Any = None) -> None:
         """Make or upgrade the tables, if need be; safe where many processes do so at once.
+
+        Args:
+            connection: An open transaction to make them in; by default one of its own.
 
         Raises:
             StoreError: it cannot be done now, or a newer release has been here and this one must
                 not use what it made.
         """
         if self._are_there:
+            return
+        if connection is not None:
+            upgrade(self._schema, self.database, connection)
             return
         with self._one:
             if self._are_there:

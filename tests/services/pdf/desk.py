@@ -19,7 +19,7 @@ from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
-from ulak.services.pdf.tables import tables_of
+from ulak.services.pdf.totals import Totals
 from ulak.services.pdf.worker import PdfRenderWorker
 from ulak.wiring import store_of
 
@@ -33,7 +33,7 @@ def make_tables(url: str) -> None:
     """What every database of these tests begins with."""
     make_schema(url)
     with Engine(store_of(url), flows=[make_flow(PdfRenderConfig())]) as engine:
-        tables_of(engine).owners("")
+        Totals(engine).read()
 
 
 def payload(**variables: Any) -> dict[str, Any]:

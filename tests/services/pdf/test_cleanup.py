@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from tests.services.pdf.desk import A_PDF, INVOICE, Desk, payload
 from ulak.artifacts.local import LocalStorage
 from ulak.errors import ArtifactWriteFailed, JobNotFound
+from ulak.ids import from_text
 from ulak.services.pdf import cleanup
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
+from ulak.services.pdf.schema import SCHEMA
+from ulak.tables import Tables
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
 DAY = timedelta(days=1)
@@ -176,7 +179,49 @@ def test_expired_records_stay_for_their_grace_and_go_with_key_and_owners(desk: D
     with pytest.raises(JobNotFound):
         desk.jobs.get_job(job.job_id)
     assert desk.jobs.find_by_key(job.job_key) is None
-    assert desk.jobs.tables.owners(job.job_id) == set()
+    assert desk.engine.store.find_owners(from_text(job.job_id)) == []
+
+
+@pytest.mark.shows("E-90", "P-21")
+def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> None:
+    live, ended = desk.create(n=1), desk.create(n=2)
+    desk.fail(ended.job_id)
+    tables = Tables(desk.engine, SCHEMA)
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    with tables.writing() as connection:
+        for job_id in (live.job_id, ended.job_id, "0192e4a0-5b6c-4d10-8a4e-0f2b6c9d1e33"):
+            tables.execute(connection, add, job_id, "bob")
+    for _ in range(2):
+        cleanup.prune(desk.jobs)
+        assert desk.jobs.get_job(live.job_id).owners == {"bob"}
+        assert desk.jobs.get_job(ended.job_id).owners == {"bob"}
+    assert tables.read("SELECT job_id FROM {schema}.pdf_owners") == []
+    assert len(desk.engine.jobs()) == 2
+
+
+@pytest.mark.shows("E-90", "P-21")
+def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: Desk) -> None:
+    made = []
+    for n in range(3):
+        made.append(desk.jobs.create_job(INVOICE, payload(n=n), actor="ada").job.job_id)
+        desk.clock.advance(timedelta(seconds=1))
+    desk.create(n="nobody's")
+    tables = Tables(desk.engine, SCHEMA)
+    with tables.writing() as connection:
+        # As that release has stored them; the third is of this one.
+        for job_id in made[:2]:
+            stored = from_text(job_id) if tables.database.name == "sqlite" else job_id
+            tables.execute(connection, "DELETE FROM {schema}.owners WHERE job_id = ?", stored)
+    assert [one.job_id for one in desk.engine.owners.jobs("ada")] == made[2:]
+    assert desk.jobs.get_job(made[0]).owners == {"ada"}, "by its submitter"
+    for _ in range(2):
+        cleanup.prune(desk.jobs)
+        assert {one.job_id for one in desk.engine.owners.jobs("ada")} == set(made)
+        desk.clock.advance(DAY)
+    with tables.writing() as connection:
+        tables.execute(connection, "DELETE FROM {schema}.owners")
+    cleanup.prune(desk.jobs)
+    assert desk.engine.owners.jobs("ada") == [], "what was looked at is not looked at again"
 
 
 @pytest.mark.shows("P-25")

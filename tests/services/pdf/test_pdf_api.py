@@ -30,6 +30,8 @@ from ulak.clock import micros
 from ulak.services.pdf.downloads import Reader
 from ulak.services.pdf.jobs import InvalidTransition
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.schema import SCHEMA
+from ulak.tables import Tables
 
 SECRET = "Zeynep-4711-private"  # noqa: S105 - a variable that no answer and no log may tell
 
@@ -256,6 +258,21 @@ def test_a_repeat_gets_the_job_as_it_stands_and_becomes_its_owner(site: Site) ->
     assert again.json() == {**first.json(), "status": "running"}
     assert site.get(f"/pdf/jobs/{job_id}", who="key:acme-2").status_code == 200
     assert site.count() == 1
+
+
+@pytest.mark.shows("E-90", "P-21")
+def test_an_owner_whom_the_release_before_has_noted_reads_the_job(site: Site) -> None:
+    job_id = site.new("same", who="key:acme")
+    tables = Tables(site.engine, SCHEMA)
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    with tables.writing() as connection:
+        tables.execute(connection, add, job_id, "key:acme-2")
+        tables.execute(connection, add, job_id, "key:globex")
+    for _ in range(2):
+        assert site.get(f"/pdf/jobs/{job_id}", who="key:acme-2").status_code == 200
+    assert site.engine.owners.all(job_id) == ["key:acme", "key:acme-2"]
+    for who in ("key:globex", "key:shop"):
+        assert site.get(f"/pdf/jobs/{job_id}", who=who).status_code == 404, "of another tenant"
 
 
 @pytest.mark.shows("P-21", "P-33")
@@ -692,17 +709,20 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
     assert site.get("/version").json()["engines"] == {"chromium": None}
 
     site.finish(site.new("a"), engine="HeadlessChrome/156.0")
+    site.follow()
     assert site.get("/pdf/ready", who=None).json()["checks"]["browser"] == "ok"
     assert site.get("/version").json()["engines"] == {"chromium": "HeadlessChrome/156.0"}
 
     site.clock.advance(timedelta(seconds=1))
     site.fail(site.new("b"), PdfErrorCode.BROWSER_LAUNCH_FAILED)
+    site.follow()
     broken = site.get("/pdf/ready", who=None)
     assert broken.status_code == 503
     assert "BROWSER_LAUNCH_FAILED" in broken.json()["checks"]["browser"]
 
     site.clock.advance(timedelta(seconds=1))
     site.finish(site.new("c"), engine="HeadlessChrome/157.0")
+    site.follow()
     assert site.get("/pdf/ready", who=None).status_code == 200
     site.clock.advance(site.config.heartbeat_limit + timedelta(seconds=1))
     site.later()
@@ -716,6 +736,7 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
 @pytest.mark.shows("P-56", "P-59")
 def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.finish(site.new("a"), engine="WeasyPrint/70.0")
+    site.follow()
     ready = site.get("/pdf/ready", who=None).json()["checks"]
     assert (ready["browser"], ready["weasyprint"]) == ("unknown", "ok")
     assert site.get("/version").json()["engines"] == {
@@ -726,6 +747,7 @@ def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.fail(site.new("b"), PdfErrorCode.UNSUPPORTED_PLATFORM)
     site.clock.advance(timedelta(seconds=1))
     site.finish(site.new("c"), engine="WeasyPrint/70.1")
+    site.follow()
     broken = site.get("/pdf/ready", who=None)
     assert broken.status_code == 503, "the one that prints does not stand in for the other"
     assert broken.json()["checks"]["weasyprint"] == "ok"
@@ -737,6 +759,7 @@ def test_readiness_tells_of_each_engine_by_itself(site: Site) -> None:
     site.jobs.update_status(
         lacking, "failed", error_code=PdfErrorCode.UNSUPPORTED_PLATFORM, error_detail="weasyprint"
     )
+    site.follow()
     checks = site.get("/pdf/ready", who=None).json()["checks"]
     assert checks["browser"] == "ok"
     assert "UNSUPPORTED_PLATFORM" in checks["weasyprint"]

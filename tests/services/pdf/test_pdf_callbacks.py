@@ -434,7 +434,7 @@ def test_a_callback_that_several_find_at_once_is_told_once(site: Site, receiver:
     def find() -> None:
         start.wait()
         for job_id in ids:
-            wanting.wake(site.engine, job_id, tenant="")
+            wanting.wake(site.engine, job_id)
         callbacks.catch_up(site.jobs)
 
     with ThreadPoolExecutor(4) as pool:
@@ -507,6 +507,18 @@ def test_an_end_that_a_process_of_the_release_before_has_written_is_told(
     assert site.engine.jobs(JobFilter(flow=callbacks.ENDED)) == []
     work(site)
     assert [told.path for told in receiver.told] == ["/done"]
+
+
+@pytest.mark.shows("P-50", "E-90")
+def test_who_waits_since_the_release_before_is_told(site: Site, receiver: Receiver) -> None:
+    job_id = site.new("a", who="key:acme")
+    flow = next(flow for flow in site.engine.inspect.flows if flow.name == wanting.FLOW)
+    wanted = wanting.Wanted(job_id, receiver.url())
+    site.engine.submit(flow, wanted, tenant="acme", actor=wanting.FLOW, dedup_key=f"{job_id}/0")
+    site.finish(job_id)
+    work(site)
+    assert [told.path for told in receiver.told] == ["/done"]
+    assert waiting(site) == []
 
 
 @pytest.mark.shows("P-50")

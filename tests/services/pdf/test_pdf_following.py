@@ -16,7 +16,7 @@ import pytest
 from tests.services.pdf.site import CONFIG, DATABASES, Site, opened
 from ulak.engine.ports import WorkerSettings
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.listing import A_STRETCH, Listing, Place, Whose
+from ulak.services.pdf.listing import A_SPAN, A_STRETCH, LONGEST_SPAN, Place
 from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.pace import LATEST_S, MOST_LOOKED_AT, USUAL_S, WINDOW, Pace
 from ulak.services.pdf.worker import PdfRenderWorker
@@ -138,10 +138,18 @@ def test_jobs_of_the_same_moment_are_each_in_one_page(small: Site) -> None:
     assert set(found) == ids
 
 
+def test_a_list_of_everybody_goes_on_from_span_to_span(small: Site) -> None:
+    ids = []
+    for wait in (timedelta(), A_SPAN, A_SPAN * 2, A_SPAN * 2, timedelta(hours=9), LONGEST_SPAN * 3):
+        small.clock.advance(wait)
+        ids += made(small, f"letter {len(ids)}", f"a second later, {len(ids)}")
+    for query in ("", "limit=1", "limit=3"):
+        assert listed(small, query, who="ada") == ids[::-1]
+
+
 def test_a_list_that_is_longer_than_a_stretch_goes_on(small: Site) -> None:
-    made(small, *map(str, range(A_STRETCH + 3)))
-    mine = Whose(tenant="", owner="key:shop")
-    assert len(Listing(small.jobs).page(mine, limit=1000)) == A_STRETCH + 3
+    ids = made(small, *map(str, range(A_STRETCH + 3)))
+    assert listed(small, "limit=100") == ids[::-1]
 
 
 def test_a_list_on_a_store_in_memory_is_the_same(tmp_path: Path) -> None:

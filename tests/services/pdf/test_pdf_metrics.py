@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import ulak
+from tests.services.pdf.plant import eventually
 from tests.services.pdf.site import A_PDF, CONFIG, DATABASES, Site, database, opened, value_in
-from ulak.clock import micros
 from ulak.engine.taking import Attempt
 from ulak.services.pdf import cleanup
 from ulak.services.pdf import totals as totals_module
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, pdf_error
-from ulak.services.pdf.totals import MemoryTotals, SqlTotals, totals_of
+from ulak.services.pdf.schema import SCHEMA
+from ulak.services.pdf.totals import Totals
+from ulak.tables import Tables
 
 CODES = (
     PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.NAVIGATION_TIMEOUT,
@@ -133,7 +135,7 @@ def test_a_worker_that_vanished_counts_as_a_failure_and_a_retry(pair: tuple[Site
 
 
 @pytest.mark.shows("P-41")
-def test_two_processes_that_are_scraped_at_once_count_everything_once(
+def test_two_processes_that_count_at_once_count_everything_once(
     pair: tuple[Site, Site],
 ) -> None:
     for number in range(30):
@@ -142,12 +144,13 @@ def test_two_processes_that_are_scraped_at_once_count_everything_once(
     start = threading.Barrier(8)
     found: list[dict[str, float]] = []
 
-    def scrape(site: Site) -> None:
+    def count(site: Site) -> None:
         start.wait()
-        figures = totals_of(site.engine).fold()
+        site.follow()
+        figures = Totals(site.engine).read()
         found.append({label: n for (name, label), n in figures.totals.items() if name == "jobs"})
 
-    threads = [threading.Thread(target=scrape, args=(pair[n % 2],)) for n in range(8)]
+    threads = [threading.Thread(target=count, args=(pair[n % 2],)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -160,15 +163,14 @@ def test_a_crash_while_counting_counts_nothing_twice(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.finish(site.new("a"))
-    totals = totals_of(site.engine)
-    totals.fold()
+    site.follow()
     site.fail(site.new("b"))
 
     with monkeypatch.context() as patched:
-        # After the sums are written, before it is written how far they reach.
-        patched.setattr(totals_module, "_MARK", "this is no SQL")
+        # After it is written how far they reach, while the sums are written.
+        patched.setattr(totals_module, "_ADD", "this is no SQL")
         with pytest.raises(Exception):  # noqa: B017, PT011 - each database has its own
-            totals.fold()
+            site.follow()
     must_agree(site, created=2)
 
 
@@ -183,65 +185,43 @@ def test_what_is_counted_stays_when_its_job_is_removed(site: Site) -> None:
     assert site.count() == 0
     before = jobs_in(site.metrics())
     assert before == {"queued": 1, "running": 1, "succeeded": 1, "failed": 0, "expired": 1}
-    totals = totals_of(site.engine)
-    assert isinstance(totals, SqlTotals)
-    totals.fold()
-    totals.tidy()
-    assert jobs_in(site.metrics()) == before
+    left = Tables(site.engine, SCHEMA).read("SELECT seq FROM {schema}.pdf_counted")
+    assert left == [], "how far it was counted is forgotten with it"
     site.heartbeat()
     site.new("b")
     assert jobs_in(site.metrics())["queued"] == before["queued"] + 1
 
 
-@pytest.mark.shows("P-41")
-def test_what_has_ended_is_found_however_late_it_was_committed(site: Site) -> None:
-    """A scrape looks at what may have moved lately; whatever it overlooks, clean-up counts."""
-    site.finish(site.new("a"))
-    site.metrics()
-    late = site.new("b")
-    site.finish(late)
-    site.clock.advance(totals_module.LATE)
-    assert jobs_in(site.metrics())["succeeded"] == 2  # within its time
-    site.heartbeat()
-    site.finish(site.new("c"))
-    totals = totals_of(site.engine)
-    assert isinstance(totals, SqlTotals)
-    totals._note(site.clock.now() + 2 * micros(totals_module.LATE))
-    assert totals.fold().totals["jobs", "succeeded"] == 2
-    assert totals.fold(whole=True).totals["jobs", "succeeded"] == 3
-    must_agree(site, created=3)
-
-
-@pytest.mark.shows("P-41")
-def test_a_scrape_reads_by_indexes_and_not_the_whole_table(tmp_path: Path) -> None:
-    """What has ended long ago costs a scrape nothing, however much of it there is."""
+@pytest.mark.shows("P-41", "E-71")
+def test_a_follower_counts_what_happens(tmp_path: Path) -> None:
     with Site(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path) as site:
-        totals_of(site.engine).fold()
-        with site.engine.reading() as connection:
-            for statement, values in (
-                (totals_module._IS_NEW, (*totals_module._LANES, 0, "pdf")),
-                (totals_module._QUEUED, (*totals_module._LANES, *("pdf", "queued", 0) * 2)),
-            ):
-                text = statement.format(schema="main")
-                plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
-                steps = [str(row[-1]) for row in plan]
-                assert not [step for step in steps if step.startswith("SCAN jobs")], steps
-                assert [step for step in steps if "jobs_claimable" in step], steps
+        totals_module.attach(site.engine)
+        with site.engine.working(ulak.WorkerSettings(queues=frozenset({"none"}))):
+            site.heartbeat()
+            site.finish(site.new("a"))
+            site.fail(site.new("b"), PdfErrorCode.NAVIGATION_TIMEOUT)
+            eventually(lambda: not site.engine.outbox.counts())
+        figures = Totals(site.engine).read().totals
+        assert figures["jobs", "queued"] == 3
+        assert figures["jobs", "running"] == 2
+        assert figures["jobs", "succeeded"] == figures["jobs", "failed"] == 1
+        must_agree(site, created=2)
 
 
-@pytest.mark.shows("P-41")
-def test_a_batch_that_ends_within_a_job_counts_its_end_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(totals_module, "A_BATCH", 4)
-    for number in range(5):
-        site.fail(site.new(f"a{number}"), PdfErrorCode.NAVIGATION_TIMEOUT)
-    for number in range(5):
-        site.finish(site.new(f"b{number}"))
-    must_agree(site, created=10)
+@pytest.mark.shows("P-41", "E-90")
+def test_events_of_which_the_follower_gets_nothing_are_counted_with_the_next(site: Site) -> None:
+    """A worker of the release before writes events that are delivered to nobody."""
+    job_id = site.new("a")
+    site.fail(job_id, PdfErrorCode.NAVIGATION_TIMEOUT)
+    site.finish(job_id)
+    with site.engine.transaction() as connection:
+        Totals(site.engine).count([site.engine.get(job_id)], connection)
+    figures = Totals(site.engine).read().totals
+    assert (figures["jobs", "queued"], figures["jobs", "running"]) == (2, 2)
+    must_agree(site, created=1)
     # Those that are queued again have not come to their end.
-    assert site.value("ptf_admin_pdf_render_total_seconds_count") == 5
-    assert site.value("pdf_render_duration_seconds_count") == 10
+    assert site.value("ptf_admin_pdf_render_total_seconds_count") == 1
+    assert site.value("pdf_render_duration_seconds_count") == 2
 
 
 @pytest.mark.shows("P-41")
@@ -250,7 +230,6 @@ def test_a_store_in_memory_counts_the_same(tmp_path: Path) -> None:
         site.heartbeat()
         site.finish(site.new("a"), timings={"total": 2.0})
         site.fail(site.new("b"), PdfErrorCode.NAVIGATION_TIMEOUT)
-        assert isinstance(totals_of(site.engine), MemoryTotals)
         must_agree(site, created=2)
         must_agree(site, created=2)
         assert site.value("pdf_render_duration_seconds_count") == 2

@@ -23,8 +23,8 @@ from ulak.services.pdf.document import Document, Rendered, Times
 from ulak.services.pdf.flow import make_flow
 from ulak.services.pdf.jobs import Created, InvalidTransition, PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.pace import count_queued
 from ulak.services.pdf.submitting import QuotaExceeded
-from ulak.services.pdf.totals import totals_of
 from ulak.store.protocol import JobFilter
 from ulak.wiring import store_of
 
@@ -122,7 +122,7 @@ def test_jobs_that_are_parked_and_retries_that_are_delayed_wait_too(
         eventually(lambda: desk.engine.get(parked).parked_on)
     assert desk.engine.get(parked).parked_on == "pdf/queued/tenant/acme"
     assert desk.engine.inspect.why(parked).code == "parked"
-    assert totals_of(desk.engine).standing().queued == 1, "the depth of the queue has it too"
+    assert count_queued(desk.engine) == 1, "the depth of the queue has it too"
     code = PdfErrorCode.NAVIGATION_TIMEOUT
     assert desk.jobs.update_status(running, FAILED, error_code=code).status is QUEUED
     assert queued(desk) == 2

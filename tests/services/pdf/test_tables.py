@@ -1,4 +1,4 @@
-"""The tables of PDF rendering: made together by whoever comes first, refused where none can be."""
+"""The tables of PDF rendering: made together by whoever comes first, and not needed for jobs."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +9,13 @@ from threading import Barrier
 import pytest
 
 from tests.conformance.stores import make_schema
+from ulak.artifacts.local import LocalStorage
 from ulak.engine.engine import Engine
-from ulak.errors import NotSupported
+from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.tables import tables_of
-from ulak.services.pdf.totals import totals_of
+from ulak.services.pdf.totals import Totals
 from ulak.store.memory import MemoryStore
 from ulak.wiring import store_of
 
@@ -39,9 +40,7 @@ def test_api_and_workers_that_start_at_once_make_the_tables_once(url: str) -> No
 
     def begin(number: int) -> bool:
         together.wait()
-        if number % 2:
-            return not tables_of(engines[number]).owners("")
-        return not totals_of(engines[number]).fold().totals
+        return not Totals(engines[number]).read().totals
 
     with ThreadPoolExecutor(CROWD) as threads:
         assert list(threads.map(begin, range(CROWD))) == [True] * CROWD
@@ -49,10 +48,14 @@ def test_api_and_workers_that_start_at_once_make_the_tables_once(url: str) -> No
         engine.close()
 
 
-def test_a_durable_store_without_tables_is_refused() -> None:
-    """What one process alone would know is no use where jobs outlive it."""
+def test_jobs_are_kept_in_a_durable_store_without_tables(tmp_path: Path) -> None:
     store = MemoryStore()
     store.features = replace(store.features, name="other", durable=True)
-    engine = Engine(store, flows=[make_flow(PdfRenderConfig())])
-    with pytest.raises(NotSupported, match="PDF rendering cannot be kept in the other store"):
-        tables_of(engine)
+    config = PdfRenderConfig()
+    with Engine(store, flows=[make_flow(config)]) as engine:
+        artifacts = PdfArtifactStore(LocalStorage(tmp_path), store.clock)
+        jobs = PdfJobStore(engine, artifacts, config)
+        made = jobs.create_job("invoice", {}, actor="ada").job
+        jobs.create_job("invoice", {}, actor="bob")
+        assert jobs.get_job(made.job_id).owners == {"ada", "bob"}
+        assert Totals(engine).read().totals["jobs", "queued"] == 1

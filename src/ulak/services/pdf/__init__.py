@@ -111,7 +111,7 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     """Refuse to start with settings that would fail the first job; then bring the flow, its
     queue apart, its worker, the clean-up and the callbacks."""
     _check_extra()
-    from ulak.services.pdf import callbacks, cleanup
+    from ulak.services.pdf import callbacks, cleanup, totals
     from ulak.services.pdf.configuration import artifacts_of
     from ulak.services.pdf.flow import QUEUE, make_flow
     from ulak.services.pdf.sealing import sealing_of
@@ -126,6 +126,7 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
         partial(open_worker, engine, config, partial(sealing_of, engine, settings))
     )
     cleanup.attach(engine, config)
+    totals.attach(engine)
     return config
 
 

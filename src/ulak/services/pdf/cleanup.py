@@ -15,11 +15,11 @@ from typing import Final
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.errors import ArtifactError, BadInput, JobNotFound
 from ulak.kit.clock import now
-from ulak.services.pdf import callbacks
+from ulak.services.pdf import callbacks, older
 from ulak.services.pdf.flow import A_PAGE, FLOW, STATUSES, walk
 from ulak.services.pdf.jobs import CLEAN_UP, InvalidTransition, PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.totals import totals_of
+from ulak.services.pdf.totals import Totals
 
 log = logging.getLogger("ulak.pdf")
 
@@ -90,15 +90,16 @@ def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
 def prune(jobs: PdfJobStore) -> int:
     """Remove expired records after their time of grace, with their keys and owners, and callbacks
     that are as old."""
-    # Counted while it is still there: metrics are made of trails, and these go with their jobs.
-    totals_of(jobs.engine).fold(whole=True)
-    before = now(jobs.engine) - jobs.config.grace
+    totals, before = Totals(jobs.engine), now(jobs.engine) - jobs.config.grace
+    due = list(_ended(jobs, "expired", before))
+    # While they are still there: metrics are made of trails, and these go with their jobs.
+    totals.count_all(due)
     removed = _prune(jobs, before, (FLOW, "expired"))
+    totals.forget(due)
     callbacks.catch_up(jobs)
     for over in callbacks.OVER:
         _prune(jobs, before, over)
-    owned = jobs.tables.owned_before(before - jobs.config.artifact_ttl, limit=A_BATCH)
-    jobs.tables.forget_owners([job_id for job_id in owned if _state(jobs, job_id) is None])
+    older.move_owners(jobs.engine)
     return removed
 
 

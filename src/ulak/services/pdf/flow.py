@@ -126,14 +126,7 @@ def _must_be_json(value: object, depth: int) -> None:
         raise BadInput(f"a value of the payload is a {type(value).__name__}, which JSON lacks")
 
 
-class PdfFlow(Flow[PdfPayload]):
-    """The flow, and what belongs to it."""
-
-    kept: dict[type, Any]
-    """What this process keeps beside the engine's store where that is its memory too."""
-
-
-def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlow:
+def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> Flow[PdfPayload]:
     """Make the flow as the settings say, for one engine.
 
     A retry passes through `failed` in one commit, and a worker that vanished counts as a failed
@@ -147,7 +140,7 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlo
         on_end: What is submitted when a job has ended (`callbacks.attach`).
     """
     at_once = config.tenant_concurrency
-    flow = PdfFlow(
+    flow = Flow(
         FLOW,
         _LIFECYCLE,
         payload=PdfPayload,
@@ -168,8 +161,8 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> PdfFlo
         fair=True,
         max_waiting=config.tenant_queue or None,
         on_end=on_end,
+        owners=True,
     )
-    flow.kept = {}
 
     @flow.stage(
         "queued",
@@ -199,14 +192,14 @@ def tenant_key(payload: PdfPayload) -> str:
     return short_key(f"tenant/{payload.tenant}")
 
 
-def flow_of(engine: Engine) -> PdfFlow:
+def flow_of(engine: Engine) -> Flow[PdfPayload]:
     """Return the flow of an engine.
 
     Raises:
         FlowError: the engine has none; `ulak.services.pdf.service` brings it.
     """
     for flow in engine.inspect.flows:
-        if isinstance(flow, PdfFlow):
+        if flow.name == FLOW:
             return flow
     raise FlowError("the engine has no flow `pdf`; run it with the service, or add `make_flow`")
 

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ulak import Engine, JobFilter
-from ulak.core.intake import NORMAL
 from ulak.core.job import JobRow
 from ulak.errors import BadInput, JobNotFound, KeyTaken, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
@@ -25,9 +24,8 @@ from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse
 from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
-from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.settings import USUAL_PRIORITY, PdfRenderConfig
 from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, Submitting
-from ulak.services.pdf.tables import PdfTables, tables_of
 from ulak.services.pdf.views import view_of, view_of_new
 from ulak.services.pdf.wanting import Wanted, wake, want
 
@@ -64,7 +62,6 @@ class PdfJobStore(Submitting):
         engine: With the flow `pdf`.
         artifacts: Asked whether an artifact is still there, and told to delete it.
         config: The settings.
-        tables: Owners; by default those in the engine's database.
         enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
             `engine.worker().work_on`; by default the engine's own workers find them.
     """
@@ -74,14 +71,12 @@ class PdfJobStore(Submitting):
         engine: Engine,
         artifacts: PdfArtifactStore,
         config: PdfRenderConfig,
-        tables: PdfTables | None = None,
         *,
         enqueue: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(engine)
         self.artifacts = artifacts
         self.config = config
-        self.tables = tables_of(engine) if tables is None else tables
         self._enqueue = enqueue
         self._attempts = OwnAttempts(engine, lease=config.lease)
 
@@ -100,7 +95,7 @@ class PdfJobStore(Submitting):
         tenant: str = "",
         actor: str = "",
         timeout_s: int | None = None,
-        priority: int = NORMAL,
+        priority: int = USUAL_PRIORITY,
         correlation_id: str = "",
         callback_url: str = "",
         root: str = "",
@@ -145,7 +140,7 @@ class PdfJobStore(Submitting):
         *,
         tenant: str = "",
         timeout_s: int | None = None,
-        priority: int = NORMAL,
+        priority: int = USUAL_PRIORITY,
         correlation_id: str = "",
         callback_url: str = "",
         root: str = "",
@@ -196,7 +191,11 @@ class PdfJobStore(Submitting):
         ended, at once. For whoever refuses new jobs and not repeated ones.
         """
         found = self.engine.find(FLOW, new.payload.job_key, tenant=new.payload.tenant)
-        return None if found is None else self._join(found.id, new, actor)
+        job = None if found is None else self._join(found.id, new)
+        if job is None or not actor or actor in job.owners:
+            return job
+        self.engine.owners.add(job.job_id, actor)
+        return self.get_job(job.job_id)
 
     def enqueue_pdf_job(self, job_id: str) -> None:
         """Tell the queue of a job; the one place to change for another queue technology.
@@ -241,12 +240,12 @@ class PdfJobStore(Submitting):
         row = self._row(job_id)
         if tenant is not None and row.tenant != tenant:
             raise JobNotFound(job_id)
-        return view_of(self.engine, self.tables, row)
+        return view_of(self.engine, row)
 
     def find_by_key(self, key: str, *, tenant: str = "") -> PdfJob | None:
         """Return the job that holds a key now: the latest one, unless it failed or expired."""
         found = self.engine.find(FLOW, key, tenant=tenant)
-        return None if found is None else view_of(self.engine, self.tables, self._row(found.id))
+        return None if found is None else view_of(self.engine, self._row(found.id))
 
     def find_report(self, job_id: str) -> dict[str, Any] | None:
         """Return what the attempt that succeeded found out, or None when none has.
@@ -315,7 +314,7 @@ class PdfJobStore(Submitting):
         """
         row = self._row(job_id)
         if STATUSES[row.state] is not status or status not in _MAY_EXPIRE:
-            refuse(view_of(self.engine, self.tables, row), PdfJobStatus.EXPIRED)
+            refuse(view_of(self.engine, row), PdfJobStatus.EXPIRED)
         try:
             self.engine.expire(job_id, actor=actor, note=note, state=row.state)
         except StaleJob as error:
@@ -383,29 +382,24 @@ class PdfJobStore(Submitting):
         if submitted.created:
             self.enqueue_pdf_job(submitted.id)
             return Created(view_of_new(new, submitted), is_repeat=False)
-        known = self._join(submitted.id, new, actor)
+        known = self._join(submitted.id, new)
         return None if known is None else Created(known, is_repeat=True)
 
-    def _join(self, job_id: str, new: NewPdfJob, actor: str) -> PdfJob | None:
-        """Return the job that stands for a new one, which joins it with its owner and its
-        callback; None when a repeat may not have it, and its key is free by now."""
+    def _join(self, job_id: str, new: NewPdfJob) -> PdfJob | None:
+        """Return the job that stands for a new one, with whoever is to be told of the end of both;
+        None when a repeat may not have it, and its key is free by now."""
         job = self._usable(job_id)
-        if job is None:
-            return None
-        if new.callback_url:
+        if job is not None and new.callback_url:
             want(self.engine, Wanted(job_id, new.callback_url, new.root), tenant=job.tenant_id)
             # It may have ended before; whoever ends it later finds who waits.
             if self.engine.get(job_id).is_final:
-                wake(self.engine, job_id, tenant=job.tenant_id)
-        if not actor or actor in job.owners:
-            return job
-        self.tables.add_owner(job_id, actor)
-        return self.get_job(job_id)
+                wake(self.engine, job_id)
+        return job
 
     def _usable(self, job_id: str) -> PdfJob | None:
         """Return the job that holds a key if a repeat may have it; else free the key."""
         try:
-            job = view_of(self.engine, self.tables, self._row(job_id))
+            job = view_of(self.engine, self._row(job_id))
         except JobNotFound:
             return None
         if job.status in (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):

@@ -1,30 +1,37 @@
 """The jobs that somebody has asked for, the latest first, page by page.
 
-A job's id tells nothing about when it was made, so a list goes by time: of a job that one has made
-by when it was created, of one that was there already by when one asked for it.
+Of a job that one has made that is when it was created, of one that was there already when one asked
+for it.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Final, NamedTuple, Protocol
-from uuid import UUID
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import timedelta
+from itertools import islice
+from typing import Final, NamedTuple
 
 from ulak import Engine, JobFilter
+from ulak.engine.owners import Owned
 from ulak.errors import BadInput, JobNotFound
-from ulak.kit.clock import Instant, to_instant
-from ulak.kit.ids import from_text
-from ulak.services.pdf.flow import FLOW, STATUSES
+from ulak.kit.clock import Instant, now, to_datetime, to_instant
+from ulak.services.pdf.flow import FLOW, STATUSES, walk
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
-from ulak.tables import Tables
 
-# So many places of a list are read at once; most pages are smaller.
+# So many places of an owner are read at once; most pages are smaller.
 A_STRETCH: Final = 100
+A_SPAN: Final = timedelta(minutes=1)
+"""A job's id tells nothing about when it was made, so jobs of everybody are read by spans of time
+and sorted: first those of so long, then of twice as long before, and so on."""
+LONGEST_SPAN: Final = timedelta(days=2)
+"""Jobs that are older than all of these together are read at once; clean-up leaves few."""
+_MOMENT: Final = timedelta(microseconds=1)
+_PLACE: Final = re.compile(
+    r"([0-9]{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+)
 
 
 class Place(NamedTuple):
@@ -49,12 +56,6 @@ class Place(NamedTuple):
         return cls(int(found[1]), found[2])
 
 
-_PLACE: Final = re.compile(
-    r"([0-9]{1,18})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
-)
-_BEGINNING: Final = Place(2**62, "ffffffff-ffff-ffff-ffff-ffffffffffff")
-
-
 class Listed(NamedTuple):
     """A job and where it stands."""
 
@@ -73,129 +74,59 @@ class Whose:
     """Made by this principal, or asked for again; None for whoever it was."""
 
 
-class Made(Protocol):
-    """Answers the jobs that somebody has made."""
+def list_jobs(
+    jobs: PdfJobStore,
+    whose: Whose,
+    *,
+    status: PdfJobStatus | None = None,
+    after: Place | None = None,
+    limit: int,
+) -> list[Listed]:
+    """Return the jobs that follow a place, as they stand now.
 
-    def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Return so many places that follow another one."""
+    What moves while it is read is in the page only if it fits when it is looked at.
 
-
-class Listing:
-    """Lists jobs; `made` says where those are that somebody has made."""
-
-    def __init__(self, jobs: PdfJobStore, made: Made | None = None) -> None:
-        self._jobs = jobs
-        self._made = made_of(jobs.engine) if made is None else made
-
-    def page(
-        self,
-        whose: Whose,
-        *,
-        status: PdfJobStatus | None = None,
-        after: Place | None = None,
-        limit: int,
-    ) -> list[Listed]:
-        """Return the jobs that follow a place, as they stand now.
-
-        What moves while it is read is in the page only if it fits when it is looked at.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
-        start = _BEGINNING if after is None else after
-        states = [state for state, means in STATUSES.items() if status in (None, means)]
-        made = _walk(lambda at, n: self._made.made(whose, states, after=at, limit=n), start)
-        added: Iterator[Place] = iter(())
-        if (owner := whose.owner) is not None:
-            read = self._jobs.tables.owned_by
-            added = _walk(
-                lambda place, n: [Place(*row) for row in read(owner, before=place, limit=n)], start
-            )
-        found: list[Listed] = []
-        for place in heapq.merge(made, added, reverse=True):
-            job = self._find(place.job_id, whose)
-            if job is not None and status in (None, job.status):
-                found.append(Listed(place, job))
-                if len(found) == limit:
-                    break
-        return found
-
-    def _find(self, job_id: str, whose: Whose) -> PdfJob | None:
-        try:
-            return self._jobs.get_job(job_id, tenant=whose.tenant)
-        except JobNotFound:
-            return None  # pruned since, or an owner's namesake in another tenant
-
-
-def made_of(engine: Engine) -> Made:
-    """Return where the jobs of an engine are: in its database, or in this process."""
-    if engine.store.features.open_transactions:
-        return SqlMade(Tables(engine, SCHEMA))
-    return MemoryMade(engine)
-
-
-class SqlMade:
-    """Jobs by the engine's own table, which everybody may read.
-
-    The engine has no index for this question and the service makes none on a table that is not
-    its own: a page looks at every job of the store. Clean-up keeps those of the service few.
+    Raises:
+        StoreError: the store does not answer.
     """
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._is_uuid = tables.database.name == "postgresql"
+    states = [state for state, means in STATUSES.items() if status in (None, means)]
 
-    def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Return so many places that follow another one."""
-        terms: list[str] = []
-        values: list[object] = []
-        for column, value in (("submitter", whose.owner), ("tenant", whose.tenant)):
-            if value is not None:
-                terms.append(f"AND {column} = ? ")
-                values.append(value)
-        if len(states) < len(STATUSES):
-            terms.append(f"AND state IN ({', '.join('?' * len(states))}) ")
-            values += states
-        values += [after.at, after.job_id if self._is_uuid else from_text(after.job_id), limit]
-        statement = _MADE.format(
-            id="CAST(id AS text)" if self._is_uuid else "hex(id)", terms="".join(terms),
-            mark="CAST(? AS uuid)" if self._is_uuid else "?",
-        )  # fmt: skip
-        rows = self._tables.read(statement, *values)
-        return [Place(at, str(UUID(job_id))) for at, job_id in rows]
+    def read() -> Iterator[Listed]:
+        places = _made(jobs.engine, whose.tenant, after)
+        if whose.owner is not None:
+            places = _owned(jobs.engine, whose.owner, after)
+        for place in places:
+            try:
+                if status is None or jobs.engine.get(place.job_id).state in states:
+                    job = jobs.get_job(place.job_id, tenant=whose.tenant)
+                    if status in (None, job.status):
+                        yield Listed(place, job)
+            except JobNotFound:
+                continue  # pruned since, of another flow, or an owner's namesake's
+
+    return list(islice(read(), limit))
 
 
-class MemoryMade:
-    """Jobs of a store that lives in this process, all of them looked at."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def made(self, whose: Whose, states: Sequence[str], *, after: Place, limit: int) -> list[Place]:
-        """Return so many places that follow another one."""
-        where = JobFilter(flow=FLOW, tenant=whose.tenant)
-        found: list[Place] = []
-        last: str | None = None
-        while page := self._engine.jobs(where, after=last, limit=1000):
-            last = page[-1].id
-            found += [
-                Place(to_instant(job.created_at), job.id)
-                for job in page
-                if whose.owner in (None, job.submitter) and job.state in states
-            ]
-        return heapq.nlargest(limit, (place for place in found if place < after))
+def _owned(engine: Engine, owner: str, after: Place | None) -> Iterator[Place]:
+    """Find what somebody owns, by when they became an owner."""
+    before = None if after is None else Owned(to_datetime(after.at), after.job_id)
+    while page := engine.owners.jobs(owner, before=before, limit=A_STRETCH):
+        yield from (Place(to_instant(one.since), one.job_id) for one in page)
+        before = page[-1]
 
 
-def _walk(read: Callable[[Place, int], list[Place]], start: Place) -> Iterator[Place]:
-    """Return every place that follows one, stretch by stretch."""
-    while stretch := read(start, A_STRETCH):
-        yield from stretch
-        if len(stretch) < A_STRETCH:
+def _made(engine: Engine, tenant: str | None, after: Place | None) -> Iterator[Place]:
+    """Find the jobs of a tenant, or of all of them, by when they were made."""
+    where = JobFilter(flow=FLOW, tenant=tenant)
+    # Of the moment of a place there may be more.
+    before = None if after is None else to_datetime(after.at) + _MOMENT
+    span = A_SPAN
+    while True:
+        since = (before or now(engine.open())) - span if span <= LONGEST_SPAN else None
+        part = replace(where, submitted_since=since, submitted_before=before)
+        found = [Place(to_instant(job.created_at), job.id) for job in walk(engine, part)]
+        yield from (p for p in sorted(found, reverse=True) if after is None or p < after)
+        if since is None:
             return
-        start = stretch[-1]
-
-
-_MADE: Final = (
-    f"SELECT created_at, {{id}} FROM {{{{schema}}}}.jobs WHERE flow = '{FLOW}' "  # noqa: S608 - made of constants
-    "{terms}AND (created_at, id) < (?, {mark}) ORDER BY created_at DESC, id DESC LIMIT ?"
-)
+        before, span = since, 2 * span

@@ -19,13 +19,16 @@ from prometheus_client.metrics_core import (
 )
 
 from ulak import Engine
+from ulak.kit.clock import now
 from ulak.services.pdf import counting
 from ulak.services.pdf.callbacks import FLOW as CALLBACKS
 from ulak.services.pdf.callbacks import STATES as CALLBACK_STATES
 from ulak.services.pdf.counting import ABOVE, ALONE, BOUNDS, JOB_CODES, STATUSES, SUM
 from ulak.services.pdf.document import REASONS
 from ulak.services.pdf.failsafe import count_workers
-from ulak.services.pdf.totals import Figures, totals_of
+from ulak.services.pdf.flow import FLOW
+from ulak.services.pdf.pace import count_queued
+from ulak.services.pdf.totals import Figures, Totals
 from ulak.web.tallies import ALONE as NO_LABELS
 from ulak.web.tallies import Counter
 
@@ -75,7 +78,7 @@ class PdfMetrics:
     def __init__(self, engine: Engine, *, heartbeat: timedelta) -> None:
         self._engine = engine
         self._heartbeat = heartbeat
-        self.totals = totals_of(engine)
+        self.totals = Totals(engine)
         self._unavailable = Counter(
             UNAVAILABLE, "Creates and reads that this process answered with 503.",
             known=[NO_LABELS],
@@ -95,22 +98,27 @@ class PdfMetrics:
         Raises:
             StoreError: the store does not answer.
         """
-        figures = self.totals.fold()
-        standing = self.totals.standing()
+        figures = self.totals.read()
         yield from families_of(figures)
         yield GaugeMetricFamily(
-            "ptf_admin_pdf_queue_depth", "Jobs that are queued and due.", standing.queued
+            "ptf_admin_pdf_queue_depth", "Jobs that are queued and due.", count_queued(self._engine)
         )
         yield GaugeMetricFamily(
             "ptf_admin_pdf_oldest_running_seconds",
             "How long the oldest of the running jobs has been running; 0 when none is.",
-            standing.oldest_running.total_seconds(),
+            self._oldest_running_s(),
         )
         yield self._callbacks()
         yield GaugeMetricFamily(
             "ptf_admin_pdf_workers", "Workers of the queue that were heard of lately.",
             count_workers(self._engine, heartbeat=self._heartbeat),
         )  # fmt: skip
+
+    def _oldest_running_s(self) -> float:
+        backlog = self._engine.inspect.backlog()
+        began = [row.oldest_leased for row in backlog if row.flow == FLOW and row.oldest_leased]
+        moment = now(self._engine)
+        return max(0.0, (moment - min(began, default=moment)).total_seconds())
 
     def _callbacks(self) -> Metric:
         counted = {

@@ -7,12 +7,17 @@ release.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from ulak import Engine
+from ulak import Engine, JobFilter
 from ulak.errors import JobNotFound
-from ulak.services.pdf.flow import FLOW
+from ulak.kit.clock import to_datetime
+from ulak.services.pdf.flow import FLOW, walk
 from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.wanting import Wanted, want
 from ulak.tables import Tables
@@ -20,6 +25,10 @@ from ulak.tables import Tables
 A_BATCH: Final = 100
 LOAD_CONTROL: Final = "pdf-load-control"
 """Who stops the flow, as the audit says it."""
+SUBMITTERS: Final = "owners"
+"""Under this name: when submitters were made owners last."""
+LATE: Final = timedelta(minutes=10)
+"""So much later than its date a job may be committed, or more, where clocks differ."""
 
 
 def move_stop(engine: Engine) -> None:
@@ -28,10 +37,8 @@ def move_stop(engine: Engine) -> None:
     Raises:
         StoreError: the store does not answer.
     """
-    if not engine.store.features.open_transactions:
-        return
-    tables = Tables(engine, SCHEMA)
-    if tables.read(_STOPPED):
+    tables = _find_tables(engine)
+    if tables is not None and tables.read(_STOPPED):
         with tables.writing() as connection:
             for retry_after_s, note in tables.execute(connection, _TAKE_STOP):
                 engine.flow_control.stop_accepting(
@@ -46,10 +53,8 @@ def move_callbacks(engine: Engine) -> None:
     Raises:
         StoreError: the store does not answer.
     """
-    if not engine.store.features.open_transactions:
-        return
-    tables = Tables(engine, SCHEMA)
-    while rows := tables.read(_WANTED, A_BATCH):
+    tables = _find_tables(engine)
+    while tables is not None and (rows := tables.read(_WANTED, A_BATCH)):
         for stored_id, url, root in rows:
             job_id = str(stored_id if isinstance(stored_id, UUID) else UUID(bytes=stored_id))
             try:
@@ -63,6 +68,69 @@ def move_callbacks(engine: Engine) -> None:
                     want(engine, wanted, tenant=tenant, connection=connection)
 
 
+def move_owner(engine: Engine, job_id: str, owner: str) -> bool:
+    """Have one own a job who stands in the table; tell whether that is so.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    tables = _find_tables(engine)
+    if tables is None or not tables.read(_IS_OWNED, job_id, owner):
+        return False
+    _move_owner(engine, tables, job_id, owner)
+    return True
+
+
+def move_owners(engine: Engine) -> None:
+    """Have everybody own their jobs who stands in the table, or has made one by the release
+    before, in which a submitter was no owner.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    tables = _find_tables(engine)
+    if tables is None:
+        return
+    while rows := tables.read(_OWNED, A_BATCH):
+        for job_id, owner in rows:
+            _move_owner(engine, tables, job_id, owner)
+    began, known = tables.now, tables.read(_LOOKED_AT, SUBMITTERS)
+    since = to_datetime(known[0][0]) - LATE if known else None
+    made: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    every = JobFilter(flow=FLOW, submitted_since=since)
+    for job in walk(engine, every):
+        if job.submitter:
+            made[job.submitter].append((job.created_at, job.id))
+    for submitter, jobs in made.items():
+        owned = {job.id for job in walk(engine, replace(every, owner=submitter))}
+        # In their order, since a list goes by when one became an owner.
+        for _, job_id in sorted(jobs):
+            if job_id not in owned:
+                with suppress(JobNotFound):
+                    engine.owners.add(job_id, submitter)
+    with tables.writing() as connection:
+        tables.execute(connection, _LOOK, SUBMITTERS, began)
+
+
+def _move_owner(engine: Engine, tables: Tables, job_id: str, owner: str) -> None:
+    with tables.writing() as connection:
+        tables.execute(connection, _FORGET_OWNER, job_id, owner)
+        with suppress(JobNotFound):
+            engine.owners.add(job_id, owner, connection=connection)
+
+
+def _find_tables(engine: Engine) -> Tables | None:
+    return Tables(engine, SCHEMA) if engine.store.features.open_transactions else None
+
+
+_OWNED: Final = "SELECT job_id, owner FROM {schema}.pdf_owners LIMIT ?"
+_IS_OWNED: Final = "SELECT 1 FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
+_LOOKED_AT: Final = "SELECT at FROM {schema}.pdf_told WHERE name = ?"
+_LOOK: Final = (
+    "INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, '', ?) "
+    "ON CONFLICT (name) DO UPDATE SET at = excluded.at"
+)
+_FORGET_OWNER: Final = "DELETE FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
 _STOPPED: Final = "SELECT 1 FROM {schema}.pdf_backpressure WHERE active = 1"
 _TAKE_STOP: Final = (
     "DELETE FROM {schema}.pdf_backpressure WHERE active = 1 "

@@ -13,18 +13,15 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from statistics import fmean
-from typing import Final, Protocol
+from typing import Final
 
 from ulak import Engine, JobFilter
-from ulak.errors import StoreError
-from ulak.kit.clock import micros, now
+from ulak.errors import UlakError
+from ulak.kit.clock import now
 from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import FLOW
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.totals import Totals
-from ulak.tables import Tables
 
 UNFINISHED: Final = (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING)
 SOONEST_S: Final = 1
@@ -62,13 +59,6 @@ class Pace:
         return max(SOONEST_S, min(LATEST_S, wait))
 
 
-class Lately(Protocol):
-    """Answers how long renders took lately."""
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of each of the latest."""
-
-
 class Pacing:
     """Looks at the pace for every request of one process: once for all, and kept for a moment."""
 
@@ -76,14 +66,11 @@ class Pacing:
         self,
         engine: Engine,
         config: PdfRenderConfig,
-        totals: Totals,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._config = config
-        self._totals = totals
-        self._lately = lately_of(engine)
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._kept: tuple[float, Pace] | None = None
@@ -109,63 +96,40 @@ class Pacing:
     def _measure(self) -> Pace:
         try:
             workers = count_workers(self._engine, heartbeat=self._config.heartbeat_limit)
-            took = self._lately.seconds()
+            took = _find_lately(self._engine)
             return Pace(
-                queued=self._totals.standing().queued,
+                queued=count_queued(self._engine),
                 places=max(1, workers) * self._config.concurrency,
                 render_s=fmean(took) if took else USUAL_S,
             )
-        except StoreError:
+        except UlakError:  # the store does not answer, or a job was pruned meanwhile
             return Pace()
 
 
-def lately_of(engine: Engine) -> Lately:
-    """Return where an engine tells how long renders took."""
-    if engine.store.features.open_transactions:
-        return SqlLately(Tables(engine, SCHEMA))
-    return MemoryLately(engine)
+def count_queued(engine: Engine) -> int:
+    """Count the jobs that wait for a worker, or for another attempt of their tenant to end: a
+    delayed retry counts when it is due.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    queued = (FLOW, PdfJobStatus.QUEUED)
+    counts = engine.inspect.counts()
+    standing = sum(row.jobs for row in counts if (row.flow, row.state) == queued)
+    return max(0, standing - sum(b.delayed for b in engine.inspect.backlog() if b.flow == FLOW))
 
 
-class SqlLately:
-    """By the last lines of the trails, which one index of the engine's finds."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of each of the latest."""
-        since = self._tables.now - micros(WINDOW)
-        rows = self._tables.read(_LATELY, since, FLOW, MOST_LOOKED_AT)
-        return [max(0, took) / 1_000_000 for (took,) in rows]
-
-
-class MemoryLately:
-    """The same, of a store that lives in this process."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of each of the latest."""
-        since = now(self._engine.open()) - WINDOW
-        where = JobFilter(flow=FLOW, state=PdfJobStatus.SUCCEEDED)
-        jobs = [job for job in self._engine.jobs(where, limit=1000) if job.changed_at >= since]
-        latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]
-        ends = [self._engine.inspect.trail(job.id)[-1] for job in latest]
-        return [
-            max(0.0, (end.at - end.started_at).total_seconds())
-            for end in ends
-            if end.started_at is not None
-        ]
-
-
-# The conditions of the index are repeated word by word.
-_LATELY: Final = f"""
-SELECT e.at - e.started_at FROM (
-    SELECT id, seq FROM {{schema}}.jobs
-    WHERE lane = '' AND role <> 'held' AND role <> 'waiting' AND changed_at >= ?
-        AND flow = ? AND state = '{PdfJobStatus.SUCCEEDED}'
-    ORDER BY changed_at DESC LIMIT ?
-) AS j JOIN {{schema}}.events AS e ON e.job_id = j.id AND e.seq = j.seq
-WHERE e.started_at IS NOT NULL
-"""  # noqa: S608 - made of constants
+def _find_lately(engine: Engine) -> list[float]:
+    """Return how many seconds each of the latest renders took."""
+    where = JobFilter(
+        flow=FLOW, state=PdfJobStatus.SUCCEEDED, role="done",
+        changed_since=now(engine.open()) - WINDOW,
+    )  # fmt: skip
+    jobs = engine.jobs(where, limit=1000)
+    latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]
+    ends = [engine.inspect.trail(job.id)[-1] for job in latest]
+    return [
+        max(0.0, (end.at - end.started_at).total_seconds())
+        for end in ends
+        if end.started_at is not None
+    ]

@@ -76,7 +76,7 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
 
     async def told() -> Figures | None:
         try:
-            return await reader.read("", totals.fold)
+            return await reader.read("", totals.read)
         except (Refusal, UlakError):
             return None
 

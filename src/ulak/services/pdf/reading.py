@@ -16,7 +16,7 @@ from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import LINK_LIFE
 from ulak.auth import ADMIN, Principal
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
-from ulak.services.pdf import downloads
+from ulak.services.pdf import downloads, older
 from ulak.services.pdf.bodies import (
     PdfJobNotReady,
     PdfJobPage,
@@ -36,7 +36,7 @@ from ulak.services.pdf.envelope import (
 )
 from ulak.services.pdf.failsafe import HealthCheck, Unavailable
 from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
-from ulak.services.pdf.listing import Listing, Place, Whose
+from ulak.services.pdf.listing import Place, Whose, list_jobs
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.pace import LATEST_S, SOONEST_S, UNFINISHED, Pacing
 from ulak.services.pdf.reporting import PdfReport, report_document
@@ -140,9 +140,12 @@ class Reading:
             Refusal: there is none, or it is somebody else's: the same words.
             Unavailable: the store does not answer.
         """
-        job = self._get(job_id)
-        is_owner = ADMIN in principal.roles or actor_of(principal) in job.owners
-        if not (is_owner and principal.sees(job.tenant_id)):
+        job, actor = self._get(job_id), actor_of(principal)
+        if not principal.sees(job.tenant_id):
+            raise _not_found()
+        if ADMIN in principal.roles or actor in job.owners:
+            return job
+        if not older.move_owner(self.jobs.engine, job.job_id, actor):
             raise _not_found()
         return job
 
@@ -237,10 +240,9 @@ class Reading:
 
 def add_following(routes: APIRouter, reading: Reading, waiting: Waiting) -> None:
     """Add the routes that list, read and cancel jobs."""
-    listing = Listing(reading.jobs)
 
     @routes.get("/pdf/jobs", response_model=PdfJobPage)
-    def list_jobs(
+    def list_own_jobs(
         query: Annotated[PdfJobsQuery, Query()], request: Request, principal: Caller
     ) -> Response:
         """List the jobs that one has asked for, the latest first; an admin sees everybody's."""
@@ -249,10 +251,9 @@ def add_following(routes: APIRouter, reading: Reading, waiting: Waiting) -> None
         except BadInput as error:
             raise invalid("after", str(error)) from None
         reading.must_be_readable()
+        whose = _find_owner(principal)
         page, following = paged(
-            lambda n: listing.page(
-                _find_owner(principal), status=query.status, after=after, limit=n
-            ),
+            lambda n: list_jobs(reading.jobs, whose, status=query.status, after=after, limit=n),
             query.limit,
             lambda listed: str(listed.place),
         )

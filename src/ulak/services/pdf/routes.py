@@ -122,7 +122,7 @@ def make_routes(
     if health is None:
         health = HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
     if pacing is None:
-        pacing = Pacing(jobs.engine, config, metrics.totals)
+        pacing = Pacing(jobs.engine, config)
     accepting = Accepting(jobs, templates, health, pacing, sealing)
 
     async def unavailable(request: Request, why: str) -> Response:

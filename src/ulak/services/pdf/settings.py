@@ -24,6 +24,8 @@ DriverName = Literal["devtools", "playwright"]
 LAUNCH_TIMEOUT: Final = timedelta(seconds=10)
 """How long a browser may take to start; fixed by the specification."""
 TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+USUAL_PRIORITY: Final = NORMAL
+"""Of a job whose request says none; 0 is the most urgent of 0 to 3."""
 SHORTEST_SECRET: Final = 32
 """Characters of a secret that signs; shorter ones can be guessed."""
 _MIB: Final = 1024 * 1024

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ulak import Engine, Job, JobFilter
-from ulak.core.intake import NORMAL
 from ulak.errors import BadInput, Overloaded, UlakError, UnknownName
 from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of
 from ulak.services.pdf.model import Backpressure, PdfJobStatus
 from ulak.services.pdf.older import LOAD_CONTROL, move_stop
+from ulak.services.pdf.settings import USUAL_PRIORITY
 from ulak.services.pdf.wanting import Wanted, want
 from ulak.tables import database_of
 
@@ -32,7 +32,7 @@ class NewPdfJob:
 
     payload: PdfPayload = field(repr=False)
     _: KW_ONLY
-    priority: int = NORMAL
+    priority: int = USUAL_PRIORITY
     callback_url: str = field(default="", repr=False)
     """Is told of its end; '' for nobody."""
     root: str = ""

@@ -1,41 +1,36 @@
 """The totals of every process, kept beside the jobs: each event of a trail is counted once.
 
 Workers are other processes than the API, and any of them may crash right after a commit: what a
-process has counted by itself would be lost with it. So the trail is read instead, by whoever is
-scraped, from where it was read last; how far that is and what it came to are one transaction.
+process has counted by itself would be lost with it. So a follower of the flow counts, in any
+worker; how far the trail of a job was counted and what that came to are one transaction.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any, Final
+from uuid import UUID
 
 from ulak import Engine, Job, JobFilter
 from ulak.core import event as kinds
-from ulak.core.job import Event
-from ulak.engine.view import TrailEvent, event_view
-from ulak.kit.clock import Instant, micros, to_datetime, to_instant
+from ulak.engine.view import JobEvent
+from ulak.errors import JobNotFound
+from ulak.kit.clock import to_datetime, to_instant
 from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
-from ulak.services.pdf.flow import FLOW, QUEUE, entries_of, error_code_of, walk
+from ulak.services.pdf.flow import FLOW, entries_of, error_code_of, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.schema import SCHEMA
 from ulak.tables import Tables
 
-# So many events are counted in one transaction: on SQLite nobody else writes meanwhile.
-A_BATCH: Final = 2000
-# How often a process looks for jobs that are gone.
-TIDY_S: Final = 3600.0
-# A job's change is dated before it is committed, by a clock that may go wrong: so much later it is
-# still found. How often it is noted how far was counted is a guess below that.
-LATE: Final = timedelta(minutes=10)
-NOTED_EVERY: Final = timedelta(minutes=1)
-
+FOLLOWER: Final = "pdf-metrics"
+"""Under this name the deliveries of events are stored."""
+A_BATCH: Final = 500
+"""So many jobs are counted in one transaction: on SQLite nobody else writes meanwhile."""
 BROWSER: Final = "browser"
 """Under this name: the browser that printed last, and when."""
 NO_BROWSER: Final = "no-browser"
@@ -43,10 +38,6 @@ NO_BROWSER: Final = "no-browser"
 WEASYPRINT: Final = "weasyprint"
 NO_WEASYPRINT: Final = "no-weasyprint"
 """Under these names: the same of the engine that is no browser."""
-_FOLDED: Final = "folded"
-"""Under this name: when everything was counted last."""
-_LANES: Final = (f"{QUEUE}/", f"{QUEUE}0")
-"""The lanes of the queue lie between these: `0` follows `/`."""
 _NO_BROWSER_CODES: Final = frozenset(
     {PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.UNSUPPORTED_PLATFORM}
 )
@@ -68,254 +59,120 @@ class Figures:
     told: Mapping[str, Told] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How jobs stand now."""
+def attach(engine: Engine) -> None:
+    """Have the workers of an engine count what happens to PDF jobs."""
+    totals = Totals(engine)
 
-    queued: int
-    """Those that wait for a worker, or for another attempt of their tenant to end: a delayed retry
-    counts when it is due."""
-    oldest_running: timedelta
-    """How long the oldest of those that run has been running; 0 when none does."""
+    @engine.follow(name=FOLLOWER, flow=FLOW)
+    def count(events: Sequence[JobEvent], connection: Any) -> None:
+        totals.count({event.job.id: event.job for event in events}.values(), connection)
 
 
-class Totals(Protocol):
-    """Where the totals are."""
+class Totals:
+    """What the trails of PDF jobs came to: in the engine's database, or in this process where its
+    store has no tables."""
 
-    def fold(self, *, whole: bool = False) -> Figures:
-        """Count what has happened since somebody did so last, and answer everything.
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        has_tables = engine.store.features.open_transactions
+        self._tables = Tables(engine, SCHEMA) if has_tables else None
+        self._lock = threading.Lock()
+        self._sums, self._counted = _Sums(), dict[str, int]()
+        """What this process has counted by itself, and how far of each job."""
 
-        Every event is counted once, whoever folds at the same time and whoever crashes. The trail
-        of a job that is removed before anybody has folded is lost; clean-up folds first.
-
-        Args:
-            whole: Look at every job, and not only at those that may have moved: finds what was
-                committed later than `LATE` after it was dated.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
-
-    def standing(self) -> Standing:
-        """Return how jobs stand now.
+    def read(self) -> Figures:
+        """Return everything that was counted so far.
 
         Raises:
             StoreError: the store does not answer.
         """
-
-
-def totals_of(engine: Engine) -> Totals:
-    """Return the totals of an engine: in its database, or in this process where it has none."""
-    if engine.store.features.open_transactions:
-        return SqlTotals(Tables(engine, SCHEMA))
-    return MemoryTotals(engine)
-
-
-# --- in a database ---------------------------------------------------------------------
-
-# Every job of the flow that may have moved since, each by an index of the engine's own, whose
-# conditions are repeated word by word: what has ended long ago is not looked at again.
-_CLAIMABLE: Final = (
-    "leased_by IS NULL AND parked_on IS NULL AND lane <> '' AND lane >= ? AND lane < ?"
-)
-_JOBS: Final = "SELECT id, seq, flow, created_at FROM {schema}.jobs WHERE"
-_NEW: Final = f"""
-FROM (
-    {_JOBS} {_CLAIMABLE}
-    UNION ALL {_JOBS} leased_by IS NOT NULL
-    UNION ALL {_JOBS} parked_on IS NOT NULL AND leased_by IS NULL
-    UNION ALL {_JOBS} lane = '' AND role <> 'held' AND role <> 'waiting' AND changed_at >= ?
-    UNION ALL {_JOBS} role <> 'done' AND role <> 'ready' AND role <> 'busy' AND role = 'held'
-) AS j LEFT JOIN {{schema}}.pdf_counted AS c ON c.job_id = j.id
-"""
-_IS_NEW: Final = f"""
-SELECT 1 {_NEW} WHERE j.flow = ? AND j.seq > coalesce(c.seq, 0) LIMIT 1
-"""
-_COLUMNS: Final = ", ".join(f"e.{name}" for name in Event._fields)
-_EVENTS: Final = f"""
-SELECT {_COLUMNS}, j.created_at
-{_NEW} JOIN {{schema}}.events AS e ON e.job_id = j.id AND e.seq > coalesce(c.seq, 0)
-WHERE j.flow = ? AND j.seq > coalesce(c.seq, 0)
-ORDER BY e.job_id, e.seq LIMIT ?
-"""
-_RESULT: Final = """
-SELECT data FROM {schema}.results WHERE job_id = ? AND stage = ? AND name = ''
-ORDER BY round DESC LIMIT 1
-"""
-_ADD: Final = """
-INSERT INTO {schema}.pdf_totals (name, label, n) VALUES (?, ?, ?)
-ON CONFLICT (name, label) DO UPDATE SET n = pdf_totals.n + excluded.n
-"""
-_MARK: Final = """
-INSERT INTO {schema}.pdf_counted (job_id, seq) VALUES (?, ?)
-ON CONFLICT (job_id) DO UPDATE SET seq = excluded.seq
-"""
-_TELL: Final = """
-INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET text = excluded.text, at = excluded.at
-WHERE excluded.at >= pdf_told.at
-"""
-_TIDY: Final = """
-DELETE FROM {schema}.pdf_counted
-WHERE NOT EXISTS (SELECT 1 FROM {schema}.jobs WHERE id = pdf_counted.job_id)
-"""
-_QUEUED: Final = f"""
-SELECT (
-    SELECT count(*) FROM {{schema}}.jobs
-    WHERE {_CLAIMABLE} AND flow = ? AND state = ? AND not_before <= ?
-) + (
-    SELECT count(*) FROM {{schema}}.jobs
-    WHERE parked_on IS NOT NULL AND leased_by IS NULL AND flow = ? AND state = ?
-        AND not_before <= ?
-)
-"""  # noqa: S608 - made of constants
-_OLDEST: Final = f"""
-SELECT min(at) FROM (
-    SELECT min(changed_at) AS at FROM {{schema}}.jobs
-    WHERE leased_by IS NOT NULL AND flow = ? AND state = ?
-    UNION ALL
-    SELECT min(changed_at) AS at FROM {{schema}}.jobs WHERE {_CLAIMABLE} AND flow = ? AND state = ?
-) AS oldest
-"""  # noqa: S608 - made of constants
-_FOLDED_AT: Final = "SELECT at FROM {schema}.pdf_told WHERE name = ?"
-_TOTALS: Final = "SELECT name, label, n FROM {schema}.pdf_totals"
-_TOLD: Final = "SELECT name, text, at FROM {schema}.pdf_told"
-
-
-class SqlTotals:
-    """Totals in the engine's own database, the same from every process."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._tidied_at = time.monotonic()
-
-    def fold(self, *, whole: bool = False) -> Figures:
-        """Count what is new and answer everything; see `Totals`."""
-        now = self._tables.now
-        folded_at = 0 if whole else self._folded_at()
-        since = max(0, folded_at - micros(LATE))
-        while self._is_behind(since):
-            self._fold_some(since)
-        if now - folded_at >= micros(NOTED_EVERY):
-            self._note(now)
-        if time.monotonic() - self._tidied_at > TIDY_S:
-            self.tidy()
+        if self._tables is None:
+            with self._lock:
+                for job in walk(self._engine, JobFilter(flow=FLOW)):
+                    after = self._counted.get(job.id, 0)
+                    self._counted[job.id] = self._take(self._sums, job, after)
+                return Figures(dict(self._sums.totals), dict(self._sums.told))
         with self._tables.reading() as connection:
             totals = self._tables.execute(connection, _TOTALS)
             told = self._tables.execute(connection, _TOLD)
         return Figures(
             {(name, label): n for name, label, n in totals},
-            {name: Told(text, to_datetime(at)) for name, text, at in told if name != _FOLDED},
+            {name: Told(text, to_datetime(at)) for name, text, at in told},
         )
 
-    def standing(self) -> Standing:
-        """Return how jobs stand now."""
-        run, queued, running = self._tables.execute, PdfJobStatus.QUEUED, PdfJobStatus.RUNNING
-        with self._tables.reading() as connection:
-            now = self._tables.now
-            which = (FLOW, queued.value, now)
-            [(due,)] = run(connection, _QUEUED, *_LANES, *which, *which)
-            running_ones = (FLOW, running.value)
-            [(since,)] = run(connection, _OLDEST, *running_ones, *_LANES, *running_ones)
-        return Standing(due, timedelta(microseconds=0 if since is None else max(0, now - since)))
+    def count(self, jobs: Iterable[Job], connection: Any) -> None:
+        """Count what has happened to jobs since that was done last, in an open transaction.
 
-    def tidy(self) -> None:
-        """Forget how far jobs were counted that are gone; what they came to stays."""
-        with self._tables.writing() as connection:
-            self._tables.execute(connection, _TIDY)
-        self._tidied_at = time.monotonic()
+        Every event is counted once, whoever counts at the same time and whoever crashes, and also
+        one of which the follower gets nothing: a process of the release before has written it.
 
-    def _folded_at(self) -> Instant:
-        found = self._tables.read(_FOLDED_AT, _FOLDED)
-        return int(found[0][0]) if found else 0
+        Raises:
+            StoreError: the store does not answer.
+        """
+        tables = self._tables
+        if tables is None:
+            return
+        tables.ensure(connection)
+        tables.take_turns(connection)  # processes of the release before count too
+        sums = _Sums()
+        for job in jobs:
+            stored_id = _store_id(tables, job.id)
+            found = tables.execute(connection, _COUNTED, stored_id)
+            reached = self._take(sums, job, found[0][0] if found else 0)
+            tables.execute(connection, _MARK, stored_id, reached)
+        for (name, label), n in sums.totals.items():
+            tables.execute(connection, _ADD, name, label, n)
+        for name, told in sums.told.items():
+            tables.execute(connection, _TELL, name, told.text, to_instant(told.at))
 
-    def _note(self, at: Instant) -> None:
-        with self._tables.writing() as connection:
-            self._tables.execute(connection, _TELL, _FOLDED, "", at)
+    def count_all(self, jobs: Sequence[Job]) -> None:
+        """Count what has happened to jobs, in transactions of its own.
 
-    def _is_behind(self, since: Instant) -> bool:
-        # Asked without a lock first: most scrapes find nothing new, and must hold nobody up.
-        return bool(self._tables.read(_IS_NEW, *_LANES, since, FLOW))
+        Raises:
+            StoreError: the store does not answer; some may be counted.
+        """
+        if self._tables is not None:
+            for start in range(0, len(jobs), A_BATCH):
+                with self._tables.writing() as connection:
+                    self.count(jobs[start : start + A_BATCH], connection)
 
-    def _fold_some(self, since: Instant) -> None:
-        run = self._tables.execute
-        with self._tables.writing() as connection:
-            self._tables.take_turns(connection)  # one folds at a time
-            rows = run(connection, _EVENTS, *_LANES, since, FLOW, A_BATCH)
-            events = _whole_jobs([(Event(*row[:-1]), to_datetime(row[-1])) for row in rows])
-            sums = _Sums()
-            for number, (event, created_at) in enumerate(events, 1):
-                following = events[number][0] if number < len(events) else None
-                is_retried = (
-                    following is not None
-                    and following.job_id == event.job_id
-                    and following.kind == kinds.RETRY
-                )
-                result = self._result_of(connection, event)
-                sums.take(
-                    Happened(
-                        event_view(event), created_at=created_at, result=result,
-                        is_retried=is_retried,
-                    )
-                )  # fmt: skip
-            for (name, label), n in sums.totals.items():
-                run(connection, _ADD, name, label, n)
-            for name, told in sums.told.items():
-                run(connection, _TELL, name, told.text, to_instant(told.at))
-            for job_id, seq in {event.job_id: event.seq for event, _ in events}.items():
-                run(connection, _MARK, job_id, seq)
+    def forget(self, jobs: Iterable[Job]) -> None:
+        """Forget how far those of these jobs were counted that are gone; what they came to stays.
 
-    def _result_of(self, connection: Any, event: Event) -> Any:
-        if event.to_state != PdfJobStatus.SUCCEEDED:
-            return None
-        stage = PdfJobStatus.QUEUED.value
-        left = self._tables.execute(connection, _RESULT, event.job_id, stage)
-        return _read(left[0][0]) if left else None
+        Raises:
+            StoreError: the store does not answer.
+        """
+        tables = self._tables
+        if tables is None:
+            return
+        gone: list[Job] = []
+        for job in jobs:
+            try:
+                self._engine.get(job.id)
+            except JobNotFound:
+                gone.append(job)
+        with tables.writing() as connection:
+            for job in gone:
+                tables.execute(connection, _FORGET, _store_id(tables, job.id))
 
-
-# --- in memory -------------------------------------------------------------------------
-
-
-class MemoryTotals:
-    """Totals of a store that lives and ends with this process."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._one = threading.Lock()
-        self._counted: dict[str, int] = {}
-        self._sums = _Sums()
-
-    def fold(self, *, whole: bool = False) -> Figures:
-        """Count what is new and answer everything; see `Totals`."""
-        with self._one:
-            for job in walk(self._engine, JobFilter(flow=FLOW)):
-                self._fold_job(job)
-            return Figures(dict(self._sums.totals), dict(self._sums.told))
-
-    def standing(self) -> Standing:
-        """Return how jobs stand now."""
-        now = to_datetime(self._engine.open().store.clock.now())
-        jobs = list(walk(self._engine, JobFilter(flow=FLOW)))
-        due = sum(job.state == PdfJobStatus.QUEUED and job.not_before <= now for job in jobs)
-        began = [job.changed_at for job in jobs if job.state == PdfJobStatus.RUNNING]
-        return Standing(due, max(timedelta(), now - min(began, default=now)))
-
-    def _fold_job(self, job: Job) -> None:
-        events = self._engine.inspect.trail(job.id, after=self._counted.get(job.id, 0))
-        for number, event in enumerate(events, 1):
-            is_retried = number < len(events) and events[number].kind == kinds.RETRY
-            self._sums.take(
+    def _take(self, sums: _Sums, job: Job, after: int) -> int:
+        """Count the events of a job that follow one; return the number of the last."""
+        events = self._engine.inspect.trail(job.id, after=after)
+        for event, following in zip_longest(events, events[1:]):
+            is_success = event.to_state == PdfJobStatus.SUCCEEDED
+            sums.take(
                 Happened(
-                    event, created_at=job.created_at, result=self._result_of(job, event),
-                    is_retried=is_retried,
+                    event, created_at=job.created_at,
+                    result=self._engine.inspect.result(job.id) if is_success else None,
+                    is_retried=following is not None and following.kind == kinds.RETRY,
                 )
             )  # fmt: skip
-            self._counted[job.id] = event.seq
+        return events[-1].seq if events else after
 
-    def _result_of(self, job: Job, event: TrailEvent) -> Any:
-        if event.to_state != PdfJobStatus.SUCCEEDED:
-            return None
-        return self._engine.inspect.result(job.id)
+
+def _store_id(tables: Tables, job_id: str) -> UUID | bytes:
+    stored = UUID(job_id)
+    return stored if tables.database.name == "postgresql" else stored.bytes
 
 
 class _Sums:
@@ -344,17 +201,20 @@ class _Sums:
             self.told[name] = told
 
 
-def _whole_jobs(events: list[tuple[Event, datetime]]) -> list[tuple[Event, datetime]]:
-    """Leave out the last job of a full batch: a failure whose retry is in the next one would
-    count as an end."""
-    last = events[-1][0].job_id if events else None
-    if len(events) < A_BATCH or events[0][0].job_id == last:
-        return events
-    return [pair for pair in events if pair[0].job_id != last]
-
-
-def _read(text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None  # whatever it is, it is nothing that could be counted
+_COUNTED: Final = "SELECT seq FROM {schema}.pdf_counted WHERE job_id = ?"
+_ADD: Final = """
+INSERT INTO {schema}.pdf_totals (name, label, n) VALUES (?, ?, ?)
+ON CONFLICT (name, label) DO UPDATE SET n = pdf_totals.n + excluded.n
+"""
+_MARK: Final = """
+INSERT INTO {schema}.pdf_counted (job_id, seq) VALUES (?, ?)
+ON CONFLICT (job_id) DO UPDATE SET seq = excluded.seq
+"""
+_TELL: Final = """
+INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET text = excluded.text, at = excluded.at
+WHERE excluded.at >= pdf_told.at
+"""
+_FORGET: Final = "DELETE FROM {schema}.pdf_counted WHERE job_id = ?"
+_TOTALS: Final = "SELECT name, label, n FROM {schema}.pdf_totals"
+_TOLD: Final = "SELECT name, text, at FROM {schema}.pdf_told"

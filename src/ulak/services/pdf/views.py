@@ -13,15 +13,13 @@ from ulak.kit.ids import to_text
 from ulak.services.pdf.flow import STATUSES, entries_of
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.submitting import NewPdfJob
-from ulak.services.pdf.tables import PdfTables
 
 
-def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
+def view_of(engine: Engine, row: JobRow) -> PdfJob:
     """Return a job of the flow `pdf` as it stood when its row was read.
 
     Args:
-        engine: For its payload, its trail and its result.
-        tables: For its owners.
+        engine: For its payload, its trail, its result and its owners.
         row: The job.
     """
     job_id = to_text(row.id)
@@ -29,7 +27,8 @@ def view_of(engine: Engine, tables: PdfTables, row: JobRow) -> PdfJob:
     times = _times_of(engine.inspect.trail(job_id))
     status = STATUSES[row.state]
     report = engine.inspect.result(job_id) if row.has_results else None
-    owners = tables.owners(job_id) | ({row.submitter} if row.submitter else set())
+    # Jobs of the release before have no owners but this one.
+    owners = {*engine.owners.all(job_id), row.submitter} - {""}
     return PdfJob(
         job_id, row.dedup_key or given["job_key"], status, given["template_name"],
         given["payload"], created_at=to_datetime(row.created_at),

@@ -1,17 +1,18 @@
 """Who wants to be told of the end of which job: each is a job that waits for it.
 
 It is stored with the PDF job, in one transaction where the store has them, and goes on when the
-PDF job has ended. Its key is the PDF job and a number: who ends that job finds them one by one.
+PDF job has ended. Its owner is the PDF job: by that it is found.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 
-from ulak import Engine, Flow
+from ulak import Engine, Flow, JobFilter
 from ulak.errors import FlowError
+from ulak.services.pdf.flow import walk
 
 FLOW: Final = "pdf-wanted"
 WAITING: Final = "waiting"
@@ -38,30 +39,17 @@ def want(engine: Engine, wanted: Wanted, *, tenant: str, connection: Any = None)
         tenant: Of that job.
         connection: An open transaction to store it in.
     """
-    flow = _find_flow(engine)
-    for number in count():
-        key = _key(wanted.job_id, number)
-        found = engine.find(FLOW, key, tenant=tenant)
-        if found is None:
-            found = engine.submit(
-                flow, wanted, tenant=tenant, actor=FLOW, dedup_key=key, connection=connection
-            )
-            if found.created:
-                return
-        if not found.is_final:
-            known = engine.inspect.payload(found.id, reveal=True)
-            if known["url"] == wanted.url:
-                return
+    digest = hashlib.sha256(wanted.url.encode()).hexdigest()
+    engine.submit(
+        _find_flow(engine), wanted, tenant=tenant, actor=wanted.job_id,
+        dedup_key=f"{wanted.job_id}/{digest}", connection=connection,
+    )  # fmt: skip
 
 
-def wake(engine: Engine, job_id: str, *, tenant: str) -> None:
+def wake(engine: Engine, job_id: str) -> None:
     """Tell everybody who waits for the end of a job that it has ended; twice is nothing."""
-    for number in count():
-        found = engine.find(FLOW, _key(job_id, number), tenant=tenant)
-        if found is None:
-            return
-        if found.state == WAITING:
-            engine.signal(found.id, ENDED, actor=FLOW)
+    for waiting in walk(engine, JobFilter(flow=FLOW, owner=job_id, state=WAITING)):
+        engine.signal(waiting.id, ENDED, actor=FLOW)
 
 
 def _find_flow(engine: Engine) -> Flow[Any]:
@@ -69,7 +57,3 @@ def _find_flow(engine: Engine) -> Flow[Any]:
         if flow.name == FLOW:
             return flow
     raise FlowError(f"the engine has no flow `{FLOW}`; run it with the service")
-
-
-def _key(job_id: str, number: int) -> str:
-    return f"{job_id}/{number}"

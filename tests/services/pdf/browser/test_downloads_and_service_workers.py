@@ -86,11 +86,10 @@ async def go_to_an_address_of_its_own(page: DevPage | PlaywrightPage) -> None:
     leave = f"location = '{HERE}'"
     await page.load(Document("<p>left", javascript=True))
     if isinstance(page, DevPage):
-        page._target = ""
-        await page._ask("Runtime.evaluate", expression=leave)
+        page._frame = ""
     else:
         page._requests._leaves = lambda request: False
-        await page._send("Runtime.evaluate", expression=leave)
+    await page._ask("Runtime.evaluate", expression=leave)
 
 
 @pytest.mark.shows("P-30")

@@ -25,9 +25,12 @@ from tests.services.pdf.browser.yard import (
     until,
 )
 from ulak.services.pdf.browser import warm
+from ulak.services.pdf.browser.devpage import DevPage
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Answer, Browser, Page
+from ulak.services.pdf.browser.ending import looked_at
 from ulak.services.pdf.browser.launch import Launch, prepare
+from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.browser.pool import BrowserPool
 from ulak.services.pdf.browser.warm import LAUNCH_TIMEOUT
 from ulak.services.pdf.document import Document, Fetched, Times, UrlBlocked
@@ -262,6 +265,29 @@ def test_a_document_that_loses_its_browser_twice_is_given_back() -> None:
             assert failed.value.code == PdfErrorCode.BROWSER_LAUNCH_FAILED
             assert failed.value.detail == "browser_lost"
             assert (await pool.render(SHORT, Times())).pages == 1
+
+    asyncio.run(render())
+
+
+@pytest.mark.shows("P-53")
+@pytest.mark.parametrize("driver", [DevTools, PlaywrightDriver])
+def test_a_page_opened_ahead_whose_process_has_ended_gets_no_document(
+    driver: type[DevTools | PlaywrightDriver],
+) -> None:
+    async def render() -> None:
+        async with a_pool(driver()) as pool:
+            await pool.render(SHORT, Times())
+            browser = browser_of(pool)
+            ahead = await pool._keeper.current._spares[0].opening
+            if isinstance(ahead, DevPage):
+                ahead._pipe.send("Page.crash", ahead._session)
+            else:
+                crash = asyncio.ensure_future(ahead._session.send("Page.crash"))
+                crash.add_done_callback(looked_at)
+            await until(lambda: ahead.is_gone)
+            result = await pool.render(SHORT, Times())
+            assert text_of(result.pdf).strip() == "short"
+            assert browser_of(pool) == browser
 
     asyncio.run(render())
 

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode, b64encode
-from collections.abc import Awaitable
+from base64 import b64encode
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from ulak.services.pdf.browser.agreement import (
-    AT_ONCE,
-    DRAWN_SMALL,
-    MOST_ERRORS,
-    is_in_memory,
-    named,
-    passed_headers,
-    refused_file,
-)
-from ulak.services.pdf.browser.driver import (
-    Answer,
-    BrowserGone,
-    Loaded,
-    OutputTooLarge,
-    PageCrashed,
-    PageFailed,
-)
+from ulak.services.pdf.browser.agreement import DRAWN_SMALL, is_in_memory, passed_headers
+from ulak.services.pdf.browser.driver import Answer, BrowserGone, PageCrashed, PageFailed
 from ulak.services.pdf.browser.loading import Loading
-from ulak.services.pdf.browser.marking import mark_texts, with_marks
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe
-from ulak.services.pdf.browser.showing import print_shown, show
-from ulak.services.pdf.document import Document, Fetched
-
-_T = TypeVar("_T")
+from ulak.services.pdf.browser.showing import Requests, ShownPage
+from ulak.services.pdf.document import Fetched
 
 _ATTACH: Final = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
 _EVERYTHING: Final = [{"urlPattern": "*"}]
 _ADOPTED: Final = frozenset({"iframe", "worker"})
-_CHUNK: Final = 1 << 20
 
 
-class DevPage:
+class DevPage(ShownPage):
     """A page in a context of its own."""
 
     def __init__(
@@ -52,20 +32,14 @@ class DevPage:
         answer: Answer,
         output_bytes: int,
     ) -> None:
+        super().__init__(Requests(answer), Loading(), output_bytes=output_bytes)
         self._pipe = pipe
         self.context = context
-        self._target = target
+        self._frame = target  # a page's target and its frame have one name
         self._session = session
-        self._answer = answer
-        self._output_bytes = output_bytes
-        self._world = 0
-        self._loading = Loading()
-        self._errors: list[str] = []
         self._waiting: set[asyncio.Future[Params]] = set()
-        self._answering: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(AT_ONCE)
         self._sessions: set[str] = set()
-        self._is_gone = False
+        self.is_gone = False
 
     async def set_up(self, *, javascript: bool) -> None:
         """Make the page ready for its document; until then it does nothing.
@@ -82,7 +56,7 @@ class DevPage:
             send("Log.enable"),
             send("Emulation.setEmulatedMedia", media="print"),
             send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
-            send("Page.createIsolatedWorld", frameId=self._target, worldName="ulak"),
+            send("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak"),
         ]
         if javascript:
             # Errors of scripts, and connections that interception does not see.
@@ -93,52 +67,13 @@ class DevPage:
         answers = await asyncio.gather(*commands)
         self._world = answers[5]["executionContextId"]
 
-    async def load(self, document: Document) -> Loaded:
-        """Show a document and wait for load, fonts and every image.
-
-        Raises:
-            PageCrashed: the page's process has ended.
-            PageFailed: a script sent the page elsewhere.
-            Unfit: what the document waits for will never be, or it is too long for its one page.
-            BrowserGone: the whole browser has ended.
-        """
-        nodes = await show(
-            document,
-            self._ask,
-            frame=self._target,
-            world=self._world,
-            loading=self._loading,
-        )
-        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
-
-    async def print(self, document: Document) -> bytes:
-        """Print what is shown.
-
-        Raises:
-            PageCrashed: the page's process has ended.
-            PageFailed: the browser gave printing up.
-            Unfit: the document has none of the pages that were asked for.
-            BrowserGone: the whole browser has ended.
-            OutputTooLarge: there were more bytes than agreed; the rest was not read.
-        """
-        return await self._read(await print_shown(document, self._ask))
-
-    async def print_marked(self, document: Document) -> bytes:
-        """Print what is shown with a mark before each text, which it keeps.
-
-        Raises:
-            Exception: whatever `print` raises.
-        """
-        await mark_texts(self._ask, self._world)
-        return await self.print(with_marks(document))
-
     async def close(self) -> None:
         """Have the context go, with everything in it.
 
         Raises:
             BrowserGone: the whole browser has ended.
         """
-        self._stop_answering()
+        self._requests.stop()
         try:
             await self._pipe.send("Target.disposeBrowserContext", browserContextId=self.context)
         except CommandFailed:
@@ -167,9 +102,9 @@ class DevPage:
             self._pipe.forget(session)
 
     def _crashed(self, event: Params) -> None:
-        self._is_gone = True
+        self.is_gone = True
         self._loading.fail(PageCrashed())
-        self._stop_answering()
+        self._requests.stop()
         for future in tuple(self._waiting):
             if not future.done():
                 future.set_exception(PageCrashed())
@@ -185,7 +120,7 @@ class DevPage:
                 "Inspector.targetCrashed": self._crashed,
                 "Page.javascriptDialogOpening": partial(self._dismiss, session),
                 "Log.entryAdded": self._logged,
-                "Network.webSocketCreated": lambda event: self._refused(event["url"]),
+                "Network.webSocketCreated": lambda event: self._requests.refused(event["url"]),
                 "Runtime.exceptionThrown": self._threw,
                 "Target.attachedToTarget": self._attached,
                 "Target.detachedFromTarget": self._detached,
@@ -194,7 +129,7 @@ class DevPage:
 
     def _cut(self, event: Params) -> None:
         self._loading.fail(BrowserGone())
-        self._stop_answering()
+        self._requests.stop()
 
     def _intercept(self, session: str) -> list[asyncio.Future[Params]]:
         # In this order: when it runs, nothing that it does is missed.
@@ -219,9 +154,7 @@ class DevPage:
         self._pipe.forget(event["sessionId"])
 
     def _asked(self, session: str, event: Params) -> None:
-        task = asyncio.ensure_future(self._reply(session, event))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._requests.begin(self._reply(session, event))
 
     async def _reply(self, session: str, event: Params) -> None:
         request = event["request"]
@@ -230,16 +163,15 @@ class DevPage:
             return
         fetched: Fetched | None = None
         try:
-            async with self._turns:
-                fetched = await self._answer(
-                    request["url"], request["method"], dict(request.get("headers", {}))
-                )
+            fetched = await self._requests.ask(
+                request["url"], request["method"], dict(request.get("headers", {}))
+            )
         finally:
             # A request that is left alone would hold up its page.
             self._settle(session, event, fetched)
 
     def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
-        leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._target
+        leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._frame
         if leaves:
             self._loading.leave()
         if fetched is None or leaves:
@@ -251,73 +183,26 @@ class DevPage:
             what = _as_response(fetched)
             self._pipe.send("Fetch.fulfillRequest", session, requestId=event["requestId"], **what)
 
-    def _logged(self, event: Params) -> None:
-        # The browser refuses these by itself, before they could be intercepted.
-        if (url := refused_file(event)) is not None:
-            self._refused(url)
-
-    def _refused(self, url: str) -> None:
-        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
-        if not is_in_memory(url):
-            task = asyncio.ensure_future(self._count(url))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-
-    async def _count(self, url: str) -> None:
-        async with self._turns:
-            await self._answer(url, "GET", {})
-
     def _dismiss(self, session: str, event: Params) -> None:
         self._pipe.send("Page.handleJavaScriptDialog", session, accept=False)
 
-    def _threw(self, event: Params) -> None:
-        if len(self._errors) < MOST_ERRORS:
-            self._errors.append(named(event["exceptionDetails"]))
-
-    async def _read(self, stream: str) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        # Always one read ahead: the end is known only by the read after the last byte.
-        coming = self._send("IO.read", handle=stream, size=_CHUNK)
-        while True:
-            following = self._send("IO.read", handle=stream, size=_CHUNK)
-            read = await _succeeding(coming)
-            chunk = b64decode(read["data"]) if read.get("base64Encoded") else read["data"].encode()
-            size += len(chunk)
-            chunks.append(chunk)
-            if read["eof"] or size > self._output_bytes:
-                self._pipe.send("IO.close", self._session, handle=stream)
-                break
-            coming = following
-        if size > self._output_bytes:
-            raise OutputTooLarge
-        return b"".join(chunks)
-
     async def _ask(self, method: str, /, **params: Any) -> Params:
-        return await _succeeding(self._send(method, **params))
+        try:
+            return await self._send(method, **params)
+        except CommandFailed as error:
+            raise PageFailed from error
 
     def _send(self, method: str, /, **params: Any) -> asyncio.Future[Params]:
         return self._kept(self._pipe.send(method, self._session, **params))
 
     def _kept(self, future: asyncio.Future[Params]) -> asyncio.Future[Params]:
         # A browser does not answer what it was asked of a page that has gone since.
-        if self._is_gone and not future.done():
+        if self.is_gone and not future.done():
             future.set_exception(PageCrashed())
         elif not future.done():
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
         return future
-
-    def _stop_answering(self) -> None:
-        for task in tuple(self._answering):
-            task.cancel()
-
-
-async def _succeeding(answer: Awaitable[_T]) -> _T:
-    try:
-        return await answer
-    except CommandFailed as error:
-        raise PageFailed from error
 
 
 def _as_response(fetched: Fetched) -> Params:

@@ -59,6 +59,10 @@ class Loaded:
 class Page(Protocol):
     """One page in an isolated context of its own, which goes with it."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Its process has ended, as far as is known."""
+
     async def load(self, document: Document) -> Loaded:
         """Show a document and wait for load, fonts and every image, and for what it waits for.
 

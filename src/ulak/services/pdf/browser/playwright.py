@@ -8,8 +8,7 @@ which ends with it. Importing this module needs Playwright; nothing else of the 
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -24,28 +23,12 @@ from playwright.async_api import (
     async_playwright,
 )
 
-from ulak.services.pdf.browser.agreement import (
-    AT_ONCE,
-    DRAWN_SMALL,
-    MOST_ERRORS,
-    is_in_memory,
-    named,
-    passed_headers,
-    refused_file,
-)
-from ulak.services.pdf.browser.driver import (
-    Answer,
-    BrowserGone,
-    Loaded,
-    OutputTooLarge,
-    PageCrashed,
-    PageFailed,
-)
+from ulak.services.pdf.browser.agreement import DRAWN_SMALL, is_in_memory, passed_headers
+from ulak.services.pdf.browser.driver import Answer, BrowserGone, Loaded, PageCrashed, PageFailed
 from ulak.services.pdf.browser.ending import Ending, looked_at
 from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.loading import Loading
-from ulak.services.pdf.browser.marking import mark_texts, with_marks
-from ulak.services.pdf.browser.showing import print_shown, show
+from ulak.services.pdf.browser.showing import Requests, ShownPage
 from ulak.services.pdf.document import Document, Fetched, Limits
 
 _T = TypeVar("_T")
@@ -53,7 +36,6 @@ _T = TypeVar("_T")
 _SWITCHES: Final = ("--remote-debugging-pipe", "--no-startup-window")
 """All that Playwright needs; what it would add of its own is left out, for the launch has said
 everything, and one of its defaults is to have no sandbox."""
-_CHUNK: Final = 1 << 20
 
 
 class PlaywrightDriver:
@@ -156,11 +138,7 @@ class PlaywrightBrowser:
                 page = await context.new_page()
                 requests.belong_to(page)
                 opened = PlaywrightPage(
-                    page,
-                    requests,
-                    loading,
-                    ending=self._ending,
-                    output_bytes=self._output_bytes,
+                    page, requests, loading, self._ending, output_bytes=self._output_bytes
                 )
                 await opened.set_up(javascript=javascript)
             except BaseException:
@@ -176,32 +154,27 @@ class PlaywrightBrowser:
         await self._ending.kill()
 
 
-class PlaywrightPage:
+class PlaywrightPage(ShownPage):
     """A page in a context of its own."""
 
     def __init__(
-        self,
-        page: Page,
-        requests: _Requests,
-        loading: Loading,
-        *,
-        ending: Ending,
+        self, page: Page, requests: _Requests, loading: Loading, ending: Ending, *,
         output_bytes: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
+        super().__init__(requests, loading, output_bytes=output_bytes)
         self._ending = ending
         self._context = page.context
         self._page = page
-        self._requests = requests
-        self._loading = loading
-        self._output_bytes = output_bytes
         self._session: CDPSession | None = None
-        self._frame = ""
-        self._world = 0
-        self._errors: list[str] = []
         # Playwright leaves what was asked of a page that has crashed without an answer.
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         page.on("crash", self._end)
         page.on("close", self._end)
+
+    @property
+    def is_gone(self) -> bool:
+        """Its process has ended."""
+        return self._gone.done()
 
     async def set_up(self, *, javascript: bool) -> None:
         """Make the page ready for its document.
@@ -216,61 +189,26 @@ class PlaywrightPage:
         for event, listener in self._loading.listeners.items():
             session.on(event, listener)
         commands = [
-            self._send("Page.getFrameTree"),
-            self._send("Page.enable"),
-            self._send("Log.enable"),
-            self._send("Emulation.setEmulatedMedia", media="print"),
-            self._send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
+            self._ask("Page.getFrameTree"),
+            self._ask("Page.enable"),
+            self._ask("Log.enable"),
+            self._ask("Emulation.setEmulatedMedia", media="print"),
+            self._ask("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
         ]
         if javascript:
-            commands.append(self._send("Runtime.enable"))
+            commands.append(self._ask("Runtime.enable"))
         tree = (await asyncio.gather(*commands))[0]
         self._frame = tree["frameTree"]["frame"]["id"]
-        made = await self._send("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak")
+        made = await self._ask("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak")
         self._world = made["executionContextId"]
 
     async def load(self, document: Document) -> Loaded:
-        """Show a document and wait for load, fonts and every image.
-
-        Raises:
-            PageCrashed: the page's process has ended.
-            PageFailed: a script sent the page elsewhere.
-            Unfit: what the document waits for will never be, or it is too long for its one page.
-            BrowserGone: the whole browser has ended.
-        """
+        """Show a document, and wait until it is complete."""
         try:
-            nodes = await show(
-                document,
-                self._send,
-                frame=self._frame,
-                world=self._world,
-                loading=self._loading,
-            )
+            return await super().load(document)
         except PageCrashed:
             self._raise_if_lost(None)
             raise
-        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
-
-    async def print(self, document: Document) -> bytes:
-        """Print what is shown.
-
-        Raises:
-            PageCrashed: the page's process has ended.
-            PageFailed: the browser gave printing up.
-            Unfit: the document has none of the pages that were asked for.
-            BrowserGone: the whole browser has ended.
-            OutputTooLarge: there were more bytes than agreed; the rest was not read.
-        """
-        return await self._read(await print_shown(document, self._send))
-
-    async def print_marked(self, document: Document) -> bytes:
-        """Print what is shown with a mark before each text, which it keeps.
-
-        Raises:
-            Exception: whatever `print` raises.
-        """
-        await mark_texts(self._send, self._world)
-        return await self.print(with_marks(document))
 
     async def close(self) -> None:
         """Have the context go, with everything in it.
@@ -296,7 +234,7 @@ class PlaywrightPage:
             crash.add_done_callback(looked_at)
         await self.close()
 
-    async def _send(self, method: str, /, **params: Any) -> dict[str, Any]:
+    async def _ask(self, method: str, /, **params: Any) -> dict[str, Any]:
         if self._session is None:
             raise PageCrashed
         return await self._unless_gone(self._session.send(method, params))
@@ -334,45 +272,16 @@ class PlaywrightPage:
         if not self._gone.done():
             self._gone.set_result(None)
 
-    def _logged(self, event: dict[str, Any]) -> None:
-        # The browser refuses these by itself, before they could be intercepted.
-        if (url := refused_file(event)) is not None:
-            self._requests.refused(url)
 
-    def _threw(self, event: dict[str, Any]) -> None:
-        if len(self._errors) < MOST_ERRORS:
-            self._errors.append(named(event["exceptionDetails"]))
-
-    async def _read(self, stream: str) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            # Two at once: the end is known only by the read after the last byte.
-            reads = await asyncio.gather(
-                *(self._send("IO.read", handle=stream, size=_CHUNK) for _ in range(2))
-            )
-            for read in reads:
-                data: str = read["data"]
-                chunks.append(b64decode(data) if read.get("base64Encoded") else data.encode())
-                size += len(chunks[-1])
-            if reads[-1]["eof"] or size > self._output_bytes:
-                break
-        if size > self._output_bytes:
-            raise OutputTooLarge
-        return b"".join(chunks)
-
-
-class _Requests:
-    """Puts the requests of a context to whoever answers, and closes what its page opens."""
+class _Requests(Requests):
+    """The requests of a context; what its page opens is closed."""
 
     def __init__(
         self, context: BrowserContext, answer: Answer, *, on_leave: Callable[[], None]
     ) -> None:
-        self._answer = answer
+        super().__init__(answer)
         self._on_leave = on_leave
         self._page: Page | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(AT_ONCE)
         context.on("page", self._opened)
 
     def belong_to(self, page: Page) -> None:
@@ -382,17 +291,7 @@ class _Requests:
 
     def asked(self, route: Route, request: Request) -> None:
         """Have a request answered."""
-        self._begin(self._reply(route, request))
-
-    def refused(self, url: str) -> None:
-        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
-        if not is_in_memory(url):
-            self._begin(self._count(url))
-
-    def stop(self) -> None:
-        """Return nothing any more."""
-        for task in tuple(self._tasks):
-            task.cancel()
+        self.begin(self._reply(route, request))
 
     async def _reply(self, route: Route, request: Request) -> None:
         # The page may have gone while its request was looked at.
@@ -402,8 +301,7 @@ class _Requests:
                 return
             fetched: Fetched | None = None
             try:
-                async with self._turns:
-                    fetched = await self._answer(request.url, request.method, request.headers)
+                fetched = await self.ask(request.url, request.method, request.headers)
             finally:
                 # A request that is left alone would hold up its page.
                 await self._settle(route, request, fetched)
@@ -431,16 +329,7 @@ class _Requests:
 
     def _opened(self, page: Page) -> None:
         if self._page is not None and page != self._page:
-            self._begin(_closed(page))
-
-    async def _count(self, url: str) -> None:
-        async with self._turns:
-            await self._answer(url, "GET", {})
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self.begin(_closed(page))
 
 
 async def _closed(page: Page) -> None:

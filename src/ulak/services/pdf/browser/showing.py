@@ -1,64 +1,142 @@
-"""The steps by which a document is shown and printed, over whichever line a driver has to its page.
+"""What a page does whichever driver it has: its document is shown and printed, its requests are put
+to who answers them.
 
-A driver brings the line and reads the printed stream in the way that suits it; what is sent, and
-in which order, is said here once, so that the same document gives the same bytes.
+A driver brings the line to its page; what is sent, and in which order, is said here once, so that
+the same document gives the same bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
+from collections.abc import Coroutine
+from typing import Any, Final
 
-from ulak.services.pdf.browser.agreement import print_options, refused_printing
+from ulak.services.pdf.browser.agreement import (
+    AT_ONCE,
+    MOST_ERRORS,
+    is_in_memory,
+    named,
+    print_options,
+    refused_file,
+    refused_printing,
+)
 from ulak.services.pdf.browser.asking import asks_something, make_one_page, wait
-from ulak.services.pdf.browser.driver import PageFailed
-from ulak.services.pdf.browser.line import Send
+from ulak.services.pdf.browser.driver import Answer, Loaded, OutputTooLarge, PageFailed
 from ulak.services.pdf.browser.loading import Loading, complete
-from ulak.services.pdf.document import Document
+from ulak.services.pdf.browser.marking import mark_texts, with_marks
+from ulak.services.pdf.document import Document, Fetched
+
+_CHUNK: Final = 1 << 20
 
 
-async def show(document: Document, send: Send, *, frame: str, world: int, loading: Loading) -> int:
-    """Show a document, wait until it is complete, and answer its number of nodes.
+class Requests:
+    """Puts the requests of one page to who answers them, some at a time."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
+        """Return what the page is to be handed, None when that is refused."""
+        async with self._turns:
+            return await self._answer(url, method, headers)
+
+    def refused(self, url: str) -> None:
+        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
+        if not is_in_memory(url):
+            self.begin(self._count(url))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done for the page, until `stop`."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Return nothing any more."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def _count(self, url: str) -> None:
+        await self.ask(url, "GET", {})
+
+
+class ShownPage:
+    """A page in a context of its own; `driver.Page` says what its calls raise.
 
     Args:
-        document: What is shown.
-        send: The line to the page; what it raises besides `PageFailed` is passed on.
-        frame: The frame of the page that is filled.
-        world: Where questions are evaluated, out of reach of the page's scripts.
-        loading: Hears what the browser tells of the page.
-
-    Raises:
-        PageFailed: a script sent the page elsewhere.
-        Unfit: what the document waits for will never be, or it is too long for its one page.
+        requests: Of this page.
+        loading: Hears what the browser tells of it.
+        output_bytes: Printing is stopped when it gives more.
     """
-    await asyncio.gather(
-        send("Page.setDocumentContent", frameId=frame, html=document.html),
-        loading.begin(send, world),
-    )
-    # Only now: while a dialog is open the browser would evaluate questions in the middle.
-    await loading.wait(send, world)
-    nodes = await complete(send, world)
-    if asks_something(document):
-        await wait(document, send, world)
-        # What scripts have brought meanwhile is waited for as well.
+
+    _frame = ""
+    """The frame of the page that is filled."""
+    _world = 0
+    """Where questions are evaluated, out of reach of the page's scripts."""
+
+    def __init__(self, requests: Requests, loading: Loading, *, output_bytes: int) -> None:
+        self._requests = requests
+        self._loading = loading
+        self._output_bytes = output_bytes
+        self._errors: list[str] = []
+
+    async def load(self, document: Document) -> Loaded:
+        """Show a document, and wait until it is complete."""
+        send, world, loading = self._ask, self._world, self._loading
+        await asyncio.gather(
+            send("Page.setDocumentContent", frameId=self._frame, html=document.html),
+            loading.begin(send, world),
+        )
+        # Only now: while a dialog is open the browser would evaluate questions in the middle.
+        await loading.wait(send, world)
         nodes = await complete(send, world)
-        if document.single_page:
-            await make_one_page(document, send, world)
-    return nodes
+        if asks_something(document):
+            await wait(document, send, world)
+            # What scripts have brought meanwhile is waited for as well.
+            nodes = await complete(send, world)
+            if document.single_page:
+                await make_one_page(document, send, world)
+        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
+    async def print(self, document: Document) -> bytes:
+        """Print what is shown."""
+        try:
+            printed = await self._ask("Page.printToPDF", **print_options(document))
+        except PageFailed as error:
+            raise refused_printing(str(error.__cause__)) from error
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            # Two at once: the end is known only by the read after the last byte.
+            reads = await asyncio.gather(
+                *(self._ask("IO.read", handle=printed["stream"], size=_CHUNK) for _ in range(2))
+            )
+            for read in reads:
+                data: str = read["data"]
+                chunks.append(b64decode(data) if read.get("base64Encoded") else data.encode())
+                size += len(chunks[-1])
+            if size > self._output_bytes:
+                raise OutputTooLarge
+            if reads[-1]["eof"]:
+                return b"".join(chunks)
 
-async def print_shown(document: Document, send: Send) -> str:
-    """Have what is shown printed, and answer the name of the stream to read it from.
+    async def print_marked(self, document: Document) -> bytes:
+        """Print what is shown with a mark before each text, which it keeps."""
+        await mark_texts(self._ask, self._world)
+        return await self.print(with_marks(document))
 
-    Args:
-        document: What is shown, for how it wants to be printed.
-        send: The line to the page; its `PageFailed` has what the browser said as its cause.
+    async def _ask(self, method: str, /, **params: Any) -> dict[str, Any]:
+        """Send a command to the page; the cause of its `PageFailed` is what the browser said."""
+        raise NotImplementedError
 
-    Raises:
-        PageFailed: the browser gave printing up.
-        Unfit: the document has none of the pages that were asked for.
-    """
-    try:
-        printed = await send("Page.printToPDF", **print_options(document))
-    except PageFailed as error:
-        raise refused_printing(str(error.__cause__)) from error
-    return str(printed["stream"])
+    def _logged(self, event: dict[str, Any]) -> None:
+        # The browser refuses these by itself, before they could be intercepted.
+        if (url := refused_file(event)) is not None:
+            self._requests.refused(url)
+
+    def _threw(self, event: dict[str, Any]) -> None:
+        if len(self._errors) < MOST_ERRORS:
+            self._errors.append(named(event["exceptionDetails"]))

@@ -36,7 +36,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 @dataclass(slots=True)
 class _Relay:
-    """Stands in for whoever will answer a page that is opened ahead of its document."""
+    """Stands in for what will answer a page that is opened ahead of its document."""
 
     answer: Answer | None = None
 
@@ -69,7 +69,7 @@ class WarmBrowser:
     is_retired: bool = False
     """It gets no more documents."""
     memory_kills: int = 0
-    """Processes that were killed for their memory, and whose pages have not been told yet."""
+    """Processes that were killed for their memory, and of which no page was found yet."""
     _first_size: int = 0
     _spares: deque[_Spare] = field(default_factory=deque)
     _watch: asyncio.Task[None] | None = None
@@ -94,13 +94,9 @@ class WarmBrowser:
         Raises:
             BrowserGone: the browser has ended, or cannot even hold an empty page.
         """
-        spare = self._take(javascript=javascript)
         try:
-            if spare is None:
-                page = await self.browser.open(javascript=javascript, answer=answer)
-            else:
-                spare.relay.answer = answer
-                page = await spare.opening
+            page = await self._open_spare(javascript=javascript, answer=answer)
+            page = page or await self.browser.open(javascript=javascript, answer=answer)
         except PageCrashed as error:
             raise BrowserGone from error
         # The next document is most likely of this one's kind.
@@ -121,7 +117,7 @@ class WarmBrowser:
             self._stop_watching()
 
     def took_memory_kill(self) -> bool:
-        """Tell whether a page that broke was killed for its memory; each kill is told once."""
+        """Tell whether a page that broke was killed for its memory; each kill counts once."""
         if self.memory_kills == 0:
             return False
         self.memory_kills -= 1
@@ -158,6 +154,16 @@ class WarmBrowser:
             self._watch.cancel()
             self._watch = None
 
+    async def _open_spare(self, *, javascript: bool, answer: Answer) -> Page | None:
+        """Return a page that was opened ahead, if there is one whose process still lives."""
+        while (spare := self._take(javascript=javascript)) is not None:
+            spare.relay.answer = answer
+            page = await spare.opening
+            if not page.is_gone:
+                return page
+            await page.close()
+        return None
+
     def _take(self, *, javascript: bool) -> _Spare | None:
         for spare in self._spares:
             if spare.javascript == javascript:
@@ -175,7 +181,7 @@ class WarmBrowser:
         opening.add_done_callback(lambda task: self._opened(spare, task))
 
     def _opened(self, spare: _Spare, opening: asyncio.Task[Page]) -> None:
-        # Whoever took it is told by the task; a spare that failed is not kept.
+        # The task tells who took it; a spare that failed is not kept.
         has_failed = opening.cancelled() or opening.exception() is not None
         if has_failed and spare in self._spares:
             self._spares.remove(spare)
