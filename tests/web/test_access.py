@@ -137,16 +137,16 @@ def test_whoever_acts_is_in_the_trail_or_the_audit(quiet_house: House, line: Acc
 @pytest.mark.parametrize("line", STRICT, ids=lambda line: f"{line.method} {line.path}")
 def test_a_parameter_that_does_not_exist_is_refused(quiet_house: House, line: Access) -> None:
     before = acts_of("key:admin", quiet_house.world.engine)
-    answer = quiet_house.ask(line, "admin", is_allowed=True, query="?limti=1")
+    answer = quiet_house.ask(line, "admin", is_allowed=True, query="?lim=1")
     assert answer.status == 422, answer.body[:300]
     operation = quiet_house.app.openapi()["paths"][plain(line)][line.method.lower()]
     known = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"]
     cure = f"write {', '.join(sorted(known))}" if known else "this route takes none"
-    detail = f"limti: there is no such parameter; {cure}"
+    detail = f"lim: there is no such parameter; {cure}"
     problem = json.loads(answer.body)
     assert (problem["code"], problem["detail"]) == ("bad-input", detail)
     assert acts_of("key:admin", quiet_house.world.engine) == before
-    assert quiet_house.ask(line, "nobody", is_allowed=False, query="?limti=1").status == 401
+    assert quiet_house.ask(line, "nobody", is_allowed=False, query="?lim=1").status == 401
 
 
 @pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/metrics"])
