@@ -57,6 +57,16 @@ def test_a_group_of_a_package_appears_without_importing_it(bring, run, tmp_path:
     assert run("seal").code == 2
 
 
+def test_the_help_of_a_group_says_what_it_is(bring, run) -> None:
+    code = group().replace("typer.Typer()", 'typer.Typer(help="Seals of documents.")')
+    bring("acme-seals", "seal", code)
+    said = run("seal", "--help").out
+    assert "Seals of documents." in said
+    assert "Commands of package" not in said
+    proof = run("proof", "--help").out
+    assert "Proofs of what happened to contract subjects." in proof
+
+
 def test_commands_are_added_to_a_group_of_ulaks_own(bring, run, tmp_path: Path) -> None:
     bring("acme-posts", "outbox", group())
     assert run("--help").code == 0

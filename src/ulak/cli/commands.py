@@ -11,6 +11,7 @@ It is imported when a command of that name is looked for, and not before.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -82,8 +83,13 @@ class OfPackages(TyperCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Go on with the commands of the packages."""
-        group = Extensible(name=self.name, help=self.help, no_args_is_help=True)
+        """Go on with the commands of the packages, and with what one of them says of itself."""
+        said = self.help
+        for point in _points(str(self.name)):
+            with suppress(BadInput):  # `list_commands` tells of it
+                help = _load(point).info.help
+                said = help if isinstance(help, str) else said
+        group = Extensible(name=self.name, help=said, no_args_is_help=True)
         return group.make_context(info_name, args, parent, **extra)
 
 
@@ -106,6 +112,10 @@ def _points(name: str) -> list[EntryPoint]:
 
 
 def _commands_of(point: EntryPoint) -> Mapping[str, Any]:
+    return typer.main.get_group(_load(point)).commands
+
+
+def _load(point: EntryPoint) -> typer.Typer:
     which = f'the commands "ulak {point.name}" of {package_of(point)}'
     try:
         group = point.load()
@@ -115,4 +125,4 @@ def _commands_of(point: EntryPoint) -> Mapping[str, Any]:
         ) from error  # fmt: skip
     if not isinstance(group, typer.Typer):
         raise BadInput(f"{which} cannot be used: {point.value} is a {type(group).__name__}")
-    return typer.main.get_group(group).commands
+    return group

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ulak.kit.clock import Clock
 from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Renderer, Times
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from ulak.engine.tracing import Tracing
     from ulak.services.pdf.artifacts import PdfArtifactStore
     from ulak.services.pdf.browser.driver import Driver
+    from ulak.services.pdf.browser.pool import BrowserPool
     from ulak.services.pdf.fetching import AllowedFetcher
     from ulak.services.pdf.templates import Templates
+    from ulak.services.pdf.weasy.pool import WeasyPool
 
 # Each is a small body and a short wait; the time of those that wait for their turn runs already,
 # so there are as many turns as a worker has tasks.
@@ -109,39 +110,31 @@ async def open_renderer(
 
     fetcher = fetcher_of(config)
     await asyncio.to_thread(sweep)
-    engines = Engines(
-        {
-            "chromium": partial(_open_chromium, config, fetcher, tracing),
-            "weasyprint": partial(_open_weasyprint, config, fetcher),
-        }
-    )
-    async with engines:
-        yield engines
+    known: dict[str, Opening] = {
+        "chromium": partial(_make_chromium, config, fetcher, tracing),
+        "weasyprint": partial(_make_weasyprint, config, fetcher),
+    }
+    async with AsyncExitStack() as stack:
+        yield Engines(known, stack)
 
 
-@asynccontextmanager
-async def _open_chromium(
+def _make_chromium(
     config: PdfRenderConfig, fetcher: Fetcher, tracing: Tracing | None
-) -> AsyncIterator[Renderer]:
+) -> BrowserPool:
     from ulak.services.pdf.browser.launch import prepare
     from ulak.services.pdf.browser.pool import BrowserPool
 
-    pool = BrowserPool(
+    return BrowserPool(
         _driver_of(config), fetcher=fetcher, limits=config.limits,
         places=config.concurrency, recycle_after=config.recycle_after,
         prepare=partial(prepare, config.chromium), tracing=tracing,
     )  # fmt: skip
-    async with pool:
-        yield pool
 
 
-@asynccontextmanager
-async def _open_weasyprint(config: PdfRenderConfig, fetcher: Fetcher) -> AsyncIterator[Renderer]:
+def _make_weasyprint(config: PdfRenderConfig, fetcher: Fetcher) -> WeasyPool:
     from ulak.services.pdf.weasy.pool import WeasyPool
 
-    pool = WeasyPool(fetcher=fetcher, limits=config.limits, places=config.concurrency)
-    async with pool:
-        yield pool
+    return WeasyPool(fetcher=fetcher, limits=config.limits, places=config.concurrency)
 
 
 def _storage_of(config: PdfRenderConfig) -> StorageBackend:
@@ -170,35 +163,23 @@ def _driver_of(config: PdfRenderConfig) -> Driver:
     return DevTools(output_bytes=config.limits.output_bytes)
 
 
-Opening = Callable[[], AbstractAsyncContextManager[Renderer]]
-"""Opens an engine; called when a document needs it first."""
+Opening = Callable[[], "BrowserPool | WeasyPool"]
+"""Makes an engine; called when a document needs it first."""
 
 
 class Engines:
     """Renders every document by the engine that it names.
 
-    An asynchronous context manager: at its end every engine that was opened is closed.
-
     Args:
-        known: For each name what opens the engine.
+        known: For each name what makes the engine.
+        stack: Closes every engine that was opened.
     """
 
-    def __init__(self, known: Mapping[str, Opening]) -> None:
+    def __init__(self, known: Mapping[str, Opening], stack: AsyncExitStack) -> None:
         self._known = known
+        self._stack = stack
         self._open: dict[str, Renderer] = {}
         self._opening = asyncio.Lock()
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._stack.aclose()
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document by its own engine.

@@ -28,10 +28,10 @@ from ulak.services.pdf.browser import warm
 from ulak.services.pdf.browser.devpage import DevPage
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Answer, Browser, Page
-from ulak.services.pdf.browser.ending import looked_at
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.browser.pool import BrowserPool
+from ulak.services.pdf.browser.process import looked_at
 from ulak.services.pdf.browser.warm import LAUNCH_TIMEOUT
 from ulak.services.pdf.document import Document, Fetched, Times, UrlBlocked
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError

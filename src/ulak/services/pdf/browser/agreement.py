@@ -1,16 +1,21 @@
-"""What the drivers agree on: how a document is printed, and what a page may have.
+"""What the drivers agree on: how a document is printed, what a page may have, and the line to it.
 
-Both send these to the browser, so that the same document gives the same bytes whoever drives it.
+Both send these to the browser, so that the same document gives the same bytes with either.
+Questions go to a world apart, where scripts of the page have changed nothing, and where they are
+answered though the page's own scripts are off.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from ulak.services.pdf.browser.driver import PageFailed, Unfit
 from ulak.services.pdf.document import Document, Fetched
+
+Send = Callable[..., Awaitable[dict[str, Any]]]
+"""Sends a command to the page (`send(method, **params)`); fails with `PageFailed`."""
 
 AT_ONCE: Final = 8
 """Requests of one page that are answered at the same time."""
@@ -99,3 +104,21 @@ def named(details: Mapping[str, Any]) -> str:
     name = str(thrown.get("className") or thrown.get("type") or "")
     known = _CLASS.fullmatch(name)
     return f"{name if known else 'Error'} at line {int(details.get('lineNumber', 0)) + 1}"
+
+
+async def value_of(send: Send, expression: str, world: int) -> Any:
+    """Evaluate an expression out of reach of the page's scripts, and answer what it comes to.
+
+    Raises:
+        PageFailed: it fails, or the page went elsewhere.
+    """
+    answer = await send(
+        "Runtime.evaluate",
+        expression=expression,
+        contextId=world,
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    if "value" not in answer["result"] or "exceptionDetails" in answer:
+        raise PageFailed
+    return answer["result"]["value"]

@@ -11,9 +11,8 @@ import json
 import math
 from typing import Final
 
-from ulak.services.pdf.browser.agreement import DRAWN_SMALL
+from ulak.services.pdf.browser.agreement import DRAWN_SMALL, Send, value_of
 from ulak.services.pdf.browser.driver import Unfit
-from ulak.services.pdf.browser.line import Send, value_of
 from ulak.services.pdf.document import Document
 from ulak.services.pdf.paper import LARGEST_PAPER
 

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from playwright.async_api import Playwright
 
 from ulak.services.pdf.browser.driver import BrowserGone
 from ulak.services.pdf.browser.launch import Launch
+from ulak.services.pdf.browser.process import find_processes, looked_at
 
 _STOPS_WITHIN_S: Final = 5.0
 """How long Playwright may take to end when its browser has. It takes milliseconds; a guess."""
@@ -71,17 +72,9 @@ class Ending:
 
 def _roots(profile: Path) -> Iterator[int]:
     """Find the processes that have this profile and are nobody's helpers: one, or none."""
-    mark = os.fsencode(f"--user-data-dir={profile}")
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        # Not split into words: Chromium writes its own over, with spaces in between.
-        if mark in command and b"--type=" not in command:
-            yield int(entry.name)
+    for pid, command in find_processes(f"--user-data-dir={profile}"):
+        if b"--type=" not in command:
+            yield pid
 
 
 def _state_of(pid: int) -> tuple[str, str]:
@@ -97,9 +90,3 @@ def _state_of(pid: int) -> tuple[str, str]:
 def _kill(send: Callable[[int, int], None], pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         send(pid, signal.SIGKILL)
-
-
-def looked_at(future: asyncio.Future[Any]) -> None:
-    """Have a failure that nobody waits for go without complaint."""
-    if not future.cancelled():
-        future.exception()

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from ulak.services.pdf.browser.line import Send, value_of
+from ulak.services.pdf.browser.agreement import Send, value_of
 
 _HOLD: Final = """(async () => {
   if (document.readyState === "complete")

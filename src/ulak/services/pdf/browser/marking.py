@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from ulak.services.pdf.browser.line import Send, value_of
+from ulak.services.pdf.browser.agreement import Send, value_of
 from ulak.services.pdf.document import Document
 
 MARK: Final = "\U0010ffff"

@@ -18,7 +18,7 @@ import msgspec
 
 from ulak.services.pdf.browser.driver import BrowserGone
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.process import Process, spawn
+from ulak.services.pdf.browser.process import Process, looked_at, spawn
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
@@ -89,7 +89,7 @@ class Pipe:
         The answer may be left alone: what nobody asks for is not complained about.
         """
         future: asyncio.Future[Params] = self._loop.create_future()
-        future.add_done_callback(_looked_at)
+        future.add_done_callback(looked_at)
         if self._is_cut:
             future.set_exception(BrowserGone())
             return future
@@ -198,11 +198,6 @@ class Pipe:
 
 GONE: Final = "ulak.gone"
 """The event of every session when the line is cut."""
-
-
-def _looked_at(future: asyncio.Future[Params]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 def start_debugged(launch: Launch) -> tuple[Process, Pipe]:

@@ -25,9 +25,10 @@ from playwright.async_api import (
 
 from ulak.services.pdf.browser.agreement import DRAWN_SMALL, is_in_memory, passed_headers
 from ulak.services.pdf.browser.driver import Answer, BrowserGone, Loaded, PageCrashed, PageFailed
-from ulak.services.pdf.browser.ending import Ending, looked_at
+from ulak.services.pdf.browser.ending import Ending
 from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.loading import Loading
+from ulak.services.pdf.browser.process import looked_at
 from ulak.services.pdf.browser.showing import Requests, ShownPage
 from ulak.services.pdf.document import Document, Fetched, Limits
 

@@ -6,8 +6,9 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, Final
 
 _ABOVE: Final = 10
@@ -85,3 +86,19 @@ def spawn(
             setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT),
         )
     return Process(pid)
+
+
+def find_processes(mark: str) -> Iterator[tuple[int, bytes]]:
+    """Find the processes with a text in their command, and return each with that command."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # Not split into words: Chromium writes its own over, with spaces in between.
+            with suppress(OSError):
+                if os.fsencode(mark) in (command := (entry / "cmdline").read_bytes()):
+                    yield int(entry.name), command
+
+
+def looked_at(future: asyncio.Future[Any]) -> None:
+    """Have a failure that nobody waits for go without complaint."""
+    if not future.cancelled():
+        future.exception()

@@ -19,12 +19,12 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from ulak.services.pdf.browser.process import find_processes
 from ulak.services.pdf.ground import is_reachable
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
@@ -151,8 +151,9 @@ def _sweep(directory: Path) -> bool:
     with place.lock:
         # A browser dies with its worker by the kernel's hand; should one still be dying, or have
         # been missed, it must not write into what is being removed.
-        for pid in _processes_in(directory):
-            _kill(pid)
+        for pid, _ in find_processes(f"--user-data-dir={directory}/"):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         # All at once out of its maker's sight, who would make a lock where there is none.
         try:
             aside = directory.rename(directory.with_name(f"{PREFIX}{secrets.token_hex(8)}"))
@@ -160,25 +161,6 @@ def _sweep(directory: Path) -> bool:
             return False
         _remove(aside)
     return True
-
-
-def _processes_in(directory: Path) -> Iterator[int]:
-    mark = f"--user-data-dir={directory}/".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(word.startswith(mark) for word in words):
-                yield int(entry.name)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        return
 
 
 def _remove(directory: Path) -> None:
