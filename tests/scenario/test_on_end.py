@@ -35,8 +35,12 @@ def shop(jobs_url: str) -> Any:
 @pytest.mark.shows("E-72")
 def test_a_stage_that_ends_its_job_submits_the_next(jobs_url: str) -> None:
     follows = notice()
+
+    def free(job: Job, code: str | None) -> Any:
+        return facts(job, code) | {"leased_by": job.leased_by}
+
     flow: Flow[Any] = Flow(
-        "plain", Lifecycle("new", {"new": ["done"]}), on_end=OnEnd(follows, payload=facts)
+        "plain", Lifecycle("new", {"new": ["done"]}), on_end=OnEnd(follows, payload=free)
     )
     flow.stage("new")(lambda run: None)
     with Harness(flow, follows, url=jobs_url) as harness:
@@ -44,7 +48,7 @@ def test_a_stage_that_ends_its_job_submits_the_next(jobs_url: str) -> None:
         harness.run_until_idle()
         (made,) = harness.engine.jobs(JobFilter(flow="notice"))
         assert (made.tenant, made.state) == ("acme", "told")
-        said = {"job": job.id, "state": "done", "round": 1, "code": None}
+        said = {"job": job.id, "state": "done", "round": 1, "code": None, "leased_by": None}
         assert harness.engine.result(made.id) == said
         assert harness.engine.inspect.verify() == []
 

@@ -69,3 +69,16 @@ def test_deadlines_that_come_together_are_committed_in_batches(jobs_url: str) ->
             batches.clear()
         assert passes == [MOST_PAGES * A_PAGE, 1500 - MOST_PAGES * A_PAGE]
         assert {(c.state, c.jobs) for c in engine.inspect.counts() if c.jobs} == {("late", 1500)}
+
+
+@pytest.mark.shows("E-85")
+@pytest.mark.parametrize("unparked", [A_PAGE - 1, A_PAGE])
+def test_a_full_page_of_unparked_jobs_is_followed_by_the_next_at_once(
+    unparked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = wiring.store_of("memory://")
+    monkeypatch.setattr(store, "unpark", lambda limit: unparked)
+    with engine_on(store) as engine:
+        upkeep = Upkeep(engine.kernel, 0)
+        assert upkeep.tick() == unparked
+        assert upkeep.has_more is (unparked == A_PAGE)
