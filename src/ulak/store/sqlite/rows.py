@@ -19,28 +19,21 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, count
-from typing import Any
 
-from ulak.core.job import Event, JobRow, Message, Request, Result
-from ulak.store.protocol import OutboxRow
+from ulak.store.sql.rows import JOB_COLUMNS as JOB_COLUMNS
+from ulak.store.sql.rows import OUTBOX_COLUMNS as OUTBOX_COLUMNS
+from ulak.store.sql.rows import REQUEST_COLUMNS as REQUEST_COLUMNS
+from ulak.store.sql.rows import RESULT_COLUMNS as RESULT_COLUMNS
+from ulak.store.sql.rows import as_event as as_event
+from ulak.store.sql.rows import as_job as as_job
+from ulak.store.sql.rows import as_message_row as as_message_row
+from ulak.store.sql.rows import as_request as as_request
+from ulak.store.sql.rows import as_result as as_result
+from ulak.store.sql.session import Row as Row
 
 # Few sizes, so that few statements are compiled; the largest keeps a statement's program small.
 SIZES = (128, 32, 8, 2, 1)
-
-Row = tuple[Any, ...]
-
-as_job = partial(tuple.__new__, JobRow)
-as_event = partial(tuple.__new__, Event)
-as_result = partial(tuple.__new__, Result)
-as_request = partial(tuple.__new__, Request)
-
-JOB_COLUMNS = ", ".join(JobRow._fields)
-EVENT_COLUMNS = ", ".join(Event._fields)
-RESULT_COLUMNS = ", ".join(Result._fields)
-REQUEST_COLUMNS = ", ".join(Request._fields)
-OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
 
 PACKED_IDS = """(
     WITH RECURSIVE ids (at) AS (
@@ -146,11 +139,6 @@ def or_absent(value: int | None) -> int:
 def pack(ids: Iterable[bytes]) -> bytes:
     """Write ids as one value, for `PACKED_IDS`."""
     return b"".join(ids)
-
-
-def as_message_row(row: Row) -> OutboxRow:
-    """Read a delivery."""
-    return OutboxRow(Message(*row[:7]), *row[7:])
 
 
 NULLABLE_NUMBER = f"nullif(?, {ABSENT})"
