@@ -439,7 +439,7 @@ def test_rows_that_are_written_with_the_execution_are_one_commit_with_the_record
         keys = ("refused", "failed", "done")
         for key in keys:
             ask(app, "/orders", method="POST", json=ORDER, headers={"Idempotency-Key": key})
-        rows = store._read(lambda db: db.execute("SELECT * FROM orders").fetchall())
+        rows = store._read(lambda db: db.rows("SELECT * FROM orders"))
         assert rows == [(201,)]
         guard = Guard(store)
         assert [guard.record(RecordId("", "orders.create", key)) is not None for key in keys] == [

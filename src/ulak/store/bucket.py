@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from ulak.clock import Instant
 from ulak.core.policy import RateTerms
@@ -73,6 +74,48 @@ class Bucket:
             left = Level(left.parts - parts, left.at)
             unparked += 1
         return unparked
+
+
+class Buckets:
+    """The buckets that one claim has to do with, each read once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Bucket | None] = {}
+
+    def _find(self, name: str) -> Bucket | None:
+        """Return a bucket that was read, or None when there is no such rate."""
+        return self._open[name]
+
+    def can_pay(self, name: str, cost: int, order: Order) -> bool:
+        """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
+        bucket = self._find(name)
+        return bucket is not None and bucket.can_pay(cost, order)
+
+    def pay(self, name: str, cost: int) -> None:
+        """Take the tokens of a run that can be paid."""
+        bucket = self._find(name)
+        if bucket is not None:
+            bucket.pay(cost)
+
+    def park(self, name: str, cost: int, order: Order) -> None:
+        """Know of one more that is parked, and when the first of them can be paid."""
+        bucket = self._find(name)
+        if bucket is not None:
+            bucket.park(cost, order)
+
+    def look_after(self, name: str) -> None:
+        """Say when the first of those who are parked can be paid, if nobody has said so."""
+        bucket = self._find(name)
+        if bucket is not None and bucket.ready_at is None:
+            bucket.look_after()
+
+    def _changed(self) -> list[tuple[str, int, Instant, Instant | None]]:
+        """Return the rows of the buckets that have changed, by name."""
+        return [
+            (name, *bucket.level, bucket.ready_at)
+            for name, bucket in sorted(self._open.items(), key=itemgetter(0))
+            if bucket is not None and bucket.has_changed
+        ]
 
 
 def opened(

@@ -12,6 +12,7 @@ from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.store.protocol import Added, Claimed, ClaimRequest
 from ulak.store.sqlite import SqliteStore, commits, intake, keys
+from ulak.store.sqlite.session import own
 from ulak.store.sqlite.writer import Transaction
 
 # As long as a log writer might wait for company; a kill finds the gap soon.
@@ -56,7 +57,7 @@ class EventOutsideTheTransaction(SqliteStore):
     """Commits the job first and its events after: who dies in between leaves no trace."""
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        receipts = self._write("commit", lambda t: self._without_events(t, changes))
+        receipts = self._write("commit", lambda t: self._without_events(t.own, changes))
         later = [
             event
             for change, receipt in zip(changes, receipts, strict=True)
@@ -64,7 +65,7 @@ class EventOutsideTheTransaction(SqliteStore):
             for event in change.events
         ]
         time.sleep(GAP_S)
-        self._write("commit", lambda t: t.db.executemany(_PUT_IN_EVENT, later))
+        self._write("commit", lambda t: t.own.db.executemany(_PUT_IN_EVENT, later))
         return receipts
 
     def _without_events(self, t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
@@ -79,11 +80,11 @@ class DedupWithoutItsKeyTable(SqliteStore):
     """Looks for a job of the same key and inserts when there is none: two may look at once."""
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
-        found = self._read(lambda db: [_first(db, job.row) for job in jobs])
+        found = self._read(lambda db: [_first(db.own, job.row) for job in jobs])
         time.sleep(GAP_S)
         new = [job for job, first in zip(jobs, found, strict=True) if first is None]
         if new:
-            self._write("add", lambda t: _add_without_keys(t, new))
+            self._write("add", lambda t: _add_without_keys(t.own, new))
         return [
             Added(job.row, True) if first is None else Added(first, False)
             for job, first in zip(jobs, found, strict=True)
@@ -110,7 +111,8 @@ class SlotFreedByALapse(SqliteStore):
         for slot in self.slots():
             job = None if slot.job_id is None else self.find_job(slot.job_id)
             if job is not None and job.lapsed and slot.of_state:
-                self._write("claim", partial(keys.free_slot, limit=slot.limit, job_id=job.id))
+                free = partial(keys.free_slot, limit=slot.limit, job_id=job.id)
+                self._write("claim", own(free))
         return claimed
 
 

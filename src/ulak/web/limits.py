@@ -184,15 +184,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _limit(limit: StageLimit) -> LimitShown:
-    return LimitShown(
-        name=limit.name,
-        n=limit.n,
-        declared=limit.declared,
-        keyed=limit.keyed,
-        actor=limit.actor,
-        at=limit.at,
-        key=limit.key,
-    )
+    return LimitShown.model_validate(limit, from_attributes=True)
 
 
 def _rate(rate: StageRate) -> RateShown:
@@ -209,4 +201,4 @@ def _rate(rate: StageRate) -> RateShown:
 
 
 def _weight(weight: Weight) -> WeightShown:
-    return WeightShown(tenant=weight.tenant, weight=weight.weight, actor=weight.actor, at=weight.at)
+    return WeightShown.model_validate(weight, from_attributes=True)

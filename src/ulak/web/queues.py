@@ -198,15 +198,7 @@ def _resumed(engine: Engine, kind: str, name: str, note: str, actor: str) -> Pau
 
 
 def _pause(pause: Pause) -> PauseShown:
-    return PauseShown(
-        kind=pause.kind,  # type: ignore[arg-type] # one of the three, by the store's own word
-        name=pause.name,
-        until=pause.until,
-        actor=pause.actor,
-        note=pause.note,
-        at=pause.at,
-        replaces=None if pause.replaces is None else _pause(pause.replaces),
-    )
+    return PauseShown.model_validate(pause, from_attributes=True)
 
 
 # --- queues ---------------------------------------------------------------------

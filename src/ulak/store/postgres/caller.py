@@ -24,7 +24,6 @@ from ulak.store.postgres import intake, keys, stops, values
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
 from ulak.store.protocol import Added
-from ulak.store.stops import find_steps
 
 KINDS = (
     "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
@@ -74,7 +73,7 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
 
 def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
     row = job.row
-    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    stop = yield from stops.find_steps(row.flow, row.tenant)
     if stop is not None or ask is not None:
         # Nothing may be written before it is refused, so that the key is only looked at.
         held = yield from _find_holder(row, now)

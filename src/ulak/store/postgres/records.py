@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ulak.store.postgres import audit
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.pipeline import LateRows
@@ -19,6 +18,7 @@ from ulak.store.records import (
     details_of,
     subject_of,
 )
+from ulak.store.sql import audit
 
 COLUMNS = ", ".join(RecordRow._fields)
 _KINDS: Mapping[str, str] = {

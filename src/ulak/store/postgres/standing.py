@@ -7,10 +7,10 @@ from typing import Any
 from ulak.clock import Instant
 from ulak.core.backlog import Standing
 from ulak.store import standing
-from ulak.store.postgres import reads
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.lent import BEGIN_READING
 from ulak.store.postgres.values import Texts
+from ulak.store.sql import reads
 
 STATEMENTS = standing.write_statements(
     "ulak.jobs", "unnest({lanes}) WITH ORDINALITY AS lanes (lane, place)", "%({name})s::{type}"

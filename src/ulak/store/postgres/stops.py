@@ -1,6 +1,7 @@
 """What keeps new jobs out: operators' stops, and how many jobs wait already.
 
-Stops are set in transactions of ours and of callers, so that they are written as steps.
+A job in a caller's transaction is judged as well, so that this is read as steps. How stops are set
+is in `ulak.store.sql.stops`.
 """
 
 from __future__ import annotations
@@ -9,20 +10,15 @@ from collections.abc import Sequence
 
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import NewJob
-from ulak.store.caller import Rows, Steps
-from ulak.store.postgres import audit
+from ulak.store.caller import Rows, Steps, take
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Texts
-from ulak.store.stops import Statements, Stops
+from ulak.store.sql.session import columns
+from ulak.store.stops import Stops
 
-_COLUMNS = ", ".join(StopRow._fields)
-STOPS = f"SELECT {_COLUMNS} FROM ulak.stops ORDER BY flow, tenant"
-STOP = f"""
-    SELECT {_COLUMNS} FROM ulak.stops WHERE flow = %s::text AND tenant = %s::text FOR UPDATE
-"""
 # Its own stop is said before that of all tenants.
 STOP_FOR = f"""
-    SELECT {_COLUMNS} FROM ulak.stops
+    SELECT {columns(StopRow)} FROM ulak.stops
     WHERE flow = %s::text AND tenant IN (%s::text, '{EVERY_TENANT}')
     ORDER BY tenant = '{EVERY_TENANT}' LIMIT 1
 """
@@ -36,14 +32,6 @@ STOPS_FOR = f"""
         {", ".join(f"s.{name}" for name in StopRow._fields)} {_THEIRS}
     ORDER BY a.flow, a.tenant, s.tenant = '{EVERY_TENANT}'
 """
-PUT_STOP = f"""
-    INSERT INTO ulak.stops ({_COLUMNS})
-    VALUES (%s::text, %s::text, %s::bigint, %s::text, %s::text, %s::bigint)
-    ON CONFLICT (flow, tenant) DO UPDATE SET retry_after_us = excluded.retry_after_us,
-        actor = excluded.actor, note = excluded.note, at = excluded.at
-"""
-END_STOP = "DELETE FROM ulak.stops WHERE flow = %s::text AND tenant = %s::text"
-
 # Each by an index; its conditions are repeated word by word. Parked is everything that begins
 # with `flow/state`, or with that and a slash: a slash is followed by a zero.
 COUNT_WAITING = """
@@ -79,6 +67,17 @@ def bind_pairs(jobs: Sequence[NewJob]) -> dict[str, Texts]:
     return {"stop_flows": Texts(flows), "stop_tenants": Texts(tenants)}
 
 
+def find_steps(flow: str, tenant: str) -> Steps[StopRow | None]:
+    """Find the stop that keeps a new job out."""
+    found: Rows = yield STOP_FOR, (flow, tenant)
+    return StopRow(*found[0]) if found else None
+
+
+def count_waiting(db: Session, waiting: Waiting) -> int:
+    """Count the jobs that wait, up to the limit."""
+    return take(waiting_steps(waiting), lambda sql, values: Rows(db.rows(sql, values)))
+
+
 def waiting_steps(waiting: Waiting) -> Steps[int]:
     """Count the jobs that wait, up to the limit."""
     facts = {
@@ -91,6 +90,3 @@ def waiting_steps(waiting: Waiting) -> Steps[int]:
         parked: Rows = yield COUNT_PARKED, facts
         count += parked[0][0]
     return min(count, waiting.limit)
-
-
-SQL = Statements(STOP, PUT_STOP, END_STOP, STOPS, audit.NOTE, StopRow._make, waiting_steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -16,19 +16,16 @@ from ulak.clock import Clock, Instant
 from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Message, NewJob, Request
-from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
-from ulak.store.caller import Driver, Execute, Rows, Steps, take
+from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
-    audit,
     caller,
     claims,
     commits,
     control,
-    credentials,
     intake,
     leases,
     leasing,
@@ -52,26 +49,25 @@ from ulak.store.postgres.connections import (
     Session,
     Transaction,
 )
+from ulak.store.postgres.control import CONTROL
 from ulak.store.postgres.lent import LentConnections
 from ulak.store.postgres.listener import Listener
+from ulak.store.postgres.outbox import OUTBOX
 from ulak.store.postgres.stage import begin_stage
 from ulak.store.postgres.transactions import PostgresTransaction
 from ulak.store.postgres.values import Row
 from ulak.store.protocol import (
-    NO_RATES,
     Added,
     Claimed,
     ClaimRequest,
-    DedupRow,
     Features,
     OutboxRow,
-    PauseRow,
     Store,
     Tick,
 )
 from ulak.store.records import RecordClaim, RecordId, RecordRow
+from ulak.store.sql.store import SqlStore
 from ulak.store.stage import StageTransaction
-from ulak.store.stops import StopVerbs
 from ulak.store.verbs import read, read_now, written
 from ulak.store.watchers import Watchers
 
@@ -89,7 +85,7 @@ SERVER = """
 """
 
 
-class PostgresStore(StopVerbs):
+class PostgresStore(SqlStore):
     """A `Store` in the schema `ulak` of a PostgreSQL database, 14 or newer.
 
     Args:
@@ -345,58 +341,15 @@ class PostgresStore(StopVerbs):
     renew = written("renew", leases.renew, urgent=True)
     unregister = written("unregister", leases.unregister)
     leased = read(leases.leased)
-    request = written("request", upkeep.request)
     dismiss = written("dismiss", upkeep.dismiss)
-    report = written("report", upkeep.report)
 
     # --- flow control -----------------------------------------------------------
 
-    def declare(
-        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
-    ) -> None:
-        self._db.run("declare", lambda t: control.declare(t, limits, rates))
-        for name, terms in sorted(limits.items()):
-            if terms.busy is not None:
-                self._adopt(name, terms)
-
-    def _adopt(self, name: str, terms: LimitTerms) -> None:
-        while found := self._read(lambda db: control.find_misplaced(db, name, terms)):
-            adopt = partial(control.adopt, name=name, terms=terms, job_ids=found)
-            self._db.run("declare", adopt)
-
-    change_limit = written("limit", control.change_limit)
-    change_rate = written("rate", control.change_rate)
-
-    def pause(
-        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
-    ) -> PauseRow | None:
-        return self._db.run(
-            "pause",
-            lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
-        )
-
-    resume = written("resume", control.resume)
-    weigh = written("weigh", control.weigh)
-
-    stop_sql = stops.SQL
-
-    def _write_steps(self, make: Callable[[], Steps[T]]) -> T:
-        return self._db.run("stop", lambda t: _take(t.db, make()))
-
-    def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
-        return self._read(lambda db: _take(db, make()))
-
+    _control = CONTROL
+    change_limit = written("limit", CONTROL.change_limit)
+    resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
-    limits = read(control.limits_of)
-    rates = read(control.rates_of)
-    buckets = read(control.buckets)
-
-    def pauses(self, *, over: bool = False) -> list[PauseRow]:
-        now = 0 if over else self.clock.now()
-        return self._read(lambda db: control.pauses(db, now))
-
-    weights = read(control.weights)
-    audit_trail = read(audit.trail)
+    count_waiting = read(stops.count_waiting)
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
@@ -457,8 +410,6 @@ class PostgresStore(StopVerbs):
 
     # --- upkeep -----------------------------------------------------------------
 
-    due = read_now(upkeep.due)
-    overdue_leased = read_now(upkeep.overdue_leased)
     asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
@@ -470,8 +421,6 @@ class PostgresStore(StopVerbs):
     def fold_counts(self) -> None:
         self._db.run("fold", upkeep.fold_counts)
         self._read(self._make_months)
-
-    ended = read(upkeep.ended)
 
     def prune(
         self,
@@ -495,34 +444,12 @@ class PostgresStore(StopVerbs):
                 self._months.discard(month)
         return pruned
 
-    # --- schedules --------------------------------------------------------------
-
-    keep_schedules = written("schedules", schedules.keep)
-    due_schedules = read(schedules.due)
-
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
         patience_ms = SUBMIT_PATIENCE_MS
         return self._db.run("tick", lambda t: schedules.tick(t, ticks), patience_ms=patience_ms)
 
-    pause_schedule = written("schedule-pause", schedules.pause)
-    resume_schedule = written("schedule-pause", schedules.resume)
-    ticks = read(schedules.ticks)
-    schedules = read(schedules.every)
-
-    # --- credentials ------------------------------------------------------------
-
-    add_credential = written("credential", credentials.add)
-    change_credential = written("credential", credentials.change)
-    note_use = written("credential", credentials.note_use)
-    find_credential = read(credentials.find)
-    forget_credentials = written("credential", credentials.forget)
-    credentials = read(credentials.of_kind)
-
     # --- outbox -----------------------------------------------------------------
 
-    keep_handlers = written("handlers", outbox.keep_handlers)
-    handlers = read(outbox.handlers)
-    forget_handler = written("handlers", outbox.forget_handler)
     post_messages = written("post", outbox.post)
 
     def has_due(self, handler: str) -> bool:
@@ -539,51 +466,21 @@ class PostgresStore(StopVerbs):
 
     hold_messages = written("take", outbox.hold)
     settle_messages = written("settle", outbox.settle)
-    deliveries = read(outbox.listed)
-    count_deliveries = read(outbox.counted)
-    redrive_message = written("redrive", outbox.redrive)
-    discard_message = written("redrive", outbox.discard)
+    redrive_message = written("redrive", OUTBOX.redrive)
+    discard_message = written("redrive", OUTBOX.discard)
     expire_messages = written("sweep", outbox.expire)
 
     # --- reading ----------------------------------------------------------------
 
     find_job = read(intake.find_job)
-    find_payload = read(reads.payload)
-    find_results = read(reads.results)
-
-    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
-        return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
         self._db.run("add", lambda t: intake.own(t, [(job_id, owner)]))
 
-    find_owned = read(reads.owned)
-    find_owners = read(reads.owners)
     find_commits = read(reads.commits)
-    find_progress = read(reads.progress)
-    trail = read(reads.trail)
     list_jobs = read(reads.list_jobs)
-    count_jobs = read(reads.count_jobs)
-    counts = read(reads.counts)
     count_standing = read_now(standing.count)
     workers = read(reads.workers)
-    pending_requests = read(reads.requests)
-    slots = read(reads.slots)
-
-    # --- whole-store reads ------------------------------------------------------
-
-    scan_jobs = read(reads.jobs_upward)
-    scan_messages = read(reads.messages_of)
-
-    def scan_keys(self) -> Iterator[DedupRow]:
-        page = self._read(lambda db: reads.keys(db, None))
-        while page:
-            yield from page
-            last = page[-1]
-            page = self._read(partial(reads.keys, last=last))
-
-    scan_proofs = read(reads.proofs)
-    proof_heads = read(reads.proof_heads)
     scan_orphans = read(reads.orphans)
 
     # --- waking -----------------------------------------------------------------
@@ -635,11 +532,6 @@ class _InsideStore(PostgresStore):
 
     def post_messages(self, messages: Sequence[Message]) -> None:
         self.run("post", lambda t: outbox.post_unranked(t, messages))
-
-
-def _take(db: Session, steps: Steps[T]) -> T:
-    """Take steps on a connection of ours."""
-    return take(steps, lambda sql, values: Rows(db.rows(sql, values)))
 
 
 def _place(db: Session) -> str:

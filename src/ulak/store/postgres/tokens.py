@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ulak.core.policy import RateTerms
+from ulak.store import bucket
 from ulak.store import flow_control as control
-from ulak.store.bucket import Bucket, Order, opened
+from ulak.store.bucket import Bucket, opened
 from ulak.store.flow_control import ON_RATE
 from ulak.store.postgres import slots
 from ulak.store.postgres.clock import SERVER_TIME
@@ -54,12 +55,12 @@ WRITE = """
 MOST_BUCKETS = 100
 
 
-class Buckets:
+class Buckets(bucket.Buckets):
     """The buckets that one claim has to do with."""
 
     def __init__(self, t: Transaction) -> None:
+        super().__init__()
         self._t = t
-        self._open: dict[str, Bucket | None] = {}
         self._is_alone = False
 
     def hold(self, names: Iterable[str]) -> None:
@@ -74,31 +75,12 @@ class Buckets:
             self._t.hear(told[0][1])
             self._is_alone = True
 
-    def can_pay(self, name: str, cost: int, order: Order) -> bool:
-        """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
-        bucket = self._open[name]
-        return bucket is not None and bucket.can_pay(cost, order)
-
-    def pay(self, name: str, cost: int) -> None:
-        """Take the tokens of a run that can be paid."""
-        bucket = self._open[name]
-        if bucket is not None:
-            bucket.pay(cost)
-
-    def park(self, name: str, cost: int, order: Order) -> None:
-        """Know of one more that is parked, and when the first of them can be paid."""
-        bucket = self._open[name]
-        if bucket is not None:
-            bucket.park(cost, order)
-
     def look_after_all(self, names: Sequence[str]) -> None:
         """Say when the first of those who are parked can be paid, where nobody has said so."""
         forgotten = [row[0] for row in self._t.db.rows(FORGOTTEN, (Texts(names), MOST_BUCKETS))]
         self.hold(forgotten)
         for name in forgotten:
-            bucket = self._open[name]
-            if bucket is not None and bucket.ready_at is None:
-                bucket.look_after()
+            self.look_after(name)
 
     def unpark_paid(self) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
@@ -109,11 +91,7 @@ class Buckets:
 
     def write(self) -> int:
         """Write every bucket that has changed; answer how many have."""
-        changed = [
-            (name, *bucket.level, bucket.ready_at)
-            for name, bucket in sorted(self._open.items(), key=lambda item: item[0])
-            if bucket is not None and bucket.has_changed
-        ]
+        changed = self._changed()
         if changed:
             names, levels, dates, ready = zip(*changed, strict=True)
             facts = (Texts(names), Numbers(levels), Numbers(dates), Numbers(ready))
@@ -121,11 +99,11 @@ class Buckets:
         return len(changed)
 
     def _unpark_from(self, name: str) -> int:
-        bucket = self._open[name]
-        if bucket is None:
+        found = self._open[name]
+        if found is None:
             return 0
         most = control.MOST_UNPARKED + 1
-        unparked = bucket.let_go(self._t.db.rows(PARKED, (ON_RATE + name, most)))
+        unparked = found.let_go(self._t.db.rows(PARKED, (ON_RATE + name, most)))
         return slots.pass_on(self._t, ON_RATE + name, unparked)
 
     def _read(self, name: str) -> Bucket | None:

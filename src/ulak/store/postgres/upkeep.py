@@ -1,4 +1,4 @@
-"""What keeps the store tidy, and the side columns that no guard protects."""
+"""What keeps the store tidy in PostgreSQL's own words; the rest is in `ulak.store.sql.upkeep`."""
 
 from __future__ import annotations
 
@@ -8,66 +8,17 @@ from ulak.clock import Instant
 from ulak.core.job import JobRow, Request, is_of_state
 from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
-from ulak.store.postgres import audit, keys, months, slots
-from ulak.store.postgres.commits import COUNT_REQUESTS, REQUESTS_OF, settle
+from ulak.store.postgres import keys, months, slots
+from ulak.store.postgres.commits import REQUESTS_OF, settle
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.tokens import Buckets
-from ulak.store.postgres.values import (
-    JOB_COLUMNS,
-    REQUEST_COLUMNS,
-    Id,
-    Ids,
-    Numbers,
-    Texts,
-    as_job,
-    as_request,
-)
-from ulak.store.protocol import Progress
+from ulak.store.postgres.values import Id, Ids, Numbers, Texts
+from ulak.store.sql import audit
+from ulak.store.sql.rows import as_job, as_request
+from ulak.store.sql.upkeep import ASKED, FIRST_ID, LOCK_JOB, PARKED_NAMES
 
-_WAKING = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE wake_at <= %s::bigint"
-DUE = f"""{_WAKING} AND leased_by IS NULL AND (wake_at, id) > (%s::bigint, %s::uuid)
-    ORDER BY wake_at, id LIMIT %s::bigint
-"""
-OVERDUE_LEASED = f"""{_WAKING} AND leased_by IS NOT NULL
-    AND NOT EXISTS (SELECT FROM ulak.requests WHERE job_id = jobs.id AND kind = 'expire')
-    ORDER BY wake_at, id LIMIT %s::bigint
-"""
-ASKED = f"""
-    SELECT {JOB_COLUMNS} FROM ulak.jobs
-    WHERE id IN (SELECT job_id FROM ulak.requests WHERE job_id > %s::uuid) AND leased_by IS NULL
-    ORDER BY id LIMIT %s::bigint
-"""
-FIRST_ID = bytes(16)
-
-LOCK_JOB = "SELECT leased_by FROM ulak.jobs WHERE id = %s::uuid FOR NO KEY UPDATE"
-ASK = f"""
-    INSERT INTO ulak.requests ({REQUEST_COLUMNS})
-    VALUES (%s::uuid, %s::text, %s::text, %s::text, %s::text, %s::bytea, %s::bigint)
-    ON CONFLICT (job_id, kind, name) DO NOTHING
-"""
-REPORT = """
-    INSERT INTO ulak.progress (job_id, fraction, note, at)
-    SELECT %(id)s::uuid, %(fraction)s::double precision, %(note)s::text, %(at)s::bigint
-    WHERE EXISTS (SELECT FROM ulak.jobs WHERE id = %(id)s::uuid)
-    ON CONFLICT (job_id) DO UPDATE
-    SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
-"""
-
-# What jobs are parked on, each found by one step along the index; so many at once.
+# As many names that jobs are parked on as one look takes.
 MOST_NAMES = 2000
-PARKED_NAMES = """
-    WITH RECURSIVE parked (name) AS (
-        SELECT (
-            SELECT parked_on FROM ulak.jobs WHERE parked_on > %s::text ORDER BY parked_on LIMIT 1
-        )
-        UNION ALL
-        SELECT (
-            SELECT parked_on FROM ulak.jobs
-            WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1
-        ) FROM parked WHERE parked.name IS NOT NULL
-    )
-    SELECT name FROM parked WHERE name IS NOT NULL LIMIT %s::bigint
-"""
 KNOWN_PAUSES = "SELECT name FROM ulak.pauses WHERE kind = 'key' AND name = ANY (%s::text[])"
 
 # What another fold is taking is left to it; the sums are written in the order of their keys.
@@ -100,21 +51,10 @@ ENDED = f"""
       AND (%(flow)s::text IS NULL OR (flow = %(flow)s::text AND state = %(state)s::text))
     ORDER BY changed_at, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED
 """
-OF_STATE = f"""
-    SELECT {JOB_COLUMNS} FROM ulak.jobs
-    WHERE {_ENDED} AND changed_at < %s::bigint AND flow = %s::text AND state = %s::text
-      AND id > %s::uuid
-    ORDER BY id LIMIT %s::bigint
-"""
+_OWN = ("requests", "progress", "deliveries", "ticks")
 FORGET = [
-    f"DELETE FROM ulak.{table} WHERE {column} = ANY (%s::uuid[])"
-    for table, column in (
-        ("requests", "job_id"),
-        ("progress", "job_id"),
-        ("deliveries", "job_id"),
-        ("ticks", "job_id"),
-        ("jobs", "id"),
-    )
+    *(f"DELETE FROM ulak.{table} WHERE job_id = ANY (%s::uuid[])" for table in _OWN),
+    "DELETE FROM ulak.jobs WHERE id = ANY (%s::uuid[])",
 ]
 # Of a month that is retired only the rows of jobs go; the rest goes with the month.
 FORGET_DATED = [
@@ -139,18 +79,6 @@ EMPTY = """
 """
 
 
-def due(
-    db: Session, now: Instant, limit: int, after: tuple[Instant, bytes] = (0, b"")
-) -> list[JobRow]:
-    wake_at, job_id = after
-    facts = (now, wake_at, Id(job_id or FIRST_ID), limit)
-    return [as_job(row) for row in db.rows(DUE, facts)]
-
-
-def overdue_leased(db: Session, now: Instant, limit: int) -> list[JobRow]:
-    return [as_job(row) for row in db.rows(OVERDUE_LEASED, (now, limit))]
-
-
 def asked(db: Session, limit: int, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
     rows = [as_job(row) for row in db.rows(ASKED, (Id(after or FIRST_ID), limit))]
     found: dict[bytes, list[Request]] = {row.id: [] for row in rows}
@@ -159,27 +87,9 @@ def asked(db: Session, limit: int, after: bytes = b"") -> list[tuple[JobRow, lis
     return [(row, found[row.id]) for row in rows]
 
 
-def request(t: Transaction, request: Request) -> bool:
-    """Record a request; answer whether a worker has the job."""
-    # The row is taken first, so that what is counted afterwards is all there is.
-    held = t.db.row(LOCK_JOB, (Id(request.job_id),))
-    if held is None:
-        return False
-    t.db.execute(ASK, (Id(request.job_id), *request[1:]))
-    t.db.execute(COUNT_REQUESTS, (Id(request.job_id),))
-    t.made_due = held[0] is None
-    return held[0] is not None
-
-
 def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
     t.db.execute(LOCK_JOB, (Id(job_id),))
     settle(t.db, job_id, answers)
-
-
-def report(t: Transaction, progress: Sequence[Progress]) -> None:
-    for latest in sorted(progress, key=lambda p: p.job_id):
-        facts = {"id": Id(latest.job_id), "fraction": latest.fraction, "note": latest.note}
-        t.db.execute(REPORT, {**facts, "at": latest.at})
 
 
 def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
@@ -209,14 +119,6 @@ def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
 
 def fold_counts(t: Transaction) -> None:
     t.db.execute(FOLD)
-
-
-def ended(
-    db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes = b""
-) -> list[JobRow]:
-    """Return finished jobs of a state."""
-    facts = (before, flow, state, Id(after or FIRST_ID), limit)
-    return list(map(as_job, db.rows(OF_STATE, facts)))
 
 
 def prune(

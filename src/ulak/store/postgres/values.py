@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, repeat
 from struct import pack
 from typing import Any
@@ -19,33 +19,24 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
-from ulak.core.job import Event, JobRow, Message, Request, Result
-from ulak.store.protocol import OutboxRow
-
-Row = tuple[Any, ...]
-
-as_job = partial(tuple.__new__, JobRow)
-as_event = partial(tuple.__new__, Event)
-as_result = partial(tuple.__new__, Result)
-as_request = partial(tuple.__new__, Request)
-
-JOB_COLUMNS = ", ".join(JobRow._fields)
-EVENT_COLUMNS = ", ".join(Event._fields)
-RESULT_COLUMNS = ", ".join(Result._fields)
-REQUEST_COLUMNS = ", ".join(Request._fields)
-OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
+from ulak.store.sql.rows import EVENT_COLUMNS as EVENT_COLUMNS
+from ulak.store.sql.rows import JOB_COLUMNS as JOB_COLUMNS
+from ulak.store.sql.rows import OUTBOX_COLUMNS as OUTBOX_COLUMNS
+from ulak.store.sql.rows import REQUEST_COLUMNS as REQUEST_COLUMNS
+from ulak.store.sql.rows import RESULT_COLUMNS as RESULT_COLUMNS
+from ulak.store.sql.rows import as_event as as_event
+from ulak.store.sql.rows import as_job as as_job
+from ulak.store.sql.rows import as_message_row as as_message_row
+from ulak.store.sql.rows import as_request as as_request
+from ulak.store.sql.rows import as_result as as_result
+from ulak.store.sql.session import Id as Id
+from ulak.store.sql.session import Row as Row
 
 _UUID, _INT8, _TEXT, _BYTEA = 2950, 20, 25, 17
 _UUID_ARRAY, _INT8_ARRAY, _TEXT_ARRAY, _BYTEA_ARRAY = 2951, 1016, 1009, 1001
 
 _SIXTEEN = pack(">i", 16)
 _NULL = pack(">i", -1)
-
-
-class Id(bytes):
-    """Sixteen bytes that are sent as a UUID."""
-
-    __slots__ = ()
 
 
 class Array(ABC):
@@ -265,8 +256,3 @@ class Groups:
     def bind(self, sheet: Sheet) -> dict[str, Any]:
         """Return the parameters of the rows, in their order."""
         return sheet.bind(self.rows, self.numbers, list(self._numbers))
-
-
-def as_message_row(row: Row) -> OutboxRow:
-    """Read a delivery."""
-    return OutboxRow(Message(*row[:7]), *row[7:])

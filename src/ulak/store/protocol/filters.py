@@ -122,13 +122,15 @@ def find_terms(where: JobFilter) -> list[Term]:
     return [term for term in terms if term.value is not None]
 
 
-def find_parts(where: JobFilter) -> list[Part]:
-    """Return how the jobs of a filter are found.
+def find_parts(where: JobFilter, after: bytes | None = None) -> list[Part]:
+    """Return how the jobs of a filter are found, those below the id `after`.
 
     An id that is a UUIDv7 begins with the time of the submit, so that the primary key has those of
     a span together. Other ids tell no time; they have an index of their own.
     """
-    index, terms = _find_index(where), tuple(find_terms(where))
+    index = _find_index(where)
+    first = [Term("owner", "=", where.owner), Term(find_id(where), "<", after)]
+    terms = (*(term for term in first if term.value is not None), *find_terms(where))
     bounds = [
         Term("id", term.operator, first_id(term.value))
         for term in terms
@@ -140,6 +142,11 @@ def find_parts(where: JobFilter) -> list[Part]:
         Part(index, (*terms, *bounds, Term("id", "ordered"))),
         Part(index or UNORDERED, (*terms, Term("id", "unordered"))),
     ]
+
+
+def find_id(where: JobFilter) -> str:
+    """Return the column whose order is that of the ids in the index of a filter."""
+    return "id" if where.owner is None else "job_id"
 
 
 def _find_index(where: JobFilter) -> str:

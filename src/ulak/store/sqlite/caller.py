@@ -24,11 +24,10 @@ from ulak.errors import BadInput
 from ulak.store import chain
 from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
+from ulak.store.sql.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite import stops
 from ulak.store.sqlite.followers import POST
-from ulak.store.sqlite.rows import JOB_COLUMNS, as_job
 from ulak.store.sqlite.writer import connect
-from ulak.store.stops import find_steps
 
 KINDS = (
     "a sqlite3.Connection, an aiosqlite.Connection, or a Connection, Session, AsyncConnection or "
@@ -97,7 +96,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
                 if job.owner:
                     yield from _write(OWN, (held[0][0], job.owner, now))
                 return Added(_read_job(first[0]), False)
-    stop = yield from find_steps(stops.SQL, stops.STOP_FOR, row.flow, row.tenant)
+    stop = yield from stops.find_steps(row.flow, row.tenant)
     if stop is not None:
         raise stopped(stop)
     if ask is not None:

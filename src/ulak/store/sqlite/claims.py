@@ -25,18 +25,11 @@ from ulak.store.in_turn import (
 )
 from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Renewal, Want
+from ulak.store.sql.rows import JOB_COLUMNS, RESULT_COLUMNS, as_job, as_request, as_result
 from ulak.store.sqlite import control, fairness, keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
 from ulak.store.sqlite.order import Rest
-from ulak.store.sqlite.rows import (
-    JOB_COLUMNS,
-    PACKED_IDS,
-    RESULT_COLUMNS,
-    as_job,
-    as_request,
-    as_result,
-    pack,
-)
+from ulak.store.sqlite.rows import PACKED_IDS, pack
 from ulak.store.sqlite.tokens import Buckets
 from ulak.store.sqlite.writer import Transaction
 

@@ -30,18 +30,12 @@ from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.followers import read_flows
+from ulak.store.sql.rows import REQUEST_COLUMNS, as_request
+from ulak.store.sql.session import Row
 from ulak.store.sqlite import intake, outbox, trail
 from ulak.store.sqlite.followers import FLOWS
 from ulak.store.sqlite.order import Rest
-from ulak.store.sqlite.rows import (
-    ABSENT,
-    PACKED_IDS,
-    REQUEST_COLUMNS,
-    Row,
-    Spread,
-    as_request,
-    pack,
-)
+from ulak.store.sqlite.rows import ABSENT, PACKED_IDS, Spread, pack
 from ulak.store.sqlite.writer import CountKey, Transaction
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]

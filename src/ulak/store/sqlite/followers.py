@@ -12,15 +12,8 @@ from ulak.core.delivery import MOST_EVENTS, make_delivery
 from ulak.core.job import Event
 from ulak.store import followers
 from ulak.store.protocol.outbox import Followed
-from ulak.store.sqlite.rows import (
-    JOB_COLUMNS,
-    OUTBOX_COLUMNS,
-    PACKED_IDS,
-    as_event,
-    as_job,
-    as_message_row,
-    pack,
-)
+from ulak.store.sql.rows import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
+from ulak.store.sqlite.rows import PACKED_IDS, pack
 
 FLOWS = "(SELECT group_concat(flow, ' ') FROM main.handlers WHERE flow IS NOT NULL)"
 """The flows that are followed, as one value: part of a statement that is run anyway."""

@@ -12,18 +12,17 @@ from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob, Payload
 from ulak.store.protocol import Added
+from ulak.store.sql.rows import JOB_COLUMNS, as_job
+from ulak.store.sql.session import Row
 from ulak.store.sqlite import trail
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (
     ABSENT_TEXT,
-    JOB_COLUMNS,
     NULLABLE_NUMBER,
     NULLABLE_TEXT,
     Batch,
     Lone,
-    Row,
     Spread,
-    as_job,
     inserting,
     or_absent,
 )

@@ -19,29 +19,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, compress, count, repeat
 from operator import is_not
-from typing import Any
 
-from ulak.core.job import Event, JobRow, Message, Request, Result
-from ulak.store.protocol import OutboxRow
+from ulak.store.sql.session import Row
 
 # Few sizes, so that few statements are compiled; the largest keeps a statement's program small.
 SIZES = (128, 32, 8, 2, 1)
-
-Row = tuple[Any, ...]
-
-as_job = partial(tuple.__new__, JobRow)
-as_event = partial(tuple.__new__, Event)
-as_result = partial(tuple.__new__, Result)
-as_request = partial(tuple.__new__, Request)
-
-JOB_COLUMNS = ", ".join(JobRow._fields)
-EVENT_COLUMNS = ", ".join(Event._fields)
-RESULT_COLUMNS = ", ".join(Result._fields)
-REQUEST_COLUMNS = ", ".join(Request._fields)
-OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
 
 PACKED_IDS = """(
     WITH RECURSIVE ids (at) AS (
@@ -164,11 +148,6 @@ def or_absent(value: int | None) -> int:
 def pack(ids: Iterable[bytes]) -> bytes:
     """Write ids as one value, for `PACKED_IDS`."""
     return b"".join(ids)
-
-
-def as_message_row(row: Row) -> OutboxRow:
-    """Read a delivery."""
-    return OutboxRow(Message(*row[:7]), *row[7:])
 
 
 NULLABLE_NUMBER = f"nullif(?, {ABSENT})"

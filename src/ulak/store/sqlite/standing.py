@@ -9,7 +9,8 @@ from typing import Any
 from ulak.clock import Instant
 from ulak.core.backlog import Standing
 from ulak.store import standing
-from ulak.store.sqlite import reads
+from ulak.store.sql import reads
+from ulak.store.sqlite.session import Session
 
 STATEMENTS = standing.write_statements(
     "jobs INDEXED BY {index}",
@@ -28,6 +29,6 @@ def count(db: sqlite3.Connection, now: Instant) -> Standing:
 
     db.execute("BEGIN")
     try:
-        return standing.count(ask, now, reads.counts(db))
+        return standing.count(ask, now, reads.counts(Session(db)))
     finally:
         db.execute("ROLLBACK")

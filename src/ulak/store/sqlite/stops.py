@@ -1,7 +1,8 @@
 """What keeps new jobs out: operators' stops, and how many jobs wait already.
 
-Stops are set in transactions of ours and of callers, so that they are written as steps, with the
-care for a caller's connection that `ulak.store.sqlite.caller` explains.
+A job in a caller's transaction is judged as well, so that this is read as steps, with the care for
+a caller's connection that `ulak.store.sqlite.caller` explains. How stops are set is in
+`ulak.store.sql.stops`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from typing import Any
 
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import NewJob
-from ulak.store.caller import Rows, Steps
-from ulak.store.sqlite import audit
-from ulak.store.stops import NO_STOPS, Statements, Stops
+from ulak.store.caller import Rows, Steps, take
+from ulak.store.stops import NO_STOPS, Stops
 
 ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
 _STOPS = """
@@ -22,20 +22,10 @@ _STOPS = """
         CAST(note AS BLOB), +at
     FROM main.stops
 """
-STOPS = f"{_STOPS} ORDER BY flow, tenant"
-STOP = f"{_STOPS} WHERE flow = ? AND tenant = ?"
 # Its own stop is said before that of all tenants.
 STOP_FOR = f"""{_STOPS} WHERE flow = ? AND (tenant = ? OR tenant = '{EVERY_TENANT}')
     ORDER BY tenant = '{EVERY_TENANT}' LIMIT 1
 """
-PUT_STOP = """
-    INSERT INTO main.stops (flow, tenant, retry_after_us, actor, note, at)
-    VALUES (?, ?, ?, ?, ?, ?)
-    ON CONFLICT (flow, tenant) DO UPDATE SET retry_after_us = excluded.retry_after_us,
-        actor = excluded.actor, note = excluded.note, at = excluded.at
-"""
-END_STOP = "DELETE FROM main.stops WHERE flow = ? AND tenant = ?"
-
 # The conditions of the indexes are repeated word by word.
 COUNT_STANDING = """
     SELECT count(*) FROM (
@@ -64,6 +54,18 @@ def find_stops(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> Stops:
     return {pair: _stop(row) for pair, row in found.items() if row is not None}
 
 
+def find_steps(flow: str, tenant: str) -> Steps[StopRow | None]:
+    """Find the stop that keeps a new job out."""
+    found: Rows = yield STOP_FOR, (flow, tenant)
+    return _stop(found[0]) if found else None
+
+
+def count_waiting(db: sqlite3.Connection, waiting: Waiting) -> int:
+    """Count the jobs that wait, up to the limit."""
+    steps = waiting_steps(waiting)
+    return take(steps, lambda sql, values: Rows(db.execute(sql, values).fetchall()))
+
+
 def waiting_steps(waiting: Waiting) -> Steps[int]:
     """Count the jobs that wait, up to the limit."""
     count = 0
@@ -78,6 +80,3 @@ def waiting_steps(waiting: Waiting) -> Steps[int]:
 
 def _stop(values: tuple[Any, ...]) -> StopRow:
     return StopRow._make(v.decode() if isinstance(v, bytes) else v for v in values)
-
-
-SQL = Statements(STOP, PUT_STOP, END_STOP, STOPS, audit.NOTE, _stop, waiting_steps)

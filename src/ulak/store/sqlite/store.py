@@ -8,39 +8,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ulak.clock import Clock, Instant, SystemClock
+from ulak.clock import Clock, SystemClock
 from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
-from ulak.core.policy import LimitTerms, RateTerms
 from ulak.errors import BadInput, StoreError
 from ulak.store import forks
-from ulak.store.caller import Driver, Execute, Rows, Steps, take
+from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.protocol import (
-    NO_RATES,
     Added,
     Claimed,
     ClaimRequest,
-    DedupRow,
     Features,
     OutboxRow,
-    PauseRow,
     Store,
     WorkerRow,
 )
 from ulak.store.records import RecordClaim, RecordRow
+from ulak.store.sql.store import SqlStore
 from ulak.store.sqlite import (
-    audit,
     caller,
     claims,
     commits,
     control,
-    credentials,
     intake,
     migrations,
     outbox,
@@ -51,10 +45,12 @@ from ulak.store.sqlite import (
     stops,
     upkeep,
 )
+from ulak.store.sqlite.control import CONTROL
+from ulak.store.sqlite.outbox import OUTBOX
+from ulak.store.sqlite.session import Session, SharedTransaction, own, own_read, shared
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
-from ulak.store.stops import StopVerbs
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.verbs import read, read_now, written
 from ulak.store.watchers import Watchers
@@ -73,7 +69,7 @@ LOSSES: Mapping[str, str] = {
 }
 
 
-class SqliteStore(StopVerbs):
+class SqliteStore(SqlStore):
     """A `Store` in one file, shared by any number of threads and processes of one machine.
 
     Args:
@@ -267,11 +263,13 @@ class SqliteStore(StopVerbs):
         refuse_while_holding(self)
         return self._opened
 
-    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
-        return self._writer.run(kind, work, urgent=urgent)
+    def _write(
+        self, kind: str, work: Callable[[SharedTransaction], T], *, urgent: bool = False
+    ) -> T:
+        return self._writer.run(kind, shared(work), urgent=urgent)
 
-    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        return self._readers.run(read)
+    def _read(self, read: Callable[[Session], T]) -> T:
+        return self._readers.run(lambda db: read(Session(db)))
 
     def about(self) -> dict[str, object]:
         """Return what `doctor` shows of this store."""
@@ -281,9 +279,9 @@ class SqliteStore(StopVerbs):
             "wal_reset_bug": has_wal_reset_bug(sqlite3.sqlite_version_info),
             "synchronous": self._synchronous,
             "wal_bytes": self.wal_size(),
-            "schema": self._read(migrations.version_of),
+            "schema": self._readers.run(migrations.version_of),
             "newest_schema": self.newest_schema,
-            "oldest_schema": self._read(migrations.oldest_of),
+            "oldest_schema": self._readers.run(migrations.oldest_of),
         }
 
     def wal_size(self) -> int:
@@ -293,70 +291,27 @@ class SqliteStore(StopVerbs):
     # --- writing ----------------------------------------------------------------
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
-        return self._write("add", lambda t: intake.add(t, jobs))
+        return self._write("add", lambda t: intake.add(t.own, jobs))
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._write("commit", lambda t: commits.commit(t, changes))
+        return self._write("commit", lambda t: commits.commit(t.own, changes))
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._write("claim", lambda t: claims.claim(t, request))
+        return self._write("claim", lambda t: claims.claim(t.own, request))
 
-    register = written("register", claims.register)
-    renew = written("renew", claims.renew, urgent=True)
-    unregister = written("unregister", claims.unregister)
-    leased = read(claims.leased)
-    request = written("request", upkeep.request)
-    dismiss = written("dismiss", upkeep.dismiss)
-    report = written("report", upkeep.report)
+    register = written("register", own(claims.register))
+    renew = written("renew", own(claims.renew), urgent=True)
+    unregister = written("unregister", own(claims.unregister))
+    leased = read(own_read(claims.leased))
+    dismiss = written("dismiss", own(upkeep.dismiss))
 
     # --- flow control -----------------------------------------------------------
 
-    def declare(
-        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
-    ) -> None:
-        self._write("declare", lambda t: control.declare(t, limits, rates))
-        for name, terms in sorted(limits.items()):
-            if terms.busy is not None:
-                self._adopt(name, terms)
-
-    def _adopt(self, name: str, terms: LimitTerms) -> None:
-        while found := self._read(lambda db: control.find_misplaced(db, name, terms)):
-            adopt = partial(control.adopt, name=name, terms=terms, job_ids=found)
-            self._write("declare", adopt)
-
-    change_limit = written("limit", control.change_limit)
-    change_rate = written("rate", control.change_rate)
-
-    def pause(
-        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
-    ) -> PauseRow | None:
-        return self._write(
-            "pause",
-            lambda t: control.pause(t, PauseRow(kind, name, until, actor, note or None, t.now)),
-        )
-
-    resume = written("resume", control.resume)
-    weigh = written("weigh", control.weigh)
-
-    stop_sql = stops.SQL
-
-    def _write_steps(self, make: Callable[[], Steps[T]]) -> T:
-        return self._write("stop", lambda t: _take(t.db, make()))
-
-    def _read_steps(self, make: Callable[[], Steps[T]]) -> T:
-        return self._read(lambda db: _take(db, make()))
-
+    _control = CONTROL
+    change_limit = written("limit", CONTROL.change_limit)
+    resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
-    limits = read(control.limits)
-    rates = read(control.rates)
-    buckets = read(control.buckets)
-
-    def pauses(self, *, over: bool = False) -> list[PauseRow]:
-        now = 0 if over else self.clock.now()
-        return self._read(lambda db: control.pauses(db, now))
-
-    weights = read(control.weights)
-    audit_trail = read(audit.trail)
+    count_waiting = read(own_read(stops.count_waiting))
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
@@ -382,56 +337,38 @@ class SqliteStore(StopVerbs):
 
     # --- upkeep -----------------------------------------------------------------
 
-    due = read_now(upkeep.due)
-    overdue_leased = read_now(upkeep.overdue_leased)
     asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
         unparked, self._parked = self._write(
-            "unpark", lambda t: upkeep.unpark(t, limit, self._parked)
+            "unpark", lambda t: upkeep.unpark(t.own, limit, self._parked)
         )
         return unparked
 
-    fold_counts = written("fold", upkeep.fold_counts)
-    ended = read(upkeep.ended)
-    prune = written("prune", upkeep.prune)
+    fold_counts = written("fold", own(upkeep.fold_counts))
+    prune = written("prune", own(upkeep.prune))
 
-    # --- schedules --------------------------------------------------------------
-
-    keep_schedules = written("schedules", schedules.keep)
-    due_schedules = read(schedules.due)
-    tick = written("tick", schedules.tick)
-    pause_schedule = written("schedule-pause", schedules.pause)
-    resume_schedule = written("schedule-pause", schedules.resume)
-    ticks = read(schedules.ticks)
-    schedules = read(schedules.every)
-
-    # --- credentials ------------------------------------------------------------
-
-    add_credential = written("credential", credentials.add)
-    change_credential = written("credential", credentials.change)
-    note_use = written("credential", credentials.note_use)
-    find_credential = read(credentials.find)
-    forget_credentials = written("credential", credentials.forget)
-    credentials = read(credentials.of_kind)
+    tick = written("tick", own(schedules.tick))
 
     # --- idempotency records ----------------------------------------------------
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        return self._write("record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us))
+        return self._write(
+            "record", lambda t: records.claim(t.own.db, t.now, row, ttl_us, lease_us)
+        )
 
-    renew_records = written("record", records.renew, urgent=True)
+    renew_records = written("record", own(records.renew), urgent=True)
 
     def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._write("record", lambda t: records.mark(t.db, t.now, row, lease_us))
+        return self._write("record", lambda t: records.mark(t.own.db, t.now, row, lease_us))
 
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
-        return self._write("record", lambda t: records.finish(t.db, t.now, row, ttl_us))
+        return self._write("record", lambda t: records.finish(t.own.db, t.now, row, ttl_us))
 
-    release_record = written("record", records.release)
-    find_records = read_now(records.find)
-    forget_record = written("record", records.forget)
-    clean_records = written("record", records.clean)
+    release_record = written("record", own(records.release))
+    find_records = read_now(own_read(records.find))
+    forget_record = written("record", own(records.forget))
+    clean_records = written("record", own(records.clean))
 
     # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
 
@@ -452,71 +389,38 @@ class SqliteStore(StopVerbs):
 
     # --- outbox -----------------------------------------------------------------
 
-    keep_handlers = written("handlers", outbox.keep_handlers)
-    handlers = read(outbox.handlers)
-    forget_handler = written("handlers", outbox.forget_handler)
-    post_messages = written("post", outbox.post)
+    post_messages = written("post", own(outbox.post))
 
     def has_due(self, handler: str) -> bool:
-        return self._read(lambda db: outbox.is_any_due(db, handler, self.clock.now()))
+        return self._read(lambda db: outbox.is_any_due(db.own, handler, self.clock.now()))
 
     def take_messages(self, handler: str, limit: int, *, hold_us: int) -> list[OutboxRow]:
         # Most looks are in vain: those do not write.
         if not self.has_due(handler):
             return []
-        return self._write("take", lambda t: outbox.take(t, handler, limit, hold_us))
+        return self._write("take", lambda t: outbox.take(t.own, handler, limit, hold_us))
 
-    hold_messages = written("take", outbox.hold)
-    settle_messages = written("settle", outbox.settle)
-    deliveries = read(outbox.listed)
-    count_deliveries = read(outbox.counted)
-    redrive_message = written("redrive", outbox.redrive)
-    discard_message = written("redrive", outbox.discard)
-    expire_messages = written("sweep", outbox.expire)
+    hold_messages = written("take", own(outbox.hold))
+    settle_messages = written("settle", own(outbox.settle))
+    redrive_message = written("redrive", OUTBOX.redrive)
+    discard_message = written("redrive", OUTBOX.discard)
+    expire_messages = written("sweep", own(outbox.expire))
 
     # --- reading ----------------------------------------------------------------
 
-    find_job = read(intake.find_job)
-    find_payload = read(reads.payload)
-    find_results = read(reads.results)
-
-    def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
-        return self._read(lambda db: reads.key(db, (tenant, flow, key), self.clock.now()))
+    find_job = read(own_read(intake.find_job))
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
-        self._write("add", lambda t: intake.own(t, [(job_id, owner)]))
+        self._write("add", lambda t: intake.own(t.own, [(job_id, owner)]))
 
-    find_owned = read(reads.owned)
-    find_owners = read(reads.owners)
-    find_commits = read(reads.commits)
-    find_progress = read(reads.progress)
-    trail = read(reads.trail)
+    find_commits = read(own_read(reads.commits))
     list_jobs = read(reads.list_jobs)
-    count_jobs = read(reads.count_jobs)
-    counts = read(reads.counts)
-    count_standing = read_now(standing.count)
+    count_standing = read_now(own_read(standing.count))
 
     def workers(self) -> list[WorkerRow]:
-        return self._read(lambda db: reads.workers(db, self.clock))
+        return self._read(lambda db: reads.workers(db.own, self.clock))
 
-    pending_requests = read(reads.requests)
-    slots = read(reads.slots)
-
-    # --- whole-store reads ------------------------------------------------------
-
-    scan_jobs = read(reads.jobs_upward)
-    scan_messages = read(reads.messages_of)
-
-    def scan_keys(self) -> Iterator[DedupRow]:
-        page = self._read(lambda db: reads.keys(db, None))
-        while page:
-            yield from page
-            last = page[-1]
-            page = self._read(partial(reads.keys, last=last))
-
-    scan_proofs = read(reads.proofs)
-    proof_heads = read(reads.proof_heads)
-    scan_orphans = read(reads.orphans)
+    scan_orphans = read(own_read(reads.orphans))
 
     # --- waking -----------------------------------------------------------------
 
@@ -560,24 +464,21 @@ class _InsideStore(SqliteStore):
         self.path, self.clock, self.features = store.path, store.clock, store.features
         self._borrowed = cast(sqlite3.Connection, db)
 
-    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        return read(self._borrowed)
+    def _read(self, read: Callable[[Session], T]) -> T:
+        return read(Session(self._borrowed))
 
-    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+    def _write(
+        self, kind: str, work: Callable[[SharedTransaction], T], *, urgent: bool = False
+    ) -> T:
         t = Transaction(self._borrowed, self.clock)
-        answer = work(t)
+        answer = work(SharedTransaction(t))
         t.finish()
         return answer
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._write("commit", lambda t: commits.commit_each(t, changes))
+        return self._write("commit", lambda t: commits.commit_each(t.own, changes))
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
     """Tell whether a checkpoint that overlaps a resetting write can lose pages in this SQLite."""
     return (3, 7, 0) <= version <= (3, 51, 2) and version not in ((3, 50, 7), (3, 44, 6))
-
-
-def _take(db: sqlite3.Connection, steps: Steps[T]) -> T:
-    """Take steps on a connection of ours."""
-    return take(steps, lambda sql, values: Rows(db.execute(sql, values).fetchall()))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from ulak.core.policy import RateTerms
-from ulak.store.bucket import Bucket, Order, opened
+from ulak.store import bucket
+from ulak.store.bucket import Bucket, opened
 from ulak.store.flow_control import ON_RATE, stage_of
+from ulak.store.sql import control
 from ulak.store.sqlite import keys
-from ulak.store.sqlite.control import BUCKET, PUT_BUCKET
+from ulak.store.sqlite.session import translate
 from ulak.store.sqlite.writer import Transaction
 
+BUCKET, PUT_BUCKET = translate(control.BUCKET), translate(control.PUT_BUCKET)
 TERMS = "SELECT n, per_us, burst FROM rates WHERE name = ?"
 READY = """
     SELECT name FROM buckets INDEXED BY buckets_ready
@@ -25,35 +26,12 @@ PARKED = """
 MOST_BUCKETS = 100
 
 
-class Buckets:
+class Buckets(bucket.Buckets):
     """The buckets that one claim has to do with."""
 
     def __init__(self, t: Transaction) -> None:
+        super().__init__()
         self._t = t
-        self._open: dict[str, Bucket | None] = {}
-
-    def can_pay(self, name: str, cost: int, order: Order) -> bool:
-        """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
-        bucket = self._bucket(name)
-        return bucket is not None and bucket.can_pay(cost, order)
-
-    def pay(self, name: str, cost: int) -> None:
-        """Take the tokens of a run that can be paid."""
-        bucket = self._bucket(name)
-        if bucket is not None:
-            bucket.pay(cost)
-
-    def park(self, name: str, cost: int, order: Order) -> None:
-        """Know of one more that is parked, and when the first of them can be paid."""
-        bucket = self._bucket(name)
-        if bucket is not None:
-            bucket.park(cost, order)
-
-    def look_after(self, name: str) -> None:
-        """Say when the first of those who are parked can be paid, if nobody has said so."""
-        bucket = self._bucket(name)
-        if bucket is not None and bucket.ready_at is None:
-            bucket.look_after()
 
     def unpark_paid(self) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
@@ -62,19 +40,18 @@ class Buckets:
 
     def write(self) -> int:
         """Write every bucket that has changed; answer how many have."""
-        changed = {n: b for n, b in self._open.items() if b is not None and b.has_changed}
-        for name, bucket in sorted(changed.items(), key=itemgetter(0)):
-            self._t.db.execute(PUT_BUCKET, (name, *bucket.level, bucket.ready_at))
+        changed = self._changed()
+        self._t.db.executemany(PUT_BUCKET, changed)
         return len(changed)
 
     def _unpark_from(self, name: str) -> int:
-        bucket = self._bucket(name)
-        if bucket is None:
+        found = self._find(name)
+        if found is None:
             return 0
-        unparked = bucket.let_go(self._t.db.execute(PARKED, (ON_RATE + name,)))
+        unparked = found.let_go(self._t.db.execute(PARKED, (ON_RATE + name,)))
         return keys.pass_on(self._t, ON_RATE + name, unparked)
 
-    def _bucket(self, name: str) -> Bucket | None:
+    def _find(self, name: str) -> Bucket | None:
         if name not in self._open:
             self._open[name] = self._read(name)
         return self._open[name]

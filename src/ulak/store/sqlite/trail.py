@@ -8,12 +8,12 @@ from operator import itemgetter
 
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
+from ulak.store.sql.session import Row
 from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     PACKED_IDS,
     Batch,
     Lone,
-    Row,
     Spread,
     inserting,
     or_absent,

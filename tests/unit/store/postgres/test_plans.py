@@ -14,11 +14,12 @@ from ulak.store.postgres import standing
 from ulak.store.postgres.caller import own_cursor
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.postgres.reads import OWNED_BY, list_statements
+from ulak.store.postgres.reads import list_statements
 from ulak.store.postgres.records import CLEAN
 from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
 from ulak.store.postgres.values import Id, Texts
 from ulak.store.protocol import ClaimRequest, JobFilter, Want
+from ulak.store.sql.reads import OWNED_BY
 
 # A hundredth of the table of E-23: nearly all of it is none of this worker's business.
 SCALE = 0.01
@@ -98,7 +99,7 @@ def test_a_list_reads_the_index_that_serves_its_filter(
         assert where.unserved is None
         statements = list(list_statements(where, b"\xff" * 16, 100))
         for (statement, facts), way in zip(statements, ways, strict=True):
-            found = explain(loaded, statement, tuple(facts))
+            found = explain(loaded, statement, facts)
             assert way in found, (where, found)
             assert "Seq Scan" not in found, where
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from ulak.store.protocol import JobFilter
+from ulak.store.sql import control
+from ulak.store.sql import outbox as shared_outbox
+from ulak.store.sql import upkeep as shared_upkeep
+from ulak.store.sql.reads import OWNED_BY
 from ulak.store.sqlite import (
     SqliteStore,
     claims,
-    control,
     fairness,
     keys,
     outbox,
@@ -21,12 +24,14 @@ from ulak.store.sqlite import (
     trail,
     upkeep,
 )
+from ulak.store.sqlite.session import translate
 
 LAST = b"\xff" * 16
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def plan(path: Path, statement: str) -> str:
+    statement = translate(statement)
     db = sqlite3.connect(path)
     try:
         bound = tuple(0 for _ in range(statement.count("?")))
@@ -90,7 +95,7 @@ def test_whoever_uses_no_flow_control_pays_one_step_for_it(store: SqliteStore, p
         (tokens.READY, "buckets_ready (ready_at<?)"),
         (tokens.PARKED, "jobs_parked (parked_on=?)"),
         (control.OVER, "pauses_ending (until_at<?)"),
-        (upkeep.PARKED_NAMES, "jobs_parked (parked_on>?)"),
+        (shared_upkeep.PARKED_NAMES, "jobs_parked (parked_on>?)"),
     ],
 )
 def test_what_is_parked_is_found_by_an_index_of_its_own(
@@ -126,12 +131,12 @@ def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
+        (shared_upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
         (upkeep.ENDED, "jobs_ended (changed_at<?)"),
         (outbox.TAKE, "deliveries_heads (handler=? AND not_before<?)"),
         (outbox.RAISE_HEAD, "deliveries_open (handler=? AND key=?)"),
         (outbox.POST, "deliveries_open (handler=? AND key=?)"),
-        (outbox.LIST + " AND state IN ('dead', 'refused')", "deliveries_gave_up"),
+        (shared_outbox.LIST + " AND state IN ('dead', 'refused')", "deliveries_gave_up"),
     ],
 )
 def test_upkeep_and_relays_read_an_index_of_their_own(
@@ -146,7 +151,7 @@ def test_upkeep_and_relays_read_an_index_of_their_own(
 def test_leased_jobs_past_their_date_are_looked_for_among_the_leased(
     store: SqliteStore, path: Path
 ) -> None:
-    assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, upkeep.OVERDUE_LEASED)
+    assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, shared_upkeep.OVERDUE_LEASED)
 
 
 @pytest.mark.shows("E-75")
@@ -227,7 +232,7 @@ def test_lists_have_two_indexes_on_the_hot_row_and_no_more(store: SqliteStore, p
 
 @pytest.mark.shows("E-75")
 def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(store: SqliteStore, path: Path) -> None:
-    found = plan(path, reads.OWNED_BY)
+    found = plan(path, OWNED_BY)
     assert "COVERING INDEX owners_since (owner=? AND (at,job_id)<(?,?))" in found
     assert "TEMP B-TREE" not in found
 

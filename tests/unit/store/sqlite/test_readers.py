@@ -1,6 +1,5 @@
 """Readers hold nothing between two answers: whoever reads slowly keeps no old pages alive."""
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 
 from ulak.store.protocol import JobFilter
 from ulak.store.sqlite import SqliteStore
+from ulak.store.sqlite.session import Session
 from ulak.store.sqlite.writer import MOST_READERS
 from ulak.testing.conformance import Desk
 
@@ -43,8 +43,8 @@ def test_no_read_transaction_outlives_its_answer(store: SqliteStore, path: Path,
 def test_any_number_of_threads_read_on_a_bounded_number_of_connections(store: SqliteStore) -> None:
     used: set[int] = set()
 
-    def read(db: sqlite3.Connection) -> None:
-        used.add(id(db))
+    def read(db: Session) -> None:
+        used.add(id(db.own))
         time.sleep(0.01)
 
     threads = [threading.Thread(target=store._read, args=(read,)) for _ in range(4 * MOST_READERS)]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.protocol import AuditRow
-
-_COLUMNS = ", ".join(AuditRow._fields)
+from ulak.store.sql.session import Session, Transaction, columns
 
 NOTE = """
     INSERT INTO ulak.audit (at, actor, act, subject, note, details)
     VALUES (%s::bigint, %s::text, %s::text, %s::text, %s::text, %s::text)
 """
-AUDIT = f"""
-    SELECT {_COLUMNS} FROM ulak.audit WHERE position < %s::bigint
-    ORDER BY position DESC LIMIT %s::bigint
-"""
-AUDIT_OF = f"""
-    SELECT {_COLUMNS} FROM ulak.audit WHERE subject = %s::text AND position < %s::bigint
-    ORDER BY position DESC LIMIT %s::bigint
-"""
+_LINES = f"SELECT {columns(AuditRow)} FROM ulak.audit WHERE"
+_BELOW = "position < %s::bigint ORDER BY position DESC LIMIT %s::bigint"
+AUDIT = f"{_LINES} {_BELOW}"
+AUDIT_OF = f"{_LINES} subject = %s::text AND {_BELOW}"
 LAST_POSITION = 2**62
 
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from ulak.clock import Instant
 from ulak.store.credentials import changed, details_of, subject_of
-from ulak.store.postgres import audit
-from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.protocol import CredentialRow
+from ulak.store.sql import audit
+from ulak.store.sql.session import Session, Transaction, columns, insert, places
 
-COLUMNS = ", ".join(CredentialRow._fields)
-_NUMBERS = {"created_at", "expires_at", "revoked_at", "used_at", "version"}
-_BOUND = ", ".join(
-    f"%s::{'bigint' if name in _NUMBERS else 'text'}" for name in CredentialRow._fields
-)
-
-CREDENTIALS = f"SELECT {COLUMNS} FROM ulak.credentials WHERE kind = %s::text ORDER BY id"
-FIND = f"SELECT {COLUMNS} FROM ulak.credentials WHERE kind = %s::text AND id = %s::text"
-TAKE = f"{FIND} FOR UPDATE"
-ADD = f"""
-    INSERT INTO ulak.credentials ({COLUMNS}) VALUES ({_BOUND}) ON CONFLICT (kind, id) DO NOTHING
+CREDENTIALS = f"""
+    SELECT {columns(CredentialRow)} FROM ulak.credentials WHERE kind = %s::text ORDER BY id
 """
+FIND = f"""
+    SELECT {columns(CredentialRow)} FROM ulak.credentials WHERE kind = %s::text AND id = %s::text
+"""
+ADD = f"{insert('credentials', CredentialRow)} ON CONFLICT (kind, id) DO NOTHING"
 CHANGE = f"""
-    UPDATE ulak.credentials SET ({COLUMNS}) = ROW ({_BOUND})
+    UPDATE ulak.credentials SET ({columns(CredentialRow)}) = ({places(CredentialRow)})
     WHERE kind = %s::text AND id = %s::text
 """
 NOTE_USE = """
@@ -40,7 +35,7 @@ def add(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) 
 
 
 def change(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-    stored = _credential(t.db.row(TAKE, (row.kind, row.id)))
+    stored = _credential(t.db.row(f"{FIND} FOR UPDATE", (row.kind, row.id)))
     new = changed(row, stored)
     if new is None:
         return False

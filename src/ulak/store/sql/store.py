@@ -1,0 +1,122 @@
+"""The verbs of a store that both databases say in the same words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from ulak.clock import Clock
+from ulak.core.policy import LimitTerms, RateTerms
+from ulak.store.protocol import NO_RATES, DedupRow
+from ulak.store.sql import audit, control, credentials, outbox, reads, schedules, stops, upkeep
+from ulak.store.sql.control import Control
+from ulak.store.sql.session import Session, Transaction
+from ulak.store.verbs import read, read_now, written
+
+T = TypeVar("T")
+
+
+class SqlStore(ABC):
+    """What a store in a database is made of: a way to write, and a way to read."""
+
+    clock: Clock
+    _control: Control[Any]
+
+    @abstractmethod
+    def _write(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Run work in a transaction and commit it; `kind` names it in `ulak.store.faults`."""
+
+    @abstractmethod
+    def _read(self, read: Callable[[Session], T]) -> T:
+        """Run work on a connection that only reads."""
+
+    # --- flow control -----------------------------------------------------------
+
+    def declare(
+        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
+    ) -> None:
+        self._write("declare", lambda t: self._control.declare(t, limits, rates))
+        for name, terms in sorted(limits.items()):
+            if terms.busy is not None:
+                self._adopt(name, terms)
+
+    def _adopt(self, name: str, terms: LimitTerms) -> None:
+        while found := self._read(lambda db: self._control.find_misplaced(db, name, terms)):
+            adopt = partial(self._control.adopt, name=name, terms=terms, job_ids=found)
+            self._write("declare", adopt)
+
+    change_rate = written("rate", control.change_rate)
+    pause = written("pause", control.pause)
+    weigh = written("weigh", control.weigh)
+    limits = read(control.find_limits)
+    rates = read(control.find_rates)
+    buckets = read(control.find_buckets)
+    pauses = read_now(control.find_pauses)
+    weights = read(control.find_weights)
+    audit_trail = read(audit.trail)
+    stop_accepting = written("stop", stops.stop_accepting)
+    accept = written("stop", stops.accept)
+    stops = read(stops.every)
+
+    # --- jobs -------------------------------------------------------------------
+
+    request = written("request", upkeep.request)
+    report = written("report", upkeep.report)
+    due = read_now(upkeep.due)
+    overdue_leased = read_now(upkeep.overdue_leased)
+    ended = read(upkeep.ended)
+
+    # --- schedules --------------------------------------------------------------
+
+    keep_schedules = written("schedules", schedules.keep)
+    due_schedules = read(schedules.due)
+    pause_schedule = written("schedule-pause", schedules.pause)
+    resume_schedule = written("schedule-pause", schedules.resume)
+    ticks = read(schedules.ticks)
+    schedules = read(schedules.every)
+
+    # --- credentials ------------------------------------------------------------
+
+    add_credential = written("credential", credentials.add)
+    change_credential = written("credential", credentials.change)
+    note_use = written("credential", credentials.note_use)
+    find_credential = read(credentials.find)
+    forget_credentials = written("credential", credentials.forget)
+    credentials = read(credentials.of_kind)
+
+    # --- outbox -----------------------------------------------------------------
+
+    keep_handlers = written("handlers", outbox.keep_handlers)
+    handlers = read(outbox.handlers)
+    forget_handler = written("handlers", outbox.forget_handler)
+    deliveries = read(outbox.listed)
+    count_deliveries = read(outbox.counted)
+
+    # --- reading ----------------------------------------------------------------
+
+    find_payload = read(reads.payload)
+    find_results = read(reads.results)
+    find_key = read_now(reads.key)
+    find_owned = read(reads.owned)
+    find_owners = read(reads.owners)
+    find_progress = read(reads.progress)
+    trail = read(reads.trail)
+    count_jobs = read(reads.count_jobs)
+    counts = read(reads.counts)
+    pending_requests = read(reads.requests)
+    slots = read(reads.slots)
+
+    # --- whole-store reads ------------------------------------------------------
+
+    scan_jobs = read(reads.jobs_upward)
+    scan_messages = read(reads.messages_of)
+    scan_proofs = read(reads.proofs)
+    proof_heads = read(reads.proof_heads)
+
+    def scan_keys(self) -> Iterator[DedupRow]:
+        page = self._read(lambda db: reads.keys(db, None))
+        while page:
+            yield from page
+            page = self._read(partial(reads.keys, last=page[-1]))
