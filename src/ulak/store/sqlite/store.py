@@ -266,7 +266,11 @@ class SqliteStore(SqlStore):
     def _write(
         self, kind: str, work: Callable[[SharedTransaction], T], *, urgent: bool = False
     ) -> T:
-        return self._writer.run(kind, shared(work), urgent=urgent)
+        return self._run(kind, shared(work), urgent=urgent)
+
+    def _run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Write in SQLite's own words alone, as most writes do."""
+        return self._writer.run(kind, work, urgent=urgent)
 
     def _read(self, read: Callable[[Session], T]) -> T:
         return self._readers.run(lambda db: read(Session(db)))
@@ -291,13 +295,13 @@ class SqliteStore(SqlStore):
     # --- writing ----------------------------------------------------------------
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
-        return self._write("add", lambda t: intake.add(t.own, jobs))
+        return self._run("add", lambda t: intake.add(t, jobs))
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._write("commit", lambda t: commits.commit(t.own, changes))
+        return self._run("commit", lambda t: commits.commit(t, changes))
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return self._write("claim", lambda t: claims.claim(t.own, request))
+        return self._run("claim", lambda t: claims.claim(t, request))
 
     register = written("register", own(claims.register))
     renew = written("renew", own(claims.renew), urgent=True)
@@ -353,17 +357,15 @@ class SqliteStore(SqlStore):
     # --- idempotency records ----------------------------------------------------
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        return self._write(
-            "record", lambda t: records.claim(t.own.db, t.now, row, ttl_us, lease_us)
-        )
+        return self._run("record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us))
 
     renew_records = written("record", own(records.renew), urgent=True)
 
     def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._write("record", lambda t: records.mark(t.own.db, t.now, row, lease_us))
+        return self._run("record", lambda t: records.mark(t.db, t.now, row, lease_us))
 
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
-        return self._write("record", lambda t: records.finish(t.own.db, t.now, row, ttl_us))
+        return self._run("record", lambda t: records.finish(t.db, t.now, row, ttl_us))
 
     release_record = written("record", own(records.release))
     find_records = read_now(own_read(records.find))
@@ -398,7 +400,7 @@ class SqliteStore(SqlStore):
         # Most looks are in vain: those do not write.
         if not self.has_due(handler):
             return []
-        return self._write("take", lambda t: outbox.take(t.own, handler, limit, hold_us))
+        return self._run("take", lambda t: outbox.take(t, handler, limit, hold_us))
 
     hold_messages = written("take", own(outbox.hold))
     settle_messages = written("settle", own(outbox.settle))
@@ -411,7 +413,7 @@ class SqliteStore(SqlStore):
     find_job = read(own_read(intake.find_job))
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
-        self._write("add", lambda t: intake.own(t.own, [(job_id, owner)]))
+        self._run("add", lambda t: intake.own(t, [(job_id, owner)]))
 
     find_commits = read(own_read(reads.commits))
     list_jobs = read(reads.list_jobs)
@@ -467,16 +469,14 @@ class _InsideStore(SqliteStore):
     def _read(self, read: Callable[[Session], T]) -> T:
         return read(Session(self._borrowed))
 
-    def _write(
-        self, kind: str, work: Callable[[SharedTransaction], T], *, urgent: bool = False
-    ) -> T:
+    def _run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         t = Transaction(self._borrowed, self.clock)
-        answer = work(SharedTransaction(t))
+        answer = work(t)
         t.finish()
         return answer
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
-        return self._write("commit", lambda t: commits.commit_each(t.own, changes))
+        return self._run("commit", lambda t: commits.commit_each(t, changes))
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
