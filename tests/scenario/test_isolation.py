@@ -29,11 +29,14 @@ def lines(tmp_path: Path) -> list[str]:
 def test_a_timeout_kills_its_own_child_and_no_neighbour(jobs_url: str, tmp_path: Path) -> None:
     with engine_at(jobs_url) as engine, engine.working(settings(processes=2)):
         neighbour = engine.submit(isolated.patient, payload(tmp_path))
-        hasty = engine.submit(isolated.hasty, payload(tmp_path))
-        end = engine.wait(hasty.id, timeout=SOON)
-        assert (end.state, end.code) == ("failed", "timeout")
+        eventually(lambda: len(lines(tmp_path)) == 1)
+        for _ in range(20):  # on a slow machine the time may be over before the child has begun
+            hasty = engine.submit(isolated.hasty, payload(tmp_path))
+            end = engine.wait(hasty.id, timeout=SOON)
+            assert (end.state, end.code) == ("failed", "timeout")
+            if len(lines(tmp_path)) == 2:
+                break
         assert engine.get(neighbour.id).leased_by is not None
-        eventually(lambda: len(lines(tmp_path)) == 2)
         (tmp_path / "until").touch()
         assert engine.wait(neighbour.id, timeout=SOON).state == "done"
         pids = {int(line.split()[1]) for line in lines(tmp_path)}

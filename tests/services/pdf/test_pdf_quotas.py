@@ -26,6 +26,7 @@ from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.pace import count_queued
 from ulak.services.pdf.submitting import QuotaExceeded
 from ulak.store.protocol import JobFilter
+from ulak.store.sqlite.stops import waiting_steps
 from ulak.wiring import store_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
@@ -193,7 +194,7 @@ def test_what_waits_is_counted_by_indexes_and_not_in_the_whole_table(sqlite_desk
     desk, bounded = sqlite_desk, make_flow(config_of(tenant_queue=5, tenant_concurrency=1))
     waiting = find_waiting(bounded, "acme")
     assert waiting.limit == 5
-    asked = desk.engine.open().store.stop_sql.waiting(waiting)  # type: ignore[attr-defined]
+    asked = waiting_steps(waiting)
     statements = [next(asked)]
     with suppress(StopIteration):
         while True:
