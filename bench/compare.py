@@ -1,8 +1,8 @@
 """`python -m bench.compare COMMIT [MEASURE ...]`: this tree's speed against that of a commit.
 
-Both are measured by the benchmarks of this tree, each time in a process of its own, in turns; the
-figure is the median of the ratios of the pairs. Above 1, this tree is quicker. With `--runs`, each
-side of a pair is the quickest of some runs in turns: who shares the machine only slows it down.
+Each tree is measured by its own benchmarks, since names change, each time in a process of its own,
+in turns; the figure is the median of the ratios of the pairs. Above 1, this tree is quicker. With
+`--runs`, each side of a pair is the quickest of some runs in turns: other programs only slow it down.
 """
 
 from __future__ import annotations
@@ -78,30 +78,33 @@ def _path(url: str) -> Path:
 
 
 @contextmanager
-def sources_of(commit: str) -> Iterator[Path]:
-    """Check the package of a commit out for as long as the block lasts."""
+def tree_of(commit: str) -> Iterator[Path]:
+    """Check the package and the benchmarks of a commit out for as long as the block lasts."""
     git = shutil.which("git") or "git"
     with scratch() as folder:
-        packed = folder / "src.tar"
-        subprocess.run([git, "archive", "-o", packed, commit, "src"], cwd=ROOT, check=True)
+        packed = folder / "tree.tar"
+        subprocess.run([git, "archive", "-o", packed, commit, "src", "bench"], cwd=ROOT, check=True)
         shutil.unpack_archive(packed, folder, filter="data")
-        yield folder / "src"
+        for ours in ("compare.py", "measure.py"):
+            shutil.copy(ROOT / "bench" / ours, folder / "bench" / ours)
+        yield folder
 
 
 def ratios(name: str, before: Path, pairs: int, runs: int) -> list[float]:
     """Return the ratio of each pair; the runs of a pair are taken in turns."""
 
-    def take(sources: Path, url: str) -> float:
-        path = os.pathsep.join((str(sources), str(ROOT)))
-        return in_child("bench.compare", "--take", name, url, env={"PYTHONPATH": path})
+    def take(tree: Path, url: str) -> float:
+        path = os.pathsep.join((str(tree / "src"), str(tree)))
+        words = ("bench.compare", "--take", name, url)
+        return in_child(*words, env={"PYTHONPATH": path}, folder=tree)
 
     found = []
     with _urls(name) as fresh:
         for n in range(pairs):
-            trees = [before, ROOT / "src"] if n % 2 else [ROOT / "src", before]
+            trees = [before, ROOT] if n % 2 else [ROOT, before]
             turns = [[take(tree, fresh()) for tree in trees] for _ in range(runs)]
             rates = {t: max(r) for t, r in zip(trees, zip(*turns, strict=True), strict=True)}
-            found.append(rates[ROOT / "src"] / rates[before])
+            found.append(rates[ROOT] / rates[before])
     return found
 
 
@@ -130,7 +133,7 @@ def main() -> int:
         print(MEASURES[name](url))
         return 0
     print(f"{commit()} against {given.commit}, {machine()}, {given.pairs} pairs of {given.runs}")
-    with sources_of(given.commit) as before:
+    with tree_of(given.commit) as before:
         for name in given.names or MEASURES:
             others = wait_for_quiet(MOST_BUSY, PATIENCE_S)
             found = sorted(ratios(name, before, given.pairs, given.runs))

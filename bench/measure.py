@@ -59,11 +59,16 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def in_child(module: str, *arguments: object, env: Mapping[str, str] | None = None) -> float:
+def in_child(
+    module: str,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    folder: Path = ROOT,
+) -> float:
     """Run a module in a process of its own; the last word it prints is the answer."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, check=True,
+        cwd=folder, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return float(done.stdout.split()[-1])
 
