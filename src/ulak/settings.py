@@ -18,7 +18,7 @@ from typing import Any, Final
 from ulak.auth import secrets
 from ulak.auth.tokens import SHORTEST_SECRET, is_token
 from ulak.errors import BadInput, Unauthenticated
-from ulak.store.urls import without_password
+from ulak.store import without_password
 
 __all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable"]
 

@@ -15,8 +15,8 @@ from ulak.clock import Clock, Duration
 from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
+from ulak.store import without_password
 from ulak.store.protocol import Store
-from ulak.store.urls import without_password
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity

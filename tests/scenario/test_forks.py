@@ -19,7 +19,7 @@ from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from tests.scenario.doubles import eventually
 from ulak.idempotency import Answer, Asked, Guard, Scope
-from ulak.store import forks
+from ulak.store import processes
 from ulak.testing import faults
 
 PATIENCE = timedelta(seconds=100)
@@ -159,7 +159,7 @@ def guard_in_children(url: str) -> None:
 
 def fork_in_a_transaction(url: str) -> None:
     """A child that was cut off in the middle of a transaction is told so."""
-    forks.QUIET_WITHIN_S = 0.05
+    processes.QUIET_WITHIN_S = 0.05
     engine = engine_of(url)
     (flow,) = engine.inspect.flows
     engine.submit(flow, {})

@@ -12,10 +12,10 @@ import pytest
 import ulak
 from tests.scenario.doubles import SOON, engine_on, eventually, in_time, kinds, settings
 from ulak.errors import StoreError
+from ulak.store.processes import StoreAway, WouldWait
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.store.sqlite import SqliteStore, writer
 from ulak.store.sqlite.turns import LockFile
-from ulak.store.waiting import StoreAway, WouldWait
 
 LEASE_US = 30_000_000
 

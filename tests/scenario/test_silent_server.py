@@ -16,7 +16,7 @@ from tests.scenario.doubles import Double, engine_on, eventually, settings
 from ulak.errors import Contended, UnknownOutcome
 from ulak.store.postgres import PostgresStore, timeouts
 from ulak.store.postgres.timeouts import NoAnswer
-from ulak.store.waiting import StoreAway
+from ulak.store.processes import StoreAway
 from ulak.testing.conformance.desk import Desk
 from ulak.testing.conformance.records import TTL, answered, record
 from ulak.testing.servers import HOST, ROLE, Postgres

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.upgrade import later
 from ulak.errors import StoreError
-from ulak.store.oldest import NAMED
 from ulak.store.protocol import Store
+from ulak.store.schemas import NAMED
 from ulak.wiring import store_of
 
 UNNAMED = {

@@ -17,7 +17,7 @@ from ulak.clock import Duration, seconds
 from ulak.engine.engine import Engine
 from ulak.engine.worker import Worker
 from ulak.kit.commands.output import complain, some
-from ulak.store.waiting import StoreAway
+from ulak.store.processes import StoreAway
 
 log = logging.getLogger("ulak.cli")
 

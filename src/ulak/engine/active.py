@@ -33,7 +33,7 @@ from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import Progress
-from ulak.store.stage import StageTransaction
+from ulak.store.transaction import StageTransaction
 
 if TYPE_CHECKING:
     from ulak.engine.worker import Worker

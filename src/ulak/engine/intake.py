@@ -16,9 +16,9 @@ from ulak.core.admission import stopped
 from ulak.core.job import NewJob
 from ulak.engine.telemetry import NOBODY, Telemetry
 from ulak.errors import Contended, Overloaded, StoreError, WriteRefused
+from ulak.store.processes import WaitUntil, WouldWait
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Added, Store
 from ulak.store.transaction import refuse_while_holding
-from ulak.store.waiting import WaitUntil, WouldWait
 
 log = logging.getLogger("ulak.intake")
 

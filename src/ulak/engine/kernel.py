@@ -25,7 +25,7 @@ from ulak.engine.tracing import Tracing
 from ulak.errors import BadInput, FlowError, JobNotFound, TransitionNotAllowed, UnknownOutcome
 from ulak.ids import CommitIds, from_text, to_text
 from ulak.store import caller
-from ulak.store.forks import tell_of_forks
+from ulak.store.processes import tell_of_forks
 from ulak.store.protocol import LARGEST_BATCH, Added, Store
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ulak.engine.abandon import Postponed
 from ulak.engine.runner import read_error
 from ulak.errors import BadInput, NotSupported, StoreError, WriteRefused
 from ulak.store.protocol import Features
-from ulak.store.stage import StageStore, StageTransaction
+from ulak.store.transaction import StageStore, StageTransaction
 
 if TYPE_CHECKING:
     from ulak.engine.active import ActiveRun

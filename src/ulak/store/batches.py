@@ -1,11 +1,14 @@
-"""What every store asks of a batch before it writes one."""
+"""What every store checks and writes alike: batches, lines of a trail, chains of proofs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Final
 
+from ulak.clock import Instant
 from ulak.core.change import Change, LeaseLost, Receipt, Stale
-from ulak.core.job import JobRow
+from ulak.core.job import Event, JobRow
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim, Want
@@ -54,3 +57,36 @@ def refusal_of(change: Change, stored: JobRow | None) -> Receipt | None:
     if stored is None or stored.version != change.version or stored.leased_by is not None:
         return Stale(stored)
     return None
+
+
+NO_COMMIT: Final = b""
+"""The commit id of events that no change brought."""
+
+SUSPECT_LAPSES: Final = 2
+"""A job that was lost so often may be what its workers died of."""
+NO_SUSPECTS: Final = SUSPECT_LAPSES - 1
+
+
+def own_event(
+    row: JobRow, kind: str, origin: str, actor: str, worker: str | None, now: Instant
+) -> Event:
+    """Write the line of a lease that was taken into a busy state, or lost."""
+    return Event(
+        row.id, row.seq, kind, origin, row.state, actor, None, None, None, row.round,
+        row.attempt + 1, worker, row.token, row.leased_at, now, 0, NO_COMMIT,
+    )  # fmt: skip
+
+
+FIRST_HASH = bytes(32)
+
+Link = tuple[str, bytes, int, bytes]
+"""What will be a link of a chain: tenant, job, number of the event, body."""
+
+
+def linked(
+    number: int, link: bytes, links: Iterable[Link]
+) -> Iterator[tuple[int, bytes, int, bytes, bytes]]:
+    """Go on from a chain's last number and hash: number, job, seq, body and hash of each link."""
+    for _, job_id, seq, body in links:
+        number, link = number + 1, sha256(link + body).digest()
+        yield number, job_id, seq, body, link

@@ -37,10 +37,8 @@ from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
-from ulak.store import pruning
-from ulak.store.batches import is_full, must_be_a_batch, refusal_of
+from ulak.store.batches import SUSPECT_LAPSES, is_full, must_be_a_batch, own_event, refusal_of
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
-from ulak.store.lines import SUSPECT_LAPSES, own_event
 from ulak.store.memory_credentials import MemoryCredentials
 from ulak.store.memory_records import MemoryRecords
 from ulak.store.memory_schedules import MemorySchedules
@@ -55,6 +53,7 @@ from ulak.store.protocol import (
     Progress,
     Renewal,
     WorkerRow,
+    jobs,
 )
 
 Paused = frozenset[tuple[str, str]]
@@ -463,6 +462,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             ][:limit]
             self._forget(set(ended))
             if ended and actor:
-                details = pruning.details_of(len(ended), before)
-                self._note(now, actor, pruning.PRUNE, pruning.SUBJECT, note, details)
+                details = jobs.prune_details(len(ended), before)
+                self._note(now, actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
             return len(ended)

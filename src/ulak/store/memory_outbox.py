@@ -14,17 +14,7 @@ from ulak.core.delivery import (
     SENT,
 )
 from ulak.core.job import Message
-from ulak.store import followers
 from ulak.store.memory_tables import Delivery, MemoryTables
-from ulak.store.messages import (
-    DISCARD,
-    FORGET,
-    REDRIVE,
-    details_of,
-    handler_details,
-    handler_subject,
-    subject_of,
-)
 from ulak.store.protocol import (
     DeliveryCount,
     DeliveryFilter,
@@ -32,6 +22,16 @@ from ulak.store.protocol import (
     HandlerRow,
     OutboxRow,
     Settled,
+    outbox,
+)
+from ulak.store.protocol.outbox import (
+    DISCARD,
+    FORGET,
+    REDRIVE,
+    handler_details,
+    handler_subject,
+    message_details,
+    message_subject,
 )
 
 
@@ -68,13 +68,13 @@ class MemoryOutbox(MemoryTables):
     def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
         with self._transaction() as now:
             due = [row for row in self._heads(handler) if row.not_before <= now]
-            heads = followers.choose(sorted(due, key=lambda row: row.not_before)[:limit])
+            heads = outbox.choose_heads(sorted(due, key=lambda row: row.not_before)[:limit])
             lines = [
                 (row.message.key, row.position, self._trails[m[0]][m[1] - 1])
                 for m in self._open
                 if m[3] == handler and (row := self._messages[m]).message.key in heads
             ]
-            taken = followers.gather(sorted(lines), heads, self._jobs)
+            taken = outbox.gather_events(sorted(lines), heads, self._jobs)
             for one in taken:
                 self._write(one.head._replace(not_before=now + hold_us))
             return taken
@@ -155,7 +155,9 @@ class MemoryOutbox(MemoryTables):
             by_position = sorted(self._open, key=lambda found: self._messages[found].position)
             self._open = dict.fromkeys(by_position)
             self._made_due = True
-            self._note(now, actor, REDRIVE, subject_of(row.message), note, details_of(row))
+            self._note(
+                now, actor, REDRIVE, message_subject(row.message), note, message_details(row)
+            )
             return True
 
     def discard_message(self, row: OutboxRow, *, actor: str, note: str) -> bool:
@@ -165,7 +167,9 @@ class MemoryOutbox(MemoryTables):
                 return False
             self._close(found._replace(state=DISCARDED))
             self._made_due = True
-            self._note(now, actor, DISCARD, subject_of(row.message), note, details_of(row))
+            self._note(
+                now, actor, DISCARD, message_subject(row.message), note, message_details(row)
+            )
             return True
 
     def expire_messages(self, limit: int) -> int:

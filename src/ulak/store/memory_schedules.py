@@ -9,7 +9,13 @@ from ulak.clock import Instant
 from ulak.core.job import NewJob
 from ulak.store.memory_control import MemoryControl
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
-from ulak.store.ticks import PAUSED, RESUMED, details_of, must_be_a_batch, subject_of
+from ulak.store.protocol.schedules import (
+    SCHEDULE_PAUSED,
+    SCHEDULE_RESUMED,
+    must_be_ticks,
+    schedule_details,
+    schedule_subject,
+)
 
 
 class MemorySchedules(MemoryControl):
@@ -43,7 +49,7 @@ class MemorySchedules(MemoryControl):
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
         with self._transaction() as now:
-            must_be_a_batch(ticks)
+            must_be_ticks(ticks)
             ordered = sorted(ticks, key=lambda tick: tick.row.name)
             written = {tick.row.name: self._tick(tick, now) for tick in ordered}
             return [written[tick.row.name] for tick in ticks]
@@ -66,8 +72,8 @@ class MemorySchedules(MemoryControl):
             if row is None or row.paused_at is not None:
                 return False
             self._schedules[name] = row._replace(paused_at=now, paused_by=actor, pause_note=note)
-            details = details_of(row.next_at)
-            self._note(now, actor, PAUSED, subject_of(name), note, details)
+            details = schedule_details(row.next_at)
+            self._note(now, actor, SCHEDULE_PAUSED, schedule_subject(name), note, details)
             return True
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
@@ -78,7 +84,14 @@ class MemorySchedules(MemoryControl):
             self._schedules[name] = row._replace(
                 next_at=next_at, paused_at=None, paused_by=None, pause_note=None
             )
-            self._note(now, actor, RESUMED, subject_of(name), note, details_of(next_at))
+            self._note(
+                now,
+                actor,
+                SCHEDULE_RESUMED,
+                schedule_subject(name),
+                note,
+                schedule_details(next_at),
+            )
             return True
 
     def schedules(self) -> list[ScheduleRow]:

@@ -15,8 +15,8 @@ from ulak.core.delivery import EVERY_TOPIC, NOBODY, make_delivery
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
-from ulak.store.chain import FIRST_HASH
-from ulak.store.forks import QUIET_WITHIN_S, tell_of_forks
+from ulak.store.batches import FIRST_HASH
+from ulak.store.processes import QUIET_WITHIN_S, Watchers, tell_of_forks
 from ulak.store.protocol import (
     AuditRow,
     BucketRow,
@@ -36,7 +36,6 @@ from ulak.store.protocol import (
     WorkerRow,
 )
 from ulak.store.records import RecordId, RecordRow
-from ulak.store.watchers import Watchers
 
 Key = tuple[str, str, str]
 Delivery = tuple[bytes, int, int, str]

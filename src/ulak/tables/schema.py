@@ -9,8 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from ulak.errors import BadInput, StoreError
-from ulak.store.delivery_view import make_script
-from ulak.store.oldest import find_oldest
+from ulak.store.schemas import find_oldest, make_script
 from ulak.tables.database import Database
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ulak.clock import Instant
-from ulak.store.batches import is_full
+from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full
 from ulak.store.flow_control import KEY, open_lanes
 from ulak.store.in_turn import (
     FIRST_LOOK,
@@ -20,7 +20,6 @@ from ulak.store.in_turn import (
     families_by_turns,
     is_family,
 )
-from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.postgres import control, fairness, leases, slots, straight
 from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.leasing import (

@@ -37,7 +37,6 @@ from ulak.core.job import (
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
-from ulak.store.followers import read_flows
 from ulak.store.postgres import control, intake, keys, outbox, slots, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.followers import FLOWS
@@ -57,6 +56,7 @@ from ulak.store.postgres.values import (
     as_job,
     as_request,
 )
+from ulak.store.protocol.outbox import read_flows
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
 _OWN = (

@@ -22,14 +22,13 @@ from ulak.clock import Clock, Instant
 from ulak.core.job import Event
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
-from ulak.store.followers import NO_FLOWS
 from ulak.store.postgres import followers, proofs, timeouts, values
 from ulak.store.postgres.clock import ServerClock
 from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
 from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
 from ulak.store.postgres.values import Numbers, Row, Texts
-from ulak.store.waiting import StoreAway, WouldWait, get_deadline
-from ulak.store.watchers import Watchers
+from ulak.store.processes import StoreAway, Watchers, WouldWait, get_deadline
+from ulak.store.protocol.outbox import NO_FLOWS
 
 if TYPE_CHECKING:
     from ulak.store.postgres.listener import Listener

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ulak.clock import Instant
 from ulak.core.delivery import MOST_EVENTS, make_delivery
 from ulak.core.job import Event
-from ulak.store import followers
 from ulak.store.postgres.deliveries import HOLD_KEYS, RAISE_HEADS, bind, posting
 from ulak.store.postgres.values import (
     JOB_COLUMNS,
@@ -25,6 +24,7 @@ from ulak.store.postgres.values import (
     as_job,
     as_message_row,
 )
+from ulak.store.protocol import outbox
 from ulak.store.protocol.outbox import Followed
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def post(db: Session, events: Iterable[tuple[str, Event]], *, ranked: bool) -> N
 def take(db: Session, now: Instant, handler: str, limit: int) -> list[Followed]:
     """Take the events that are due, past those that others have taken."""
     due = db.rows(DUE_HEADS, (handler, now, limit))
-    heads = followers.choose(list(map(as_message_row, due)))
+    heads = outbox.choose_heads(list(map(as_message_row, due)))
     if not heads:
         return []
     found = db.rows(LINES, (handler, Texts(list(heads))))
     lines = [(row[0], row[1], as_event(row[2:])) for row in found]
     ids = Ids(list({event.job_id: None for *_, event in lines}))
     jobs = {row[0]: as_job(row) for row in db.rows(JOBS, (ids,))}
-    return followers.gather(lines, heads, jobs)
+    return outbox.gather_events(lines, heads, jobs)
 
 
 def finish(db: Session, taken: Sequence[Followed]) -> None:

@@ -18,6 +18,7 @@ from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
+from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.postgres import keys, stops, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of
@@ -32,7 +33,6 @@ from ulak.store.postgres.values import (
     as_job,
 )
 from ulak.store.protocol import Added
-from ulak.store.stops import NO_STOPS, Stops
 
 _TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import Event, JobRow, Request, wanted_slot
-from ulak.store.lines import own_event
+from ulak.store.batches import own_event
 from ulak.store.postgres import slots, trail
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Session, Transaction

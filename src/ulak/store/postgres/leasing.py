@@ -9,7 +9,7 @@ from typing import Any
 from ulak.core import event as kinds
 from ulak.core.job import OF_STATE, Event, JobRow, Payload, Result, wanted_slot
 from ulak.core.lifecycle import BUSY, READY
-from ulak.store.lines import own_event
+from ulak.store.batches import own_event
 from ulak.store.postgres import slots, trail
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.months import month_of

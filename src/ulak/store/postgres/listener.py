@@ -30,7 +30,7 @@ from psycopg.pq.abc import PGconn
 from ulak.errors import StoreError
 from ulak.store.postgres.pipeline import exchange
 from ulak.store.postgres.timeouts import TimedConnection
-from ulak.store.watchers import Watchers
+from ulak.store.processes import Watchers
 
 if TYPE_CHECKING:
     from ulak.store.postgres.connections import Connections

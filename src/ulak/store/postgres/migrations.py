@@ -9,8 +9,8 @@ from time import sleep
 from psycopg import errors
 
 from ulak.errors import StoreError
-from ulak.store.oldest import find_oldest, too_old
 from ulak.store.postgres.connections import Session
+from ulak.store.schemas import find_oldest, too_old
 
 log = logging.getLogger("ulak.postgres")
 

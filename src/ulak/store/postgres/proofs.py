@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from ulak.store.chain import FIRST_HASH, Link, linked
+from ulak.store.batches import FIRST_HASH, Link, linked
 from ulak.store.postgres.values import Blobs, Ids, Numbers
 
 if TYPE_CHECKING:

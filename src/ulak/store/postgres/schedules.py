@@ -8,8 +8,8 @@ from ulak.store.postgres import intake
 from ulak.store.postgres.connections import Transaction
 from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import ScheduleRow, Tick
+from ulak.store.protocol.schedules import must_be_ticks
 from ulak.store.sql.session import columns
-from ulak.store.ticks import must_be_a_batch
 
 TAKE_SCHEDULES = f"""
     SELECT {columns(ScheduleRow)} FROM ulak.schedules
@@ -31,7 +31,7 @@ INSERT_TICKS = """
 
 def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
     """Write what its guard lets through: jobs first, then the ticks that name them."""
-    must_be_a_batch(ticks)
+    must_be_ticks(ticks)
     names = Texts(sorted(tick.row.name for tick in ticks))
     stored = {row[0]: row for row in t.db.rows(TAKE_SCHEDULES, (names,))}
     won = [

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import NewJob
 from ulak.store.caller import Rows, Steps, take
+from ulak.store.flow_control import Stops
 from ulak.store.postgres.connections import Session
 from ulak.store.postgres.values import Texts
 from ulak.store.sql.session import columns
-from ulak.store.stops import Stops
 
 # Its own stop is said before that of all tenants.
 STOP_FOR = f"""

@@ -20,7 +20,6 @@ from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
 from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
-from ulak.store.forks import tell_of_forks
 from ulak.store.postgres import (
     caller,
     claims,
@@ -56,6 +55,7 @@ from ulak.store.postgres.outbox import OUTBOX
 from ulak.store.postgres.stage import begin_stage
 from ulak.store.postgres.transactions import PostgresTransaction
 from ulak.store.postgres.values import Row
+from ulak.store.processes import Watchers, tell_of_forks
 from ulak.store.protocol import (
     Added,
     Claimed,
@@ -67,9 +67,8 @@ from ulak.store.protocol import (
 )
 from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.sql.store import SqlStore
-from ulak.store.stage import StageTransaction
+from ulak.store.transaction import StageTransaction
 from ulak.store.verbs import read, read_now, written
-from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
 

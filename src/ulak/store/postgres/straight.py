@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ulak.clock import Instant
+from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.in_turn import is_family
-from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.postgres import leases
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Transaction

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ulak.core.policy import RateTerms
-from ulak.store import bucket
+from ulak.store import flow_control
 from ulak.store import flow_control as control
-from ulak.store.bucket import Bucket, opened
-from ulak.store.flow_control import ON_RATE
+from ulak.store.flow_control import ON_RATE, Bucket, open_bucket
 from ulak.store.postgres import slots
 from ulak.store.postgres.clock import SERVER_TIME
 from ulak.store.postgres.connections import Transaction
@@ -55,7 +54,7 @@ WRITE = """
 MOST_BUCKETS = 100
 
 
-class Buckets(bucket.Buckets):
+class Buckets(flow_control.Buckets):
     """The buckets that one claim has to do with."""
 
     def __init__(self, t: Transaction) -> None:
@@ -116,4 +115,4 @@ class Buckets(bucket.Buckets):
         if stored is None:
             db.execute(MAKE, (name, *control.full(terms, now)))
             stored = db.row(HOLD, (name,))
-        return opened(terms, stored, db.row(PARKED, (ON_RATE + name, 1)), now)
+        return open_bucket(terms, stored, db.row(PARKED, (ON_RATE + name, 1)), now)

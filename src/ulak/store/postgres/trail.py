@@ -7,7 +7,6 @@ from operator import itemgetter
 
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
-from ulak.store.followers import read_flows
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.followers import FLOWS
 from ulak.store.postgres.values import (
@@ -20,6 +19,7 @@ from ulak.store.postgres.values import (
     Sheet,
     Texts,
 )
+from ulak.store.protocol.outbox import read_flows
 
 OWN = {
     "job_id": "uuid",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request, is_of_state
-from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.postgres import keys, months, slots
 from ulak.store.postgres.commits import REQUESTS_OF, settle
 from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import Id, Ids, Numbers, Texts
+from ulak.store.protocol import jobs
 from ulak.store.sql import audit
 from ulak.store.sql.rows import as_job, as_request
 from ulak.store.sql.upkeep import ASKED, FIRST_ID, LOCK_JOB, PARKED_NAMES
@@ -149,8 +149,8 @@ def prune(
         t.db.execute(statement, (ids,))
     keys.free(t.db, [((r[5], r[1], r[6]), r[0]) for r in ended if r[6] is not None])
     if actor:
-        details = pruning.details_of(len(ended), before)
-        audit.note(t, actor, pruning.PRUNE, pruning.SUBJECT, note, details)
+        details = jobs.prune_details(len(ended), before)
+        audit.note(t, actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
     return len(ended)
 
 

@@ -8,9 +8,11 @@ Each role has a file; `Store` is all of them together, and who needs one role as
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from ulak.clock import Clock
+from ulak.store.credentials import CredentialRow, CredentialStore
 from ulak.store.protocol.control import (
     NO_RATES,
     AuditRow,
@@ -22,21 +24,24 @@ from ulak.store.protocol.control import (
     SlotRow,
     WeightRow,
 )
-from ulak.store.protocol.credentials import CredentialRow, CredentialStore
-from ulak.store.protocol.features import (
+from ulak.store.protocol.filters import JobFilter
+from ulak.store.protocol.jobs import (
     LARGEST_BATCH,
     LARGEST_BATCH_BYTES,
     LARGEST_CLAIM_BYTES,
-    Features,
-)
-from ulak.store.protocol.filters import JobFilter
-from ulak.store.protocol.jobs import Added, CountRow, JobStore, Progress
-from ulak.store.protocol.leases import (
+    Added,
     Claim,
     Claimed,
     ClaimRequest,
+    CountRow,
+    DedupRow,
+    JobStore,
     LeaseStore,
+    Progress,
+    ProofRow,
     Renewal,
+    ScanStore,
+    UpkeepStore,
     Want,
     WorkerRow,
 )
@@ -50,9 +55,7 @@ from ulak.store.protocol.outbox import (
     OutboxStore,
     Settled,
 )
-from ulak.store.protocol.scans import DedupRow, ProofRow, ScanStore
 from ulak.store.protocol.schedules import ScheduleRow, ScheduleStore, Tick, TickRow
-from ulak.store.protocol.upkeep import UpkeepStore
 from ulak.store.records import RecordStore
 
 __all__ = [
@@ -101,6 +104,37 @@ __all__ = [
     "WeightRow",
     "WorkerRow",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a store can do; the conformance suite and the engine read these, never its name."""
+
+    _: KW_ONLY
+    name: str
+    durable: bool
+    """What was committed survives the death of the process."""
+    shared: bool
+    """Several processes may use it at once."""
+    caller_transactions: bool = False
+    """`submit(connection=...)` writes in the caller's own transaction: it is a `caller.Guest`."""
+    stage_transactions: bool = False
+    """Stages may have `transaction=True`: it is a `transaction.StageStore`."""
+    open_transactions: bool = False
+    """Rows of a program, jobs and idempotency records may be one commit: it is a
+    `transaction.TransactionStore`."""
+    on_loop: bool = False
+    """Such a transaction may begin and end on an event loop: it is a
+    `transaction.LoopTransaction`."""
+    one_writer: bool = False
+    """While such a transaction is open, nobody else writes: it is a
+    `transaction.PartedTransaction`."""
+    dialect: str = ""
+    """Which SQL the connections of its transactions speak: `sqlite`, `postgresql`, or none."""
+    flow_control: bool = False
+    """Limits with keys, rates, pauses and fair flows are kept to."""
+    durability: str = ""
+    """In a sentence, what a power cut may cost."""
 
 
 class Store(

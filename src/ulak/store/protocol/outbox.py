@@ -1,13 +1,16 @@
-"""The outbox: messages, and their deliveries to handlers."""
+"""The outbox: messages, their deliveries to handlers, and events for followers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
 
 from ulak.clock import Clock, Instant
-from ulak.core.delivery import PENDING
+from ulak.core.delivery import MOST_EVENTS, PENDING, count_whole
 from ulak.core.job import Event, JobRow, Message
+from ulak.ids import to_text
 
 
 class HandlerRow(NamedTuple):
@@ -177,3 +180,68 @@ class OutboxStore(Protocol):
         """Remove deliveries of messages without a job that were sent or discarded, seven days after
         their messages, and discard those of handlers that are not stored as late, with what they
         carry: about `limit` of each. Return how many."""
+
+
+REDRIVE: Final = "redrive"
+DISCARD: Final = "discard"
+FORGET: Final = "forget"
+
+
+def message_subject(message: Message) -> str:
+    """Return the subject of a line of audit about a message."""
+    return f"message/{to_text(message.job_id)}/{message.seq}/{message.n}"
+
+
+def message_details(row: OutboxRow) -> str:
+    """Write which delivery it was; what it carries may be a secret."""
+    facts = {"topic": row.message.topic, "key": row.message.key, "handler": row.handler}
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def handler_subject(name: str) -> str:
+    """Return the subject of a line of audit about a handler."""
+    return f"handler/{name}"
+
+
+def handler_details(discarded: int) -> str:
+    """Write how many deliveries went with a handler."""
+    return json.dumps({"discarded": discarded}, separators=(",", ":"))
+
+
+EventLine = tuple[str, int, Event]
+"""The key of a delivery, its position, and its event."""
+
+NO_FLOWS: Final[frozenset[str]] = frozenset()
+
+
+def choose_heads(heads: Sequence[OutboxRow]) -> dict[str, OutboxRow]:
+    """Return the heads that are taken together, by key, of those that are due, the longest first.
+
+    One that failed before is alone, so that it fails for itself.
+    """
+    if heads and heads[0].error is not None:
+        return {heads[0].message.key: heads[0]}
+    return {head.message.key: head for head in heads if head.error is None}
+
+
+def gather_events(
+    lines: Iterable[EventLine], heads: Mapping[str, OutboxRow], jobs: Mapping[bytes, JobRow]
+) -> list[Followed]:
+    """Put together what is taken: lines are by key and position, and one more than `MOST_EVENTS`
+    at least if there are so many."""
+    taken: list[Followed] = []
+    room = MOST_EVENTS
+    for key, own in groupby(lines, key=lambda line: line[0]):
+        positions, events = zip(*((position, event) for _, position, event in own), strict=True)
+        n = count_whole(events, room)
+        is_parted = 0 < n < len(events) and events[n - 1].commit_id == events[n].commit_id
+        if not room or (taken and is_parted):
+            break  # the next batch has room for it
+        taken.append(Followed(heads[key], jobs[events[0].job_id], events[:n], positions[:n]))
+        room -= n
+    return taken
+
+
+def read_flows(text: str | None) -> frozenset[str]:
+    """Read the flows that are followed, as a store has joined them: a name has no space."""
+    return frozenset(text.split()) if text else NO_FLOWS

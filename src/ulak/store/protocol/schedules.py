@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ulak.clock import Instant
 from ulak.core.job import NewJob
+from ulak.errors import WriteRefused
+from ulak.store.protocol.jobs import LARGEST_BATCH
 
 
 class ScheduleRow(NamedTuple):
@@ -112,3 +115,36 @@ class ScheduleStore(Protocol):
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
         """Return the ticks of a schedule, the latest first, due before then."""
+
+
+SCHEDULE_PAUSED: Final = "pause"
+SCHEDULE_RESUMED: Final = "resume"
+
+
+def schedule_subject(name: str) -> str:
+    """Return the subject of a line of audit about a schedule."""
+    return f"schedule/{name}"
+
+
+def schedule_details(next_at: Instant) -> str:
+    """Write the details of a line of audit: the date that a pause skips or that ends it."""
+    return json.dumps({"next_at": next_at})
+
+
+def must_be_ticks(ticks: Sequence[Tick]) -> None:
+    """Refuse the batch before its first write.
+
+    Raises:
+        WriteRefused: a schedule has two ticks, a job has no date, or there are too many jobs.
+    """
+    seen: set[str] = set()
+    for tick in ticks:
+        name = tick.row.name
+        if name in seen:
+            raise WriteRefused(f"schedule {name!r} has two ticks in one batch; one is allowed")
+        seen.add(name)
+        if any(job.row.scheduled_for is None for job in tick.jobs):
+            raise WriteRefused(f"schedule {name!r}: a job of its tick has no scheduled_for")
+    jobs = sum(len(tick.jobs) for tick in ticks)
+    if jobs > LARGEST_BATCH:
+        raise WriteRefused(f"{jobs} jobs in one batch of ticks; {LARGEST_BATCH} are allowed")

@@ -8,8 +8,14 @@ from typing import Generic, TypeVar
 
 from ulak.clock import Instant
 from ulak.core.delivery import EVENT, GAVE_UP
-from ulak.store import messages
-from ulak.store.protocol import DeliveryCount, DeliveryFilter, HandlerRow, OutboxRow, Settled
+from ulak.store.protocol import (
+    DeliveryCount,
+    DeliveryFilter,
+    HandlerRow,
+    OutboxRow,
+    Settled,
+    outbox,
+)
 from ulak.store.sql import audit
 from ulak.store.sql.rows import OUTBOX_COLUMNS, as_message_row
 from ulak.store.sql.session import Id, Session, Transaction, columns, put
@@ -93,7 +99,7 @@ class Outbox(Generic[Tx]):
         if t.db.touch(REDRIVE, (t.now, give_up_at, *identity(row))) == 0:
             return False
         t.db.execute(DROP_HEAD, (row.handler, row.message.key))
-        self._acted(t, row, (actor, messages.REDRIVE, note))
+        self._acted(t, row, (actor, outbox.REDRIVE, note))
         return True
 
     def discard(self, t: Tx, row: OutboxRow, actor: str, note: str) -> bool:
@@ -103,14 +109,14 @@ class Outbox(Generic[Tx]):
         self.hold_keys(t, [row.message.key])
         if t.db.touch(DISCARD, identity(row)) == 0:
             return False
-        self._acted(t, row, (actor, messages.DISCARD, note))
+        self._acted(t, row, (actor, outbox.DISCARD, note))
         return True
 
     def _acted(self, t: Tx, row: OutboxRow, said: tuple[str, str, str]) -> None:
         self.raise_heads(t, [(row.handler, row.message.key)])
         t.made_due = True
         actor, act, note = said
-        subject, details = messages.subject_of(row.message), messages.details_of(row)
+        subject, details = outbox.message_subject(row.message), outbox.message_details(row)
         audit.note(t, actor, act, subject, note, details)
 
 
@@ -133,8 +139,8 @@ def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | No
         return None
     t.db.execute(HOLD_HEADS, (name,))
     discarded = t.db.touch(DISCARD_ALL, (name,))
-    subject, details = messages.handler_subject(name), messages.handler_details(discarded)
-    audit.note(t, actor, messages.FORGET, subject, note, details)
+    subject, details = outbox.handler_subject(name), outbox.handler_details(discarded)
+    audit.note(t, actor, outbox.FORGET, subject, note, details)
     return discarded
 
 

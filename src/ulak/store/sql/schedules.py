@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.store.protocol import ScheduleRow, TickRow
+from ulak.store.protocol.schedules import (
+    SCHEDULE_PAUSED,
+    SCHEDULE_RESUMED,
+    schedule_details,
+    schedule_subject,
+)
 from ulak.store.sql import audit
 from ulak.store.sql.session import Session, Transaction, columns, insert
-from ulak.store.ticks import PAUSED, RESUMED, details_of, subject_of
 
 SCHEDULES = f"SELECT {columns(ScheduleRow)} FROM ulak.schedules ORDER BY name"
 DUE = f"""
@@ -59,14 +64,18 @@ def due(
 def pause(t: Transaction, name: str, actor: str, note: str) -> bool:
     paused = t.db.row(PAUSE, (t.now, actor, note, name))
     if paused is not None:
-        audit.note(t, actor, PAUSED, subject_of(name), note, details_of(paused[0]))
+        audit.note(
+            t, actor, SCHEDULE_PAUSED, schedule_subject(name), note, schedule_details(paused[0])
+        )
     return paused is not None
 
 
 def resume(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
     is_resumed = t.db.touch(RESUME, (next_at, name)) == 1
     if is_resumed:
-        audit.note(t, actor, RESUMED, subject_of(name), note, details_of(next_at))
+        audit.note(
+            t, actor, SCHEDULE_RESUMED, schedule_subject(name), note, schedule_details(next_at)
+        )
     return is_resumed
 
 

@@ -21,7 +21,7 @@ from ulak.core.admission import Ask, stopped
 from ulak.core.delivery import make_delivery
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import BadInput
-from ulak.store import chain
+from ulak.store import batches
 from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
 from ulak.store.sql.rows import JOB_COLUMNS, as_job
@@ -128,9 +128,9 @@ def _write(statement: str, values: Values) -> Steps[None]:
 def _prove(job: NewJob, body: bytes) -> Steps[None]:
     tenant = job.row.tenant
     heads: Rows = yield PROOF_HEAD, (tenant,)
-    number, last = heads[0] if heads else (0, chain.FIRST_HASH)
+    number, last = heads[0] if heads else (0, batches.FIRST_HASH)
     link = (tenant, job.row.id, job.event.seq, body)
-    for proof in chain.linked(number, last, [link]):
+    for proof in batches.linked(number, last, [link]):
         yield ADD_PROOF, (tenant, *proof)
         yield SET_PROOF_HEAD, (tenant, proof[0], proof[-1])
 

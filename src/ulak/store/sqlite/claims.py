@@ -13,7 +13,7 @@ from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.job import OF_STATE, Event, JobRow, Payload, Request, Result, wanted_slot
 from ulak.core.lifecycle import BUSY, READY
-from ulak.store.batches import is_full
+from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full, own_event
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
 from ulak.store.in_turn import (
     PRIORITIES,
@@ -23,7 +23,6 @@ from ulak.store.in_turn import (
     families_by_turns,
     is_family,
 )
-from ulak.store.lines import NO_SUSPECTS, SUSPECT_LAPSES, own_event
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Renewal, Want
 from ulak.store.sql.rows import JOB_COLUMNS, RESULT_COLUMNS, as_job, as_request, as_result
 from ulak.store.sqlite import control, fairness, keys, trail

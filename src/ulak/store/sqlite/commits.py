@@ -29,7 +29,7 @@ from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
-from ulak.store.followers import read_flows
+from ulak.store.protocol.outbox import read_flows
 from ulak.store.sql.rows import REQUEST_COLUMNS, as_request
 from ulak.store.sql.session import Row
 from ulak.store.sqlite import intake, outbox, trail

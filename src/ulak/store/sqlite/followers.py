@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from ulak.clock import Instant
 from ulak.core.delivery import MOST_EVENTS, make_delivery
 from ulak.core.job import Event
-from ulak.store import followers
+from ulak.store.protocol import outbox
 from ulak.store.protocol.outbox import Followed
 from ulak.store.sql.rows import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
 from ulak.store.sqlite.rows import PACKED_IDS, pack
@@ -50,7 +50,7 @@ RAISE_HEAD = """
 
 def read_flows(db: sqlite3.Connection) -> frozenset[str]:
     """Return the flows that are followed."""
-    return followers.read_flows(db.execute(READ_FLOWS).fetchone()[0])
+    return outbox.read_flows(db.execute(READ_FLOWS).fetchone()[0])
 
 
 def post(db: sqlite3.Connection, events: Iterable[tuple[str, Event]]) -> None:
@@ -61,12 +61,12 @@ def post(db: sqlite3.Connection, events: Iterable[tuple[str, Event]]) -> None:
 def take(db: sqlite3.Connection, now: Instant, handler: str, limit: int) -> list[Followed]:
     """Read the events that are due; nobody else writes before they are finished."""
     due = db.execute(DUE_HEADS, (handler, now, limit)).fetchall()
-    heads = followers.choose(list(map(as_message_row, due)))
+    heads = outbox.choose_heads(list(map(as_message_row, due)))
     found = db.execute(LINES, (handler, json.dumps(list(heads)))).fetchall()
     lines = [(row[0], row[1], as_event(row[2:])) for row in found]
     ids = pack({event.job_id: None for *_, event in lines})
     jobs = {row[0]: as_job(row) for row in db.execute(JOBS, (ids,)).fetchall()}
-    return followers.gather(lines, heads, jobs)
+    return outbox.gather_events(lines, heads, jobs)
 
 
 def finish(db: sqlite3.Connection, taken: Sequence[Followed]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from ulak.core.job import JobRow, NewJob, Payload
+from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added
 from ulak.store.sql.rows import JOB_COLUMNS, as_job
 from ulak.store.sql.session import Row
@@ -28,7 +29,6 @@ from ulak.store.sqlite.rows import (
 )
 from ulak.store.sqlite.stops import find_stops
 from ulak.store.sqlite.writer import Transaction
-from ulak.store.stops import NO_STOPS, Stops
 
 _OWN = {
     "id": "?",

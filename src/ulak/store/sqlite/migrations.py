@@ -6,7 +6,7 @@ import sqlite3
 from importlib.resources import files
 
 from ulak.errors import StoreError
-from ulak.store.oldest import find_oldest, too_old
+from ulak.store.schemas import find_oldest, too_old
 
 NEWEST = 10
 """The schema that this release reads and writes; the number of the last file of `schema/`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 
-from ulak.store.chain import FIRST_HASH, Link, linked
+from ulak.store.batches import FIRST_HASH, Link, linked
 
 __all__ = ["Link", "chain"]
 

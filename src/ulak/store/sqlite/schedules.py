@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ulak.store.protocol import ScheduleRow, Tick, TickRow
+from ulak.store.protocol.schedules import must_be_ticks
 from ulak.store.sql.session import columns
 from ulak.store.sqlite import intake
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.writer import Transaction
-from ulak.store.ticks import must_be_a_batch
 
 FIND_SCHEDULE = f"SELECT {columns(ScheduleRow)} FROM schedules WHERE name = ?"
 MOVE = "UPDATE schedules SET next_at = ? WHERE name = ?"
@@ -19,7 +19,7 @@ INSERT_TICK = "INSERT INTO ticks (schedule, due_at, job_id) VALUES (?, ?, ?)"
 
 def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
     """Write what its guard lets through: jobs first, then the ticks that name them."""
-    must_be_a_batch(ticks)
+    must_be_ticks(ticks)
     rest = Rest(t)
     written: dict[str, bool] = {}
     made: list[TickRow] = []

@@ -14,7 +14,7 @@ from typing import Any
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import NewJob
 from ulak.store.caller import Rows, Steps, take
-from ulak.store.stops import NO_STOPS, Stops
+from ulak.store.flow_control import NO_STOPS, Stops
 
 ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
 _STOPS = """

@@ -16,9 +16,10 @@ from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
 from ulak.errors import BadInput, StoreError
-from ulak.store import forks
+from ulak.store import processes
 from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
+from ulak.store.processes import Watchers
 from ulak.store.protocol import (
     Added,
     Claimed,
@@ -53,7 +54,6 @@ from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.verbs import read, read_now, written
-from ulak.store.watchers import Watchers
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class SqliteStore(SqlStore):
         self._opening = threading.Lock()
         self._is_inherited = False
         """It was open when this process was forked: its first use opens it here."""
-        forks.tell_of_forks(self)
+        processes.tell_of_forks(self)
 
     # --- life -------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class SqliteStore(SqlStore):
 
     def before_fork(self) -> None:
         self._paused = []
-        deadline = time.monotonic() + forks.QUIET_WITHIN_S
+        deadline = time.monotonic() + processes.QUIET_WITHIN_S
         for part in (self._lent, self._open_writer, self._open_readers, self._callers):
             if part is None:
                 continue

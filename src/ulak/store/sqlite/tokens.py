@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ulak.core.policy import RateTerms
-from ulak.store import bucket
-from ulak.store.bucket import Bucket, opened
-from ulak.store.flow_control import ON_RATE, stage_of
+from ulak.store import flow_control
+from ulak.store.flow_control import ON_RATE, Bucket, open_bucket, stage_of
 from ulak.store.sql import control
 from ulak.store.sqlite import keys
 from ulak.store.sqlite.session import translate
@@ -26,7 +25,7 @@ PARKED = """
 MOST_BUCKETS = 100
 
 
-class Buckets(bucket.Buckets):
+class Buckets(flow_control.Buckets):
     """The buckets that one claim has to do with."""
 
     def __init__(self, t: Transaction) -> None:
@@ -63,4 +62,4 @@ class Buckets(bucket.Buckets):
             return None
         stored = db.execute(BUCKET, (name,)).fetchone()
         head = db.execute(f"{PARKED} LIMIT 1", (ON_RATE + name,)).fetchone()
-        return opened(RateTerms(*terms), stored and stored[1:], head, self._t.now)
+        return open_bucket(RateTerms(*terms), stored and stored[1:], head, self._t.now)

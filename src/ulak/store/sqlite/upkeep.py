@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request, is_of_state
-from ulak.store import pruning
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
+from ulak.store.protocol import jobs
 from ulak.store.sql import audit
 from ulak.store.sql.reads import requests
 from ulak.store.sql.rows import as_job
@@ -109,6 +109,6 @@ def prune(
     held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
     t.db.executemany(FORGET_KEY, held)
     if ended and actor:
-        details = pruning.details_of(len(ended), before)
-        audit.note(SharedTransaction(t), actor, pruning.PRUNE, pruning.SUBJECT, note, details)
+        details = jobs.prune_details(len(ended), before)
+        audit.note(SharedTransaction(t), actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
     return len(ended)

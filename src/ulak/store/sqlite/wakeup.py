@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ulak.store.watchers import Watchers
+from ulak.store.processes import Watchers
 
 # After a ring nobody listens for so long, and rings cost little. A busy process hears its own rings
 # too, of which it need not be told: it listens less and less often until another one rings.

@@ -15,10 +15,10 @@ from ulak.clock import Clock, Instant, Uptime
 from ulak.core.job import Event
 from ulak.errors import Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
+from ulak.store.processes import StoreAway, WouldWait, get_deadline
 from ulak.store.sqlite import followers, proofs
 from ulak.store.sqlite.turns import LockFile, Turns
 from ulak.store.sqlite.wal import Wal
-from ulak.store.waiting import StoreAway, WouldWait, get_deadline
 
 T = TypeVar("T")
 

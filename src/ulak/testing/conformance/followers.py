@@ -23,8 +23,7 @@ from ulak.store.protocol import (
     Settled,
     Tick,
 )
-from ulak.store.stage import StageStore
-from ulak.store.transaction import TransactionStore
+from ulak.store.transaction import StageStore, TransactionStore
 from ulak.testing.conformance.desk import Desk, Reopen, Suite
 from ulak.testing.conformance.flows import BUSY, LINE, NARROW, PROVEN, SINGLE
 

@@ -10,7 +10,7 @@ from ulak.core.change import Committed, LeaseLost
 from ulak.core.outcome import Finished, Left
 from ulak.errors import WriteRefused
 from ulak.store.protocol import Store
-from ulak.store.stage import StageStore, StageTransaction
+from ulak.store.transaction import StageStore, StageTransaction
 from ulak.testing.conformance.desk import Desk, Suite, snapshot
 
 

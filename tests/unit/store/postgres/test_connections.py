@@ -10,7 +10,7 @@ from ulak.clock import ManualClock
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store.postgres import connections
 from ulak.store.postgres.connections import PLAIN, Connections, Session, Transaction
-from ulak.store.waiting import StoreAway
+from ulak.store.processes import StoreAway
 
 PID = "SELECT pg_backend_pid()"
 

@@ -1,14 +1,39 @@
-"""A view of the deliveries of one handler, for a service that keeps rows of its own beside them.
-
-Its columns are a promise, those of the tables are not: `position`, `key`, `data` and `answer` as
-text, `at`, `state`, `tries`, `not_before`, `give_up_at`, `sent_at` and `error`. What is inserted
-there becomes a delivery, with its past if it has one: so the rows of another outbox are moved. One
-that is dead or refused stops its key, as with `block=True`.
-"""
+"""Schemas: which releases may run on one, and views of deliveries for services."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Final
+
+NAMED: Final = re.compile(r"^-- oldest: ([0-9]+)$", re.MULTILINE)
+
+
+def find_oldest(script: Callable[[int], str], version: int) -> int:
+    """Return the oldest schema whose release may run on a database at `version`.
+
+    Every file up to there has been run, so the strictest of them decides.
+
+    Args:
+        script: Returns the text of a file, by its number.
+        version: The number of the last file.
+    """
+    return max(_named(script(number), number) for number in range(1, version + 1))
+
+
+def too_old(place: str, schema: int, *, oldest: int, newest: int) -> str:
+    """Return the sentence that refuses a release which must not run on a schema."""
+    return (
+        f"{place} at schema {schema}, this ulak knows {newest}, and only releases that know "
+        f"{oldest} or later may run on it: a newer release has run `ulak migrate` on it; install "
+        "that release"
+    )
+
+
+def _named(script: str, number: int) -> int:
+    found = NAMED.search(script)
+    return number if found is None else int(found[1])
+
 
 _READ: Final = """
 SELECT position, key, {data} AS data, at, state, tries, not_before, give_up_at, sent_at,
