@@ -106,7 +106,7 @@ async def open_renderer(
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.
     """
-    from ulak.services.pdf.browser.profiles import sweep
+    from ulak.services.pdf.browser.launch import sweep
 
     fetcher = fetcher_of(config)
     await asyncio.to_thread(sweep)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.services.pdf.browser.scene import Answers, running, text_of
 from tests.services.pdf.browser.yard import until
-from ulak.services.pdf.browser.devpage import DevPage
-from ulak.services.pdf.browser.devtools import DevBrowser, DevTools
+from ulak.services.pdf.browser.devtools import DevBrowser, DevPage, DevTools
 from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.pipe import Params, Pipe
 from ulak.services.pdf.browser.playwright import PlaywrightDriver, PlaywrightPage

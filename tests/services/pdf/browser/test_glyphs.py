@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.services.pdf.browser.yard import a_pool
-from ulak.services.pdf.browser import glyphs
+from ulak.services.pdf.browser import chromium_pdf
+from ulak.services.pdf.browser.chromium_pdf import Boxes, find_boxes
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import OutputTooLarge, PageCrashed, PageFailed, Unfit
-from ulak.services.pdf.browser.glyphs import Boxes, find_boxes
 from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.document import Document, Rendered, RenderWarning, Times
@@ -234,7 +234,7 @@ def test_fonts_images_and_what_cannot_be_unpacked_are_left_alone() -> None:
 
 
 def test_what_unpacks_to_too_much_is_said_to_be_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glyphs, "MOST_BYTES", 1000)
+    monkeypatch.setattr(chromium_pdf, "MOST_BYTES", 1000)
     assert find_boxes(a_pdf(b" " * 990 + b"<0044> Tj")) == NONE
     assert find_boxes(a_pdf(b" " * 2000)) is None
     (found,) = rendered(Document(f"<p>{ORDINARY * 20}"))

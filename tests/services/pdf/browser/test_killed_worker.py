@@ -13,7 +13,7 @@ import pytest
 from tests.processes import is_alive
 from tests.services.pdf.browser.yard import a_yard, until
 from ulak.services.pdf.browser.launch import prepare
-from ulak.services.pdf.browser.memory import Tree
+from ulak.services.pdf.browser.process import Tree
 
 WORKER = """
 import asyncio, sys

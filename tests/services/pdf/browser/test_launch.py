@@ -19,8 +19,7 @@ import pytest
 from tests.services.pdf.browser.yard import a_yard
 from ulak.errors import BadInput
 from ulak.services.pdf import ground
-from ulak.services.pdf.browser.launch import REFUSED, prepare
-from ulak.services.pdf.browser.profiles import PREFIX, make_workplace, sweep
+from ulak.services.pdf.browser.launch import PREFIX, REFUSED, make_workplace, prepare, sweep
 from ulak.services.pdf.ground import find_browser, weaknesses
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
@@ -190,7 +189,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-from ulak.services.pdf.browser.profiles import make_workplace
+from ulak.services.pdf.browser.launch import make_workplace
 place = make_workplace(Path(sys.argv[1]), uid=None)
 print(place.directory, flush=True)
 sys.stdin.read()

@@ -25,8 +25,7 @@ from tests.services.pdf.browser.yard import (
     until,
 )
 from ulak.services.pdf.browser import warm
-from ulak.services.pdf.browser.devpage import DevPage
-from ulak.services.pdf.browser.devtools import DevTools
+from ulak.services.pdf.browser.devtools import DevPage, DevTools
 from ulak.services.pdf.browser.driver import Answer, Browser, Page
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.playwright import PlaywrightDriver

@@ -8,9 +8,9 @@ import pypdfium2
 import pytest
 
 from tests.services.pdf.browser.yard import a_yard
+from ulak.services.pdf.browser.chromium_pdf import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.launch import prepare
-from ulak.services.pdf.browser.sameness import NotChromiums, count_pages, same_bytes
 from ulak.services.pdf.document import Document, Fetched
 
 # Every word that the structure is read by, as a text of the document's own.

@@ -17,7 +17,7 @@ from tests.services.pdf.browser.yard import (
     until,
 )
 from ulak.services.pdf import ground
-from ulak.services.pdf.browser.memory import Tree
+from ulak.services.pdf.browser.process import Tree
 from ulak.services.pdf.document import Document, Times
 from ulak.services.pdf.model import PermanentPdfError
 

@@ -9,11 +9,10 @@ import pikepdf
 import pytest
 
 from tests.services.pdf.browser.yard import a_pool, text_of
+from ulak.services.pdf.browser.chromium_pdf import NotChromiums, language_of, with_language
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Driver
-from ulak.services.pdf.browser.language import language_of, with_language
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
-from ulak.services.pdf.browser.sameness import NotChromiums
 from ulak.services.pdf.document import Document, Times
 from ulak.services.pdf.templates import SHIPPED, Templates
 

@@ -19,8 +19,8 @@ import pypdfium2
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.launch import prepare
-from ulak.services.pdf.browser.memory import Tree
 from ulak.services.pdf.browser.pool import BrowserPool
+from ulak.services.pdf.browser.process import Tree
 from ulak.services.pdf.document import Document, Fetched, Times
 
 SOON = Times(timedelta(seconds=3), timedelta(seconds=1))

@@ -7,19 +7,23 @@ is stopped at birth until its requests are intercepted too, or is closed.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from base64 import b64encode
+from functools import partial
+from typing import Any, Final
 
-from ulak.services.pdf.browser.devpage import DevPage
-from ulak.services.pdf.browser.driver import Answer, BrowserGone
+from ulak.services.pdf.browser.driver import Answer, BrowserGone, PageCrashed, PageFailed
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.pipe import CommandFailed, Params, Pipe, start_debugged
+from ulak.services.pdf.browser.page import Requests, ShownPage, is_in_memory, passed_headers
+from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL, Loading
+from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe, start_debugged
 from ulak.services.pdf.browser.process import Process
-from ulak.services.pdf.document import Limits
+from ulak.services.pdf.document import Fetched, Limits
 
 _ATTACH: Final = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
 _WINDOW: Final = {"width": 64, "height": 36}
 """As small as can be: what is shown in it nobody sees, and painting it costs a tenth of a render.
 The page is told another size."""
+_ADOPTED: Final = frozenset({"iframe", "worker"})
 
 
 class DevTools:
@@ -33,21 +37,15 @@ class DevTools:
         self._output_bytes = output_bytes
 
     async def start(self, launch: Launch) -> DevBrowser:
-        """Start a browser and wait until it answers; one that is not waited for is killed.
-
-        Raises:
-            BrowserGone: it ended at once.
-            OSError: it cannot be executed.
-        """
+        """Start a browser and wait until it answers; one that is not waited for is killed."""
         process, pipe = start_debugged(launch)
         browser = DevBrowser(launch, process, pipe, output_bytes=self._output_bytes)
         try:
             await browser.greet()
-        except CommandFailed as error:
+        except BaseException as error:
             await browser.kill()
-            raise BrowserGone from error
-        except BaseException:
-            await browser.kill()
+            if isinstance(error, CommandFailed):
+                raise BrowserGone from error
             raise
         return browser
 
@@ -60,62 +58,37 @@ class DevBrowser:
         self._process = process
         self._output_bytes = output_bytes
         self._pipe = pipe
-        self._version = ""
+        self.pid = process.pid
+        self.version = ""
         self._ending: asyncio.Task[None] | None = None
         self._awaited: dict[str, str | None] = {}
         """By context that is being opened: the session of its page, once there is one."""
         self._pages: dict[str, DevPage] = {}
         """By session."""
-        self._pipe.listen(
-            "",
-            {
-                "Target.attachedToTarget": self._attached,
-                "Target.detachedFromTarget": self._detached,
-            },
-        )
-
-    @property
-    def version(self) -> str:
-        """Name and version."""
-        return self._version
-
-    @property
-    def pid(self) -> int:
-        """The number of the browser's process."""
-        return self._process.pid
+        listeners = {
+            "Target.attachedToTarget": self._attached,
+            "Target.detachedFromTarget": self._detached,
+        }
+        self._pipe.listen("", listeners)
 
     async def greet(self) -> None:
-        """Wait until it answers, and have everything that it opens stopped at birth.
-
-        Raises:
-            BrowserGone: it has ended.
-        """
+        """Wait until it answers, and have everything that it opens stopped at birth."""
         version = self._pipe.send("Browser.getVersion")
         attach = self._pipe.send("Target.setAutoAttach", **_ATTACH)
-        self._version = (await version)["product"]
+        self.version = (await version)["product"]
         await attach
 
     async def open(self, *, javascript: bool, answer: Answer) -> DevPage:
-        """Open a page in a context of its own; all its requests are put to `answer`.
-
-        Raises:
-            BrowserGone: the browser has ended.
-        """
+        """Open a page in a context of its own; all its requests are put to `answer`."""
         send = self._pipe.send
         try:
             made = await send("Target.createBrowserContext", disposeOnDetach=True)
             context: str = made["browserContextId"]
+            in_context = {"browserContextId": context}
             self._awaited[context] = None
             try:
-                send("Browser.setDownloadBehavior", behavior="deny", browserContextId=context)
-                target: str = (
-                    await send(
-                        "Target.createTarget",
-                        url="about:blank",
-                        browserContextId=context,
-                        **_WINDOW,
-                    )
-                )["targetId"]
+                send("Browser.setDownloadBehavior", behavior="deny", **in_context)
+                made = await send("Target.createTarget", url="about:blank", **in_context, **_WINDOW)
                 # The browser tells of the new target before it answers.
                 session = self._awaited[context]
                 if session is None:
@@ -123,7 +96,7 @@ class DevBrowser:
                 page = DevPage(
                     self._pipe,
                     context=context,
-                    target=target,
+                    target=made["targetId"],
                     session=session,
                     answer=answer,
                     output_bytes=self._output_bytes,
@@ -131,7 +104,7 @@ class DevBrowser:
                 self._pages[session] = page
                 await page.set_up(javascript=javascript)
             except BaseException:
-                send("Target.disposeBrowserContext", browserContextId=context)
+                send("Target.disposeBrowserContext", **in_context)
                 raise
             finally:
                 self._awaited.pop(context, None)
@@ -170,3 +143,187 @@ class DevBrowser:
         page = self._pages.pop(event["sessionId"], None)
         if page is not None:
             page.gone()
+
+
+class DevPage(ShownPage):
+    """A page in a context of its own."""
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        *,
+        context: str,
+        target: str,
+        session: str,
+        answer: Answer,
+        output_bytes: int,
+    ) -> None:
+        super().__init__(Requests(answer), Loading(), output_bytes=output_bytes)
+        self._pipe = pipe
+        self.context = context
+        self._frame = target  # a page's target and its frame have one name
+        self._session = session
+        self._waiting: set[asyncio.Future[Params]] = set()
+        self._sessions: set[str] = set()
+        self.is_gone = False
+
+    async def set_up(self, *, javascript: bool) -> None:
+        """Make the page ready for its document; until then it does nothing.
+
+        Raises:
+            BrowserGone: the browser has ended.
+            PageCrashed: its process has ended.
+        """
+        self._hear(self._session)
+        send = self._send
+        commands = [
+            send("Page.enable"),
+            send("Inspector.enable"),
+            send("Log.enable"),
+            send("Emulation.setEmulatedMedia", media="print"),
+            send("Emulation.setDeviceMetricsOverride", **DRAWN_SMALL),
+            send("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak"),
+        ]
+        if javascript:
+            # Errors of scripts, and connections that interception does not see.
+            commands += [send("Runtime.enable"), send("Network.enable", maxTotalBufferSize=0)]
+        else:
+            commands.append(send("Emulation.setScriptExecutionDisabled", value=True))
+        commands += self._intercept(self._session)
+        answers = await asyncio.gather(*commands)
+        self._world = answers[5]["executionContextId"]
+
+    async def close(self) -> None:
+        """Have the context go, with everything in it."""
+        self._requests.stop()
+        try:
+            await self._pipe.send("Target.disposeBrowserContext", browserContextId=self.context)
+        except CommandFailed:
+            return  # It is gone already.
+
+    async def kill(self) -> None:
+        """Have the page's process end, and the context with it."""
+        self._pipe.send("Page.crash", self._session)
+        await self.close()
+
+    def close_popup(self, session: str, target: str) -> None:
+        """Close what the page has opened besides itself; its requests are refused till then."""
+        self._hear(session)
+        self._intercept(session)
+        # Only now: a popup of the page's own process holds up the page while it waits.
+        self._pipe.send("Target.closeTarget", targetId=target)
+
+    def gone(self) -> None:
+        """Take note that the page is gone: whoever waits for it is told, and nothing is kept."""
+        self._crashed({})
+        for session in self._sessions:
+            self._pipe.forget(session)
+
+    def _crashed(self, event: Params) -> None:
+        self.is_gone = True
+        self._loading.fail(PageCrashed())
+        self._requests.stop()
+        for future in tuple(self._waiting):
+            if not future.done():
+                future.set_exception(PageCrashed())
+
+    def _hear(self, session: str) -> None:
+        self._sessions.add(session)
+        self._pipe.listen(
+            session,
+            {
+                **self._loading.listeners,
+                GONE: self._cut,
+                "Fetch.requestPaused": partial(self._asked, session),
+                "Inspector.targetCrashed": self._crashed,
+                "Page.javascriptDialogOpening": partial(self._dismiss, session),
+                "Log.entryAdded": self._logged,
+                "Network.webSocketCreated": lambda event: self._requests.refused(event["url"]),
+                "Runtime.exceptionThrown": self._threw,
+                "Target.attachedToTarget": self._attached,
+                "Target.detachedFromTarget": self._detached,
+            },
+        )
+
+    def _cut(self, event: Params) -> None:
+        self._loading.fail(BrowserGone())
+        self._requests.stop()
+
+    def _intercept(self, session: str) -> list[asyncio.Future[Params]]:
+        # In this order: when it runs, nothing that it does is missed.
+        send = self._pipe.send
+        return [
+            self._kept(send("Fetch.enable", session, patterns=[{"urlPattern": "*"}])),
+            self._kept(send("Target.setAutoAttach", session, **_ATTACH)),
+            self._kept(send("Runtime.runIfWaitingForDebugger", session)),
+        ]
+
+    def _attached(self, event: Params) -> None:
+        session, info = event["sessionId"], event["targetInfo"]
+        if info["type"] not in _ADOPTED:
+            self._pipe.send("Target.closeTarget", targetId=info["targetId"])
+            return
+        self._hear(session)
+        self._pipe.send("Network.enable", session, maxTotalBufferSize=0)
+        self._intercept(session)
+
+    def _detached(self, event: Params) -> None:
+        self._sessions.discard(event["sessionId"])
+        self._pipe.forget(event["sessionId"])
+
+    def _asked(self, session: str, event: Params) -> None:
+        self._requests.begin(self._reply(session, event))
+
+    async def _reply(self, session: str, event: Params) -> None:
+        request = event["request"]
+        if is_in_memory(request["url"]):
+            self._pipe.send("Fetch.continueRequest", session, requestId=event["requestId"])
+            return
+        fetched: Fetched | None = None
+        try:
+            fetched = await self._requests.ask(
+                request["url"], request["method"], dict(request.get("headers", {}))
+            )
+        finally:
+            # A request that is left alone would hold up its page.
+            self._settle(session, event, fetched)
+
+    def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
+        leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._frame
+        if leaves:
+            self._loading.leave()
+        if fetched is None or leaves:
+            # A document stays where it is: a page of the browser's own, which tells of the
+            # refusal, would be printed otherwise.
+            method = "Fetch.failRequest"
+            answer: Params = {"errorReason": "Aborted" if leaves else "BlockedByClient"}
+        else:
+            method = "Fetch.fulfillRequest"
+            headers = [{"name": name, "value": value} for name, value in passed_headers(fetched)]
+            answer = {
+                "responseCode": fetched.status,
+                "responseHeaders": headers,
+                "body": b64encode(fetched.body).decode("ascii"),
+            }
+        self._pipe.send(method, session, requestId=event["requestId"], **answer)
+
+    def _dismiss(self, session: str, event: Params) -> None:
+        self._pipe.send("Page.handleJavaScriptDialog", session, accept=False)
+
+    async def _ask(self, method: str, /, **params: Any) -> Params:
+        try:
+            return await self._send(method, **params)
+        except CommandFailed as error:
+            raise PageFailed from error
+
+    def _send(self, method: str, /, **params: Any) -> asyncio.Future[Params]:
+        return self._kept(self._pipe.send(method, self._session, **params))
+
+    def _kept(self, future: asyncio.Future[Params]) -> asyncio.Future[Params]:
+        # A browser does not answer what it was asked of a page that has gone since.
+        if self.is_gone and not future.done():
+            future.set_exception(PageCrashed())
+        elif not future.done():
+            self._waiting.add(future)
+            future.add_done_callback(self._waiting.discard)
+        return future

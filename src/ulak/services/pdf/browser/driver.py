@@ -1,7 +1,8 @@
 """The seam between the pool and the drivers: what a browser and a page can do.
 
 A driver speaks one protocol; time limits, recycling and the ladder of kills are the pool's. Every
-call may be cancelled, and may never return when the page hangs: whoever calls keeps the time.
+call may be cancelled, and may never return when the page hangs: whoever calls keeps the time. Every
+call raises `BrowserGone` when the whole browser has ended.
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ class Page(Protocol):
             PageCrashed: its process has ended.
             PageFailed: it went elsewhere meanwhile.
             Unfit: what it waits for will never be, or it is too long for its one page.
-            BrowserGone: the whole browser has ended.
         """
 
     async def print(self, document: Document) -> bytes:
@@ -80,16 +80,11 @@ class Page(Protocol):
             PageCrashed: as above.
             PageFailed: it was given up.
             Unfit: it has none of the pages that were asked for.
-            BrowserGone: as above.
             OutputTooLarge: it was stopped; a driver that cannot stop hands out everything.
         """
 
     async def print_marked(self, document: Document) -> bytes:
-        """Print what is shown with a mark before each text (`marking`); it stays marked.
-
-        Raises:
-            Exception: whatever `print` raises.
-        """
+        """Print what is shown with a mark before each text, which it keeps; raises as `print`."""
 
     async def close(self) -> None:
         """Ask the context to go, with everything in it; an idle page goes within milliseconds."""
@@ -110,11 +105,7 @@ class Browser(Protocol):
         """The number of its first process: the root of the tree whose memory is watched."""
 
     async def open(self, *, javascript: bool, answer: Answer) -> Page:
-        """Open a fresh page in a context of its own; each of its requests is put to `answer`.
-
-        Raises:
-            BrowserGone: it has ended.
-        """
+        """Open a fresh page in a context of its own; each of its requests is put to `answer`."""
 
     async def kill(self) -> None:
         """End the whole tree and remove its profile; never fails, and may be called twice."""

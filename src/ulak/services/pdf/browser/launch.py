@@ -6,17 +6,29 @@ weaken it are refused.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import secrets
 import shlex
+import shutil
+import signal
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from ulak.errors import BadInput
-from ulak.services.pdf.browser.profiles import Workplace, prepare_workplace
-from ulak.services.pdf.ground import Ground, survey
+from ulak.services.pdf.browser.process import find_processes
+from ulak.services.pdf.ground import Ground, is_reachable, survey
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+
+PREFIX: Final = "ulak-browser-"
+_LOCK: Final = "owner"
 
 REFUSED: Final = frozenset(
     {
@@ -91,6 +103,44 @@ _NO_ROUTES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class Workplace:
+    """A directory of this process's, with the browser's profile in it.
+
+    Whoever holds the lock on the file `owner` in it owns it, for as long as it lives, however it
+    ends; so a directory whose lock can be taken is nobody's any more. Numbers of processes would
+    not do: containers that share a directory do not share them.
+
+    There is a moment when a directory is made and not yet locked. A sweep that comes then takes it,
+    and its maker, who finds that out with the lock in hand, makes another; so there is no moment at
+    which a maker could die and leave something that no sweep would take.
+    """
+
+    directory: Path
+    lock: FileIO
+
+    @property
+    def profile(self) -> Path:
+        """What the browser may write to, and nothing else is."""
+        return self.directory / "profile"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every program in it has as its environment, and nothing of the worker's own."""
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.profile),
+            "TMPDIR": str(self.profile),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+        }
+
+    def remove(self) -> None:
+        """Take it away with all that is in it; may be called twice."""
+        _remove(self.directory)
+        self.lock.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Everything that starts one browser. Whoever starts it calls `remove` when it has ended."""
 
@@ -112,26 +162,16 @@ class Launch:
     workplace: Workplace = field(repr=False, compare=False)
 
     def argv(self, *more: str) -> tuple[str, ...]:
-        """Give the whole command, with the driver's own switches.
-
-        Raises:
-            BadInput: one of them weakens the sandbox.
-        """
-        refuse_weakening(more)
-        return (
-            *self.prefix,
-            str(self.executable),
-            *self.arguments,
-            *more,
-            f"--user-data-dir={self.profile}",
-        )
+        """Return the whole command, with the driver's own switches; raises as `prepare`."""
+        _refuse_weakening(more)
+        program = (str(self.executable), *self.arguments, *more)
+        return (*self.prefix, *program, f"--user-data-dir={self.profile}")
 
     def wrapper(self) -> Path:
         """Write a program that starts the browser so, for drivers that take only a path to one.
 
-        It takes the driver's own arguments, ends with status 64 when one of them weakens the
-        sandbox, and passes on the rest with the profile last, since the last one counts. Give the
-        driver no arguments of `SWITCHES` again. Removed with the profile.
+        It ends with status 64 when an argument of the driver's weakens the sandbox, and passes on
+        the rest with the profile last, since the last one counts. Removed with the profile.
         """
         patterns = "|".join(f"--{name}|--{name}=*|-{name}|-{name}=*" for name in sorted(REFUSED))
         environment = [f"{name}={value}" for name, value in self.environment.items()]
@@ -180,7 +220,7 @@ def prepare(
         PermanentPdfError: no browser can be run here; the message says how to mend it.
         OSError: the profile cannot be made.
     """
-    refuse_weakening(arguments)
+    _refuse_weakening(arguments)
     ground = survey(executable, uid=uid)
     workplace = prepare_workplace(directory, uid=ground.uid, owner="the browser")
     has_namespace = isolated and (ground.user_namespaces or ground.network_namespace)
@@ -198,17 +238,59 @@ def prepare(
     )
 
 
-def refuse_weakening(arguments: Sequence[str]) -> None:
-    """Let pass what leaves the sandbox as it is.
-
-    Raises:
-        BadInput: a switch weakens it, or opens the browser to others.
-    """
+def _refuse_weakening(arguments: Sequence[str]) -> None:
     for argument in arguments:
         # The browser takes one dash as well as two.
         name = argument.strip().lstrip("-").partition("=")[0].lower()
         if name in REFUSED:
             raise BadInput(f'the switch "{name}" weakens the browser\'s sandbox and is refused')
+
+
+def prepare_workplace(
+    directory: str | os.PathLike[str] | None, *, uid: int | None, owner: str, detail: str = ""
+) -> Workplace:
+    """Sweep what dead workers left, and make a directory for a program of a user's.
+
+    Args:
+        directory: Where it is made; the directory for temporary files when None.
+        uid: The program's user; None when it is this one.
+        owner: The program, as an error names it.
+        detail: A stable word for that error.
+
+    Raises:
+        PermanentPdfError: the user cannot enter the directory.
+        OSError: it cannot be made.
+    """
+    parent = _parent(directory)
+    if not is_reachable(parent, uid=uid):
+        raise PermanentPdfError(
+            f"{owner}'s user {uid} cannot enter {parent}; choose another directory",
+            code=PdfErrorCode.UNSUPPORTED_PLATFORM,
+            detail=detail,
+        )
+    sweep(parent)
+    return make_workplace(parent, uid=uid)
+
+
+def make_workplace(parent: Path, *, uid: int | None) -> Workplace:
+    """Make a directory in `parent` whose profile belongs to a user (None: this one)."""
+    place = None
+    while place is None:  # A sweep takes it only if it comes in the very moment.
+        place = _own(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), fcntl.LOCK_EX)
+    # Others may pass through, for the profile is somebody else's, and list nothing.
+    place.directory.chmod(0o711)
+    place.profile.mkdir(mode=0o700)
+    if uid is not None:
+        os.chown(place.profile, uid, uid)
+    return place
+
+
+def sweep(directory: str | os.PathLike[str] | None = None) -> int:
+    """Remove the directories whose owners have died, with browsers left in them; return how many.
+
+    Blocks for some milliseconds: call it in a thread.
+    """
+    return sum(_sweep(left) for left in _parent(directory).glob(f"{PREFIX}*"))
 
 
 def _prefix_on(ground: Ground, *, has_namespace: bool) -> tuple[str, ...]:
@@ -231,3 +313,55 @@ def _environment_in(workplace: Workplace, ground: Ground) -> Mapping[str, str]:
     if ground.helper is not None and not ground.user_namespaces:
         environment["CHROME_DEVEL_SANDBOX"] = str(ground.helper)
     return MappingProxyType(environment)
+
+
+def _parent(directory: str | os.PathLike[str] | None) -> Path:
+    # Python's own way to find it writes a file there, which a kill in that moment would leave.
+    return Path(directory or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
+
+
+def _own(directory: Path, how: int) -> Workplace | None:
+    """Take a directory's lock; None if somebody has it, or has taken the directory away."""
+    try:
+        lock = FileIO(str(directory / _LOCK), "a")
+    except FileNotFoundError:
+        return None
+    with contextlib.ExitStack() as undo:
+        undo.callback(lock.close)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, how)
+            if os.path.samestat(os.fstat(lock.fileno()), (directory / _LOCK).stat()):
+                undo.pop_all()
+                return Workplace(directory, lock)
+    return None
+
+
+def _sweep(directory: Path) -> bool:
+    place = None
+    with contextlib.suppress(OSError):
+        if directory.stat().st_uid == os.geteuid():
+            place = _own(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if place is None:
+        return False
+    with place.lock:
+        # A browser dies with its worker by the kernel's hand; should one still be dying, or have
+        # been missed, it must not write into what is being removed.
+        for pid, _ in find_processes(f"--user-data-dir={directory}/"):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        # All at once out of its maker's sight, who would make a lock where there is none.
+        try:
+            aside = directory.rename(directory.with_name(f"{PREFIX}{secrets.token_hex(8)}"))
+        except OSError:
+            return False
+        _remove(aside)
+    return True
+
+
+def _remove(directory: Path) -> None:
+    # What still dies may write once more between the listing and the removal.
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.01)

@@ -28,6 +28,8 @@ _AT_ONCE: Final = 1 << 20
 _LONGEST: Final = 256 << 20
 """Of one message. Nothing that we ask for is so long; what a page says must not fill our memory."""
 _ROOT: Final = ""
+GONE: Final = "ulak.gone"
+"""The event of every session when the line is cut."""
 _COMMANDS: Final = 3
 _ANSWERS: Final = 4
 """Where Chromium reads commands and writes answers when it is debugged over a pipe."""
@@ -63,7 +65,7 @@ class Pipe:
     """One browser's line. Every call that waits raises `BrowserGone` once it is cut.
 
     Args:
-        commands: The end to write to, not blocking; closed with the line.
+        commands: The end to write to; closed with the line.
         answers: That to read from, likewise.
     """
 
@@ -81,6 +83,8 @@ class Pipe:
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(_Message).decode
         self._read_params = msgspec.json.Decoder(Params).decode
+        for end in (commands, answers):
+            os.set_blocking(end, False)
         self._loop.add_reader(answers, self._readable)
 
     def send(self, method: str, session: str = _ROOT, /, **params: Any) -> asyncio.Future[Params]:
@@ -111,9 +115,7 @@ class Pipe:
         self._listeners.pop(session, None)
         unanswered = [id_ for id_, (asked, _) in self._waiting.items() if asked == session]
         for id_ in unanswered:
-            _, future = self._waiting.pop(id_)
-            if not future.done():
-                future.set_exception(CommandFailed("the session has ended"))
+            _fail(self._waiting.pop(id_)[1], CommandFailed("the session has ended"))
 
     def cut(self) -> None:
         """Close the line: a browser whose line is closed ends. May be called twice."""
@@ -127,8 +129,7 @@ class Pipe:
         self._out.clear()
         waiting, self._waiting = self._waiting, {}
         for _, future in waiting.values():
-            if not future.done():
-                future.set_exception(BrowserGone())
+            _fail(future, BrowserGone())
         sessions, self._listeners = self._listeners, {}
         for listeners in sessions.values():
             if (listener := listeners.get(GONE)) is not None:
@@ -176,7 +177,7 @@ class Pipe:
             start = end + 1
             if self._is_cut:
                 return
-        self._in = self._in[start:] if start else self._in
+        del self._in[:start]
         self._seen = len(self._in)
         if self._seen > _LONGEST:
             self.cut()
@@ -196,16 +197,8 @@ class Pipe:
             listener(self._read_params(message.params))
 
 
-GONE: Final = "ulak.gone"
-"""The event of every session when the line is cut."""
-
-
 def start_debugged(launch: Launch) -> tuple[Process, Pipe]:
-    """Start the browser that was prepared, debugged over a pipe; see `spawn`.
-
-    Raises:
-        OSError: it cannot be executed.
-    """
+    """Start the browser that was prepared, debugged over a pipe; see `spawn`."""
     its_commands, our_commands = _pipe()
     our_answers, its_answers = _pipe()
     argv = launch.argv("--remote-debugging-pipe", "--no-startup-window")
@@ -220,9 +213,12 @@ def start_debugged(launch: Launch) -> tuple[Process, Pipe]:
     finally:
         os.close(its_commands)
         os.close(its_answers)
-    os.set_blocking(our_commands, False)
-    os.set_blocking(our_answers, False)
     return process, Pipe(our_commands, our_answers)
+
+
+def _fail(future: asyncio.Future[Params], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _pipe() -> tuple[int, int]:

@@ -8,9 +8,12 @@ which ends with it. Importing this module needs Playwright; nothing else of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
 from playwright.async_api import (
     Browser,
@@ -18,25 +21,24 @@ from playwright.async_api import (
     CDPSession,
     Error,
     Page,
+    Playwright,
     Request,
     Route,
     async_playwright,
 )
 
-from ulak.services.pdf.browser.agreement import DRAWN_SMALL, is_in_memory, passed_headers
 from ulak.services.pdf.browser.driver import Answer, BrowserGone, Loaded, PageCrashed, PageFailed
-from ulak.services.pdf.browser.ending import Ending
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.loading import Loading
-from ulak.services.pdf.browser.process import looked_at
-from ulak.services.pdf.browser.showing import Requests, ShownPage
+from ulak.services.pdf.browser.page import Requests, ShownPage, is_in_memory, passed_headers
+from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL, Loading
+from ulak.services.pdf.browser.process import find_processes, looked_at, state_and_parent
 from ulak.services.pdf.document import Document, Fetched, Limits
-
-_T = TypeVar("_T")
 
 _SWITCHES: Final = ("--remote-debugging-pipe", "--no-startup-window")
 """All that Playwright needs; what it would add of its own is left out, for the launch has said
 everything, and one of its defaults is to have no sandbox."""
+_STOPS_WITHIN_S: Final = 5.0
+"""How long Playwright may take to end when its browser has. It takes milliseconds; a guess."""
 
 
 class PlaywrightDriver:
@@ -50,23 +52,18 @@ class PlaywrightDriver:
         self._output_bytes = output_bytes
 
     async def start(self, launch: Launch) -> PlaywrightBrowser:
-        """Start a browser and wait until it answers; one that is not waited for is killed.
-
-        Raises:
-            BrowserGone: it ended at once.
-            OSError: Playwright's process cannot be executed.
-        """
+        """Start a browser and wait until it answers; one that is not waited for is killed."""
         starting = asyncio.ensure_future(async_playwright().start())
         try:
             playwright = await asyncio.shield(starting)
         except asyncio.CancelledError:
             # Its process is on the way and would be nobody's: it is waited for, and ended.
-            await Ending(launch, await starting).kill()
+            await _Ending(launch, await starting).kill()
             raise
         except Error as error:
             launch.remove()
             raise OSError("Playwright's own process cannot be executed") from error
-        ending = Ending(launch, playwright)
+        ending = _Ending(launch, playwright)
         try:
             # With a profile that is named, so that Playwright makes no directory of its own, which
             # it would leave behind when it ends before it has noticed its browser's end. The
@@ -89,11 +86,10 @@ class PlaywrightDriver:
             session = await browser.new_browser_cdp_session()
             version = (await session.send("Browser.getVersion"))["product"]
             ending.look()
-        except Error as error:
+        except BaseException as error:
             await ending.kill()
-            raise BrowserGone from error
-        except BaseException:
-            await ending.kill()
+            if isinstance(error, Error):
+                raise BrowserGone from error
             raise
         return PlaywrightBrowser(browser, ending, version, output_bytes=self._output_bytes)
 
@@ -102,29 +98,16 @@ class PlaywrightBrowser:
     """A running Chromium, and the Playwright that is its own."""
 
     def __init__(
-        self, browser: Browser, ending: Ending, version: str, *, output_bytes: int
+        self, browser: Browser, ending: _Ending, version: str, *, output_bytes: int
     ) -> None:
         self._browser = browser
         self._ending = ending
-        self._version = version
+        self.pid = ending.pid
+        self.version = version
         self._output_bytes = output_bytes
 
-    @property
-    def version(self) -> str:
-        """Name and version."""
-        return self._version
-
-    @property
-    def pid(self) -> int:
-        """The number of the browser's process."""
-        return self._ending.pid
-
     async def open(self, *, javascript: bool, answer: Answer) -> PlaywrightPage:
-        """Open a page in a context of its own; all its requests are put to `answer`.
-
-        Raises:
-            BrowserGone: the browser has ended.
-        """
+        """Open a page in a context of its own; all its requests are put to `answer`."""
         try:
             context = await self._browser.new_context(
                 java_script_enabled=javascript,
@@ -159,7 +142,7 @@ class PlaywrightPage(ShownPage):
     """A page in a context of its own."""
 
     def __init__(
-        self, page: Page, requests: _Requests, loading: Loading, ending: Ending, *,
+        self, page: Page, requests: _Requests, loading: Loading, ending: _Ending, *,
         output_bytes: int,
     ) -> None:  # fmt: skip
         super().__init__(requests, loading, output_bytes=output_bytes)
@@ -212,11 +195,7 @@ class PlaywrightPage(ShownPage):
             raise
 
     async def close(self) -> None:
-        """Have the context go, with everything in it.
-
-        Raises:
-            BrowserGone: the whole browser has ended.
-        """
+        """Have the context go, with everything in it."""
         self._requests.stop()
         try:
             await self._context.close()
@@ -224,11 +203,7 @@ class PlaywrightPage(ShownPage):
             self._raise_if_lost(error)
 
     async def kill(self) -> None:
-        """Have the page's process end, and the context with it.
-
-        Raises:
-            BrowserGone: the whole browser has ended.
-        """
+        """Have the page's process end, and the context with it."""
         if self._session is not None:
             # It is never answered: who would answer is gone.
             crash = asyncio.ensure_future(self._session.send("Page.crash"))
@@ -238,10 +213,7 @@ class PlaywrightPage(ShownPage):
     async def _ask(self, method: str, /, **params: Any) -> dict[str, Any]:
         if self._session is None:
             raise PageCrashed
-        return await self._unless_gone(self._session.send(method, params))
-
-    async def _unless_gone(self, asked: Awaitable[_T]) -> _T:
-        answer = asyncio.ensure_future(asked)
+        answer = asyncio.ensure_future(self._session.send(method, params))
         answer.add_done_callback(looked_at)
         either: set[asyncio.Future[Any]] = {answer, self._gone}
         try:
@@ -330,9 +302,70 @@ class _Requests(Requests):
 
     def _opened(self, page: Page) -> None:
         if self._page is not None and page != self._page:
-            self.begin(_closed(page))
+            self.begin(self._close(page))
+
+    async def _close(self, page: Page) -> None:
+        with suppress(Error):
+            await page.close()
 
 
-async def _closed(page: Page) -> None:
-    with suppress(Error):
-        await page.close()
+class _Ending:
+    """How a browser and its Playwright end, whatever they are doing."""
+
+    def __init__(self, launch: Launch, playwright: Playwright) -> None:
+        self._launch = launch
+        self._playwright = playwright
+        self.pid = 0
+        """The browser's first process, once it was looked for."""
+        self._playwright_pid = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """The browser's first process has ended."""
+        return state_and_parent(self.pid)[0] in ("", "Z")
+
+    def look(self) -> None:
+        """Find the browser's first process, and with it Playwright's.
+
+        Raises:
+            BrowserGone: it has ended.
+        """
+        self.pid = next(_roots(self._launch.profile), 0)
+        if not self.pid:
+            raise BrowserGone
+        self._playwright_pid = state_and_parent(self.pid)[1]
+
+    async def kill(self) -> None:
+        """End both and remove the profile; who is cancelled here leaves it being done."""
+        if self._ended is None:
+            self._ended = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ended)
+
+    async def _end(self) -> None:
+        self._kill_browser()
+        stopping = asyncio.ensure_future(self._playwright.stop())
+        stopping.add_done_callback(looked_at)
+        await asyncio.wait({stopping}, timeout=_STOPS_WITHIN_S)
+        if not stopping.done() and self._playwright_pid:
+            _kill(os.kill, self._playwright_pid)
+            await asyncio.wait({stopping})
+        self._kill_browser()  # one that was being started meanwhile
+        await asyncio.to_thread(self._launch.remove)
+
+    def _kill_browser(self) -> None:
+        # The browser is the first of a group of its own, and all of its tree are in it.
+        for pid in _roots(self._launch.profile):
+            _kill(os.killpg, pid)
+
+
+def _roots(profile: Path) -> Iterator[int]:
+    """Find the processes that have this profile and are nobody's helpers: one, or none."""
+    for pid, command in find_processes(f"--user-data-dir={profile}"):
+        if b"--type=" not in command:
+            yield pid
+
+
+def _kill(send: Callable[[int, int], None], pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        send(pid, signal.SIGKILL)

@@ -1,61 +1,85 @@
 """The browser pool: documents take their turns on a warm browser, each in a context of its own.
 
-A browser that is lost takes nobody's document with it but that of whoever killed it.
+A page is asked to go when its time is up, its process is killed at the hard limit, and a browser
+that has not done so two seconds later is killed as a whole. A browser that is lost takes nobody's
+document with it but that of whoever killed it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from ulak.engine.tracing import Tracing
-from ulak.services.pdf.browser.attempt import (
-    Attempt,
-    Deadline,
+from ulak.services.pdf.browser.chromium_pdf import (
+    NotChromiums,
+    boxes_warning,
+    count_pages,
+    find_boxes,
+    language_of,
+    same_bytes,
+    with_language,
+)
+from ulak.services.pdf.browser.driver import (
+    BrowserGone,
+    Driver,
+    Loaded,
+    OutputTooLarge,
+    Page,
+    PageCrashed,
+    PageFailed,
+    Unfit,
+)
+from ulak.services.pdf.browser.launch import Launch, prepare
+from ulak.services.pdf.browser.renderers import (
+    Keeper,
     OnBlocked,
+    Pool,
+    Requests,
     Rules,
     out_of_time,
     refuse_large,
 )
-from ulak.services.pdf.browser.driver import BrowserGone, Driver
-from ulak.services.pdf.browser.keeper import Keeper
-from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.warm import WarmBrowser, launch_browser
 from ulak.services.pdf.document import (
+    GLYPHS_UNCHECKED,
     Document,
     Fetcher,
     Limits,
-    NoNetwork,
     Rendered,
+    RenderWarning,
     Times,
 )
-from ulak.services.pdf.model import not_started
-from ulak.services.pdf.steps import LAUNCH, Steps
+from ulak.services.pdf.model import (
+    PdfErrorCode,
+    PermanentPdfError,
+    not_as_asked,
+    not_started,
+    over_limit,
+)
+from ulak.services.pdf.steps import LAUNCH, LOAD, PRINT, Steps
 
+log = logging.getLogger(__name__)
+
+SURVIVAL_S: Final = 2.0
+"""How long what was killed may take to be gone (P-14)."""
 _LOSSES: Final = 2
 """How often a document may lose its browser: once is bad luck."""
 
 
-class BrowserPool:
-    """Renders documents, several at a time, in a browser that is kept warm.
-
-    An asynchronous context manager: at its end no process and no profile is left. It belongs to
-    one event loop, whose thread must live as long as the pool does.
+class BrowserPool(Pool[WarmBrowser]):
+    """Renders documents, several at a time, in a browser that is kept warm; see `Pool`.
 
     Args:
         driver: Starts browsers.
-        fetcher: Fetches what pages may have; nothing by default.
-        limits: What a document may cost.
-        places: Documents at a time.
         recycle_after: A browser is replaced after so many documents; 0 never.
         memory_growth: And when its lasting processes have grown by so many bytes; 0 never.
         idle_after: A browser that nobody needs is let go after so long.
         prepare: Makes ready to start a browser, as `launch.prepare` with arguments bound; called
             in a thread before each start.
-        on_blocked: Told the reason of each request that is refused.
         tracing: Where the spans of launch, load and print go, of documents that are traced.
     """
 
@@ -74,26 +98,16 @@ class BrowserPool:
         tracing: Tracing | None = None,
     ) -> None:
         limits = limits or Limits()
-        self._rules = Rules(fetcher=fetcher or NoNetwork(), limits=limits, on_blocked=on_blocked)
-        self._tracing = tracing
-        self._turns = asyncio.Semaphore(places)
 
         async def start() -> WarmBrowser:
             browser = await launch_browser(driver, prepare)
             return WarmBrowser(browser, places, limits.memory_bytes, recycle_after, memory_growth)
 
-        self._keeper = Keeper(start, idle_after=idle_after)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._keeper.close()
+        keeper = Keeper(start, idle_after=idle_after)
+        super().__init__(
+            keeper, fetcher=fetcher, limits=limits, places=places, on_blocked=on_blocked
+        )
+        self._tracing = tracing
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own, when its turn comes.
@@ -106,39 +120,186 @@ class BrowserPool:
                 here.
         """
         refuse_large(document, self._rules.limits)
-        deadline = Deadline.of(times, asyncio.get_running_loop().time())
         with Steps(self._tracing) as steps:
             steps.begin(LAUNCH)
-            attempt = Attempt(
-                document,
-                rules=self._rules,
-                deadline=deadline,
-                steps=steps,
-                kill_browser=self._keeper.discard,
-                later=self._keeper.run,
-            )
+            attempt = _Attempt(document, times, self._rules, self._keeper, steps)
             try:
-                async with asyncio.timeout_at(deadline.ask_at):
+                async with asyncio.timeout_at(attempt.ask_at):
                     await self._turns.acquire()
             except TimeoutError as error:
                 raise out_of_time() from error
             try:
-                return await self._render(attempt, deadline, steps)
+                return await attempt.render()
             finally:
                 self._turns.release()
 
-    async def _render(self, attempt: Attempt, deadline: Deadline, steps: Steps) -> Rendered:
+
+class _Attempt:
+    """A document being rendered, by the loop's clock."""
+
+    def __init__(
+        self,
+        document: Document,
+        times: Times,
+        rules: Rules,
+        keeper: Keeper[WarmBrowser],
+        steps: Steps,
+    ) -> None:
+        self._document = document
+        self._rules = rules
+        self._keeper = keeper
+        self._steps = steps
+        self._began_at = asyncio.get_running_loop().time()
+        self.ask_at = self._began_at + times.navigation.total_seconds()
+        """The page is asked to close."""
+        self._hard_at = self._began_at + times.hard.total_seconds()
+        """The page is killed."""
+        self._requests = Requests(document, rules)
+        self._page: Page | None = None
+
+    async def render(self) -> Rendered:
+        """Render the document on a browser, and on another one if that was lost."""
         for _ in range(_LOSSES):
-            steps.begin(LAUNCH)
+            self._steps.begin(LAUNCH)
             try:
-                async with asyncio.timeout_at(deadline.ask_at):
+                async with asyncio.timeout_at(self.ask_at):
                     warm = await self._keeper.get()
             except TimeoutError as error:
                 raise out_of_time() from error
             try:
-                return await attempt.on(warm)
+                return await self._render_on(warm)
             except BrowserGone:
                 self._keeper.discard(warm)
             finally:
                 self._keeper.used(warm)
         raise not_started("the browser was lost twice", detail="browser_lost")
+
+    async def _render_on(self, warm: WarmBrowser) -> Rendered:
+        """Render the document on a browser.
+
+        Raises:
+            BrowserGone: the browser ended, and not by this document's doing; try another.
+            PdfError: its time ran out, it exceeds a limit, or its page broke.
+        """
+        self._requests = Requests(self._document, self._rules)
+        self._page = None
+        warm.enter()
+        try:
+            async with asyncio.timeout_at(self.ask_at):
+                return await self._load_and_print(warm)
+        except TimeoutError as error:
+            page, self._page = self._page, None
+            if page is None:
+                # Not even an empty page was opened in all that time: the browser itself hangs.
+                self._keeper.discard(warm)
+            else:
+                await self._put_down(page, warm, self._hard_at)
+            raise out_of_time() from error
+        except (PageCrashed, PageFailed) as error:
+            if warm.took_memory_kill():
+                raise over_limit("memory_exceeded", "its page needs too much memory") from error
+            word = "page_crashed" if isinstance(error, PageCrashed) else "page_failed"
+            raise PermanentPdfError(
+                "the page broke", code=PdfErrorCode.UNKNOWN, detail=word
+            ) from error
+        except Unfit as error:
+            raise not_as_asked(error.detail, str(error)) from error
+        except OutputTooLarge as error:
+            raise over_limit("output_too_large", "its PDF has too many bytes") from error
+        finally:
+            warm.leave()
+            if self._page is not None:
+                hard_at = asyncio.get_running_loop().time() + SURVIVAL_S
+                self._keeper.run(self._put_down(self._page, warm, hard_at))
+
+    async def _load_and_print(self, warm: WarmBrowser) -> Rendered:
+        document, limits, steps = self._document, self._rules.limits, self._steps
+        self._page = page = await warm.open(javascript=document.javascript, answer=self._requests)
+        steps.begin(LOAD)
+        loaded = await page.load(document)
+        if loaded.dom_nodes > limits.dom_nodes:
+            raise over_limit("dom_too_large", f"it has {loaded.dom_nodes} nodes")
+        self._must_be_well(loaded)
+        steps.begin(PRINT)
+        printed = await page.print(document)
+        if len(printed) > limits.output_bytes:
+            raise over_limit("output_too_large", f"its PDF has {len(printed)} bytes")
+        try:
+            pages = count_pages(printed)
+            pdf = same_bytes(with_language(printed, language_of(document.html)))
+        except NotChromiums as error:
+            raise PermanentPdfError(
+                f"what the browser printed cannot be read: {error}",
+                code=PdfErrorCode.UNKNOWN,
+                detail="unreadable_output",
+            ) from error
+        if pages > limits.pages:
+            raise over_limit("too_many_pages", f"it has {pages} pages")
+        if document.single_page and pages != 1:
+            raise not_as_asked("single_page", f"it takes {pages} pages, however long the first is")
+        warnings = await self._look_for_boxes(printed, page, warm)
+        steps.end()
+        total = asyncio.get_running_loop().time() - self._began_at
+        return Rendered(
+            pdf,
+            pages=pages,
+            engine=warm.engine,
+            timings={**steps.took, "total": total},
+            blocked=dict(self._requests.blocked),
+            script_errors=loaded.script_errors,
+            warnings=warnings,
+        )
+
+    async def _look_for_boxes(
+        self, printed: bytes, page: Page, warm: WarmBrowser
+    ) -> tuple[RenderWarning, ...]:
+        """Warn of characters that no font has; the page is good for nothing else afterwards."""
+        # In a thread: other pages go on meanwhile.
+        boxes = await asyncio.to_thread(find_boxes, printed)
+        if boxes is None:
+            return (RenderWarning(GLYPHS_UNCHECKED),)
+        if not boxes.count:
+            return ()
+        # Few documents come here. Half of the time that is left must do to name the characters:
+        # that they are there is known, and no document fails for want of their names.
+        half = (asyncio.get_running_loop().time() + self.ask_at) / 2
+        characters = boxes.characters
+        try:
+            async with asyncio.timeout_at(half):
+                marked = await page.print_marked(self._document)
+                named = await asyncio.to_thread(find_boxes, marked)
+            # More names than boxes: then one of them is none.
+            if named is not None and len(named.characters) <= boxes.count:
+                characters = (*named.characters, *characters)
+        except PageCrashed:
+            warm.took_memory_kill()  # Told here: it is no other page's.
+        except (TimeoutError, BrowserGone, PageFailed, OutputTooLarge, Unfit):
+            log.info("the characters of boxes are not known")
+        return (boxes_warning(characters, boxes.count),)
+
+    def _must_be_well(self, loaded: Loaded) -> None:
+        """Refuse a document that was to fail by what happened while it was loaded."""
+        if status := self._requests.refused_status:
+            raise not_as_asked("resource_status", f"a resource was answered {status}")
+        if self._document.fail_on_script_error and loaded.script_errors:
+            raise not_as_asked("script_error", f"a script failed: {loaded.script_errors[0]}")
+
+    async def _put_down(self, page: Page, warm: WarmBrowser, hard_at: float) -> None:
+        """Ask a page to close, kill it at `hard_at`, kill its browser soon after.
+
+        Done when the page is gone, or the browser on its way.
+        """
+        facts = {"browser_pid": warm.pid}
+        try:
+            try:
+                async with asyncio.timeout_at(hard_at):
+                    await page.close()
+            except TimeoutError:
+                log.warning("a page did not close and is killed", extra=facts)
+                async with asyncio.timeout(SURVIVAL_S):
+                    await page.kill()
+        except TimeoutError:
+            log.warning("a page survives and its browser is killed", extra=facts)
+            self._keeper.discard(warm)
+        except (BrowserGone, PageCrashed):
+            return

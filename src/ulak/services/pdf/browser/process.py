@@ -1,18 +1,28 @@
-"""A renderer's first process: started with nothing of the worker's, ended with its whole tree."""
+"""Processes of a renderer: started with nothing of the worker's, ended as a tree, and weighed.
+
+What they hold of memory is read from /proc: the sizes of every process are there for anybody to
+read, so it works whoever the browser runs as.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 _ABOVE: Final = 10
 """Higher than any number that a process is given a file by."""
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_KIND: Final = re.compile(rb"--type=([a-z-]+)")
+_OF_PAGES: Final = frozenset({"renderer", "utility"})
+"""Kinds of processes that work for pages: the second puts printed pages together."""
 
 
 class Process:
@@ -52,21 +62,18 @@ def spawn(
 ) -> Process:
     """Start a program in a session of its own.
 
-    It must be called by a thread that lives as long as the process may: the kernel ends it with
-    that.
+    Its environment is the one that is given, and nothing of the worker's own. It must be called by
+    a thread that lives as long as the process may: the kernel ends it with that.
 
     Args:
-        argv: The program and its arguments.
-        environment: All of it: nothing of the worker's own reaches the program.
         files: By the number that a file has there, the one that it has here; it stays open.
 
     Raises:
         OSError: it cannot be executed.
     """
     actions: list[tuple[Any, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, file, os.devnull, flags, 0)
+        for file, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY))
     ]
     with ExitStack() as stack:
         for there, here in files.items():
@@ -102,3 +109,107 @@ def looked_at(future: asyncio.Future[Any]) -> None:
     """Have a failure that nobody waits for go without complaint."""
     if not future.cancelled():
         future.exception()
+
+
+def state_and_parent(pid: int) -> tuple[str, int]:
+    """Return a process's state and its parent; '' and 0 when there is none."""
+    try:
+        # The name in front may hold anything, parentheses too.
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        return fields[0].decode("ascii"), int(fields[1])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One process and its resident memory."""
+
+    pid: int
+    kind: str
+    """As Chromium calls it: renderer, utility, gpu-process, zygote; browser is the first one."""
+    resident: int
+
+
+class Tree:
+    """The processes of one browser, looked at again and again.
+
+    Who a process's parent is is read once. A number may come to another process between two
+    looks, so it is read again before one is killed.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._parents: dict[int, int] = {}
+        self._kinds: dict[int, str] = {}
+
+    def sample(self) -> list[Usage]:
+        """Tell what each process holds now; one that ends meanwhile is left out."""
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        for pid in self._parents.keys() - pids:
+            self._parents.pop(pid)
+            self._kinds.pop(pid, None)
+        for pid in pids - self._parents.keys():
+            self._parents[pid] = state_and_parent(pid)[1]
+        usages = []
+        for pid in self._parents:
+            if self._belongs(pid):
+                with suppress(OSError, IndexError, ValueError):
+                    pages = int(_read(f"/proc/{pid}/statm").split()[1])
+                    usages.append(Usage(pid, self._kind_of(pid), pages * _PAGE))
+        return usages
+
+    def kill_beyond(self, limit: int) -> int:
+        """Kill the processes that work for pages and hold more than that; tell how many."""
+        killed = 0
+        for usage in self.sample():
+            # What is shared with others counts in part: the browser's own code is 150 MB.
+            if (
+                usage.kind in _OF_PAGES
+                and usage.resident > limit
+                and _proportional(usage) > limit
+                and state_and_parent(usage.pid)[1] == self._parents[usage.pid]
+            ):
+                with suppress(ProcessLookupError):
+                    os.kill(usage.pid, signal.SIGKILL)
+                    killed += 1
+        return killed
+
+    def lasting(self) -> int:
+        """Tell what the processes hold that outlive their pages: those that can only grow."""
+        return sum(usage.resident for usage in self.sample() if usage.kind != "renderer")
+
+    def _belongs(self, pid: int) -> bool:
+        for _ in range(64):
+            if pid <= 1 or pid == self._root:
+                return pid > 1
+            pid = self._parents.get(pid, 0)
+        return False
+
+    def _kind_of(self, pid: int) -> str:
+        if pid == self._root:
+            return "browser"
+        kind = self._kinds.get(pid, "zygote")
+        # A renderer begins as a copy of the zygote, under its name.
+        if kind == "zygote":
+            found = _KIND.search(_read(f"/proc/{pid}/cmdline"))
+            kind = self._kinds[pid] = found[1].decode("ascii") if found else "zygote"
+        return kind
+
+
+def _read(path: str) -> bytes:
+    # Ten times a second, and many: a path object for each would cost more than the reading.
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 1 << 16)
+    finally:
+        os.close(file)
+
+
+def _proportional(usage: Usage) -> int:
+    # Only root may look into a process behind a sandbox; others count the shared part too.
+    with suppress(OSError):
+        for line in _read(f"/proc/{usage.pid}/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    return usage.resident

@@ -19,7 +19,7 @@ from ulak.services.pdf.browser.driver import (
     PageFailed,
 )
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.memory import Tree
+from ulak.services.pdf.browser.process import Tree
 from ulak.services.pdf.document import Document, Fetched
 from ulak.services.pdf.model import not_started
 
@@ -156,19 +156,13 @@ class WarmBrowser:
 
     async def _open_spare(self, *, javascript: bool, answer: Answer) -> Page | None:
         """Return a page that was opened ahead, if there is one whose process still lives."""
-        while (spare := self._take(javascript=javascript)) is not None:
+        while spare := next((one for one in self._spares if one.javascript == javascript), None):
+            self._spares.remove(spare)
             spare.relay.answer = answer
             page = await spare.opening
             if not page.is_gone:
                 return page
             await page.close()
-        return None
-
-    def _take(self, *, javascript: bool) -> _Spare | None:
-        for spare in self._spares:
-            if spare.javascript == javascript:
-                self._spares.remove(spare)
-                return spare
         return None
 
     def _open_ahead(self, *, javascript: bool) -> None:
@@ -194,10 +188,6 @@ class WarmBrowser:
 
 async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Browser:
     """Start a browser, and have it show a document and put it away: one that is well can do that.
-
-    Args:
-        driver: Starts it.
-        prepare: Makes ready to start it; called in a thread.
 
     Raises:
         PdfError: it does not start, or cannot run here.

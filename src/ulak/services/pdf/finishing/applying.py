@@ -29,7 +29,7 @@ TALLEST: Final = 1 / 6
 _FORM: Final = "/UlakWatermark"
 _STATE: Final = "/UlakWatermarkState"
 _DATE: Final = "2000-01-01T00:00:00+00:00"
-"""As the other dates of a document (`browser.sameness`): the same document has the same bytes."""
+"""As other dates (`browser.chromium_pdf`): the same document has the same bytes."""
 
 
 def apply(order: Order) -> bytes:

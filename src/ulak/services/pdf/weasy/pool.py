@@ -15,14 +15,14 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 
-from ulak.services.pdf.browser.attempt import (
+from ulak.services.pdf.browser.renderers import (
+    Keeper,
     OnBlocked,
     Requests,
     Rules,
     out_of_time,
     refuse_large,
 )
-from ulak.services.pdf.browser.keeper import Keeper
 from ulak.services.pdf.document import (
     Document,
     Fetcher,

@@ -18,8 +18,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ulak.services.pdf.browser.launch import Workplace, prepare_workplace
 from ulak.services.pdf.browser.process import Process, spawn
-from ulak.services.pdf.browser.profiles import Workplace, prepare_workplace
 from ulak.services.pdf.weasy.faults import ENGINE, lost, missing
 from ulak.services.pdf.weasy.ground import Ground, survey
 from ulak.services.pdf.weasy.zygote import CONTROL, LONGEST_ORDER

@@ -1,4 +1,4 @@
-"""Keeps one renderer running: starts it, replaces it before it is old, lets it go when idle.
+"""Renderers that are kept running, and what the pools of every engine share.
 
 A browser is one, a process that has WeasyPrint loaded another. It heals by itself: a start that
 failed is tried again by whoever asks next, a little later each time.
@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from ulak.services.pdf.browser.driver import BrowserGone
-from ulak.services.pdf.model import PdfError, not_started
+from ulak.services.pdf.document import (
+    Document,
+    Fetched,
+    Fetcher,
+    Limits,
+    NoNetwork,
+    Reason,
+    UrlBlocked,
+)
+from ulak.services.pdf.model import (
+    PdfError,
+    PdfErrorCode,
+    TransientPdfError,
+    not_started,
+    over_limit,
+)
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
+OnBlocked = Callable[[Reason], None]
 
 
-class Kept(Protocol):
+class Renderer(Protocol):
     """A renderer that is kept running."""
 
     busy: int
@@ -44,10 +62,10 @@ class Kept(Protocol):
         """End it with all that it has started; may be called twice."""
 
 
-K = TypeVar("K", bound=Kept)
+R = TypeVar("R", bound=Renderer)
 
 
-class Keeper(Generic[K]):
+class Keeper(Generic[R]):
     """Has a renderer for whoever asks. Belongs to one event loop.
 
     Args:
@@ -58,7 +76,7 @@ class Keeper(Generic[K]):
 
     def __init__(
         self,
-        start: Callable[[], Coroutine[Any, Any, K]],
+        start: Callable[[], Coroutine[Any, Any, R]],
         *,
         idle_after: timedelta,
         first_pause_s: float = FIRST_PAUSE_S,
@@ -66,10 +84,10 @@ class Keeper(Generic[K]):
         self._start_one = start
         self._idle_s = idle_after.total_seconds()
         self._first_pause_s = first_pause_s
-        self.current: K | None = None
+        self.current: R | None = None
         """The one that runs and takes documents."""
-        self._running: list[K] = []
-        self._starting: asyncio.Task[K] | None = None
+        self._running: list[R] = []
+        self._starting: asyncio.Task[R] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures = 0
         self._not_before = 0.0
@@ -77,7 +95,7 @@ class Keeper(Generic[K]):
         self._going: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def get(self) -> K:
+    async def get(self) -> R:
         """Return the one that runs; start one when there is none.
 
         Raises:
@@ -92,23 +110,23 @@ class Keeper(Generic[K]):
             await asyncio.shield(self._starting)
         return self.current
 
-    def used(self, kept: K) -> None:
+    def used(self, renderer: R) -> None:
         """Take note that one has done with a document; replace it, or let it go, in time."""
-        if kept.is_retired:
-            self._end_when_free(kept)
-        elif kept.count_document() and self._starting is None:
+        if renderer.is_retired:
+            self._end_when_free(renderer)
+        elif renderer.count_document() and self._starting is None:
             self._starting = self.run(self._start())
         self._rest()
 
-    def discard(self, kept: K) -> None:
+    def discard(self, renderer: R) -> None:
         """End one now, with whatever is on it; the next who asks gets a new one."""
-        if kept in self._running:
-            self._running.remove(kept)
-            log.warning("a renderer was lost", extra={"pid": kept.pid})
-        if self.current is kept:
+        if renderer in self._running:
+            self._running.remove(renderer)
+            log.warning("a renderer was lost", extra={"pid": renderer.pid})
+        if self.current is renderer:
             self.current = None
-        kept.is_retired = True
-        self.run(kept.kill())
+        renderer.is_retired = True
+        self.run(renderer.kill())
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Have something done in the background; `close` waits for it."""
@@ -125,18 +143,18 @@ class Keeper(Generic[K]):
         if self._starting is not None:
             self._starting.cancel()
         self.current = None
-        for kept in tuple(self._running):
-            self._running.remove(kept)
-            self.run(kept.kill())
+        for renderer in tuple(self._running):
+            self._running.remove(renderer)
+            self.run(renderer.kill())
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _start(self) -> K:
+    async def _start(self) -> R:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()))
             began = loop.time()
-            kept = await self._start_one()
+            renderer = await self._start_one()
         except BaseException as error:
             pause = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(self._failures, 16))
             self._failures += 1
@@ -147,21 +165,21 @@ class Keeper(Generic[K]):
         finally:
             self._starting = None
         self._failures = 0
-        self._running.append(kept)
-        old, self.current = self.current, kept
+        self._running.append(renderer)
+        old, self.current = self.current, renderer
         if old is not None:
             old.is_retired = True
             self._end_when_free(old)
         self._rest()
         seconds = round(loop.time() - began, 3)
-        facts = {"pid": kept.pid, "engine": kept.engine, "seconds": seconds}
+        facts = {"pid": renderer.pid, "engine": renderer.engine, "seconds": seconds}
         log.info("a renderer was started", extra=facts)
-        return kept
+        return renderer
 
-    def _end_when_free(self, kept: K) -> None:
-        if kept.busy == 0 and kept in self._running:
-            self._running.remove(kept)
-            self.run(kept.kill())
+    def _end_when_free(self, renderer: R) -> None:
+        if renderer.busy == 0 and renderer in self._running:
+            self._running.remove(renderer)
+            self.run(renderer.kill())
 
     def _rest(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,14 +190,14 @@ class Keeper(Generic[K]):
     def _let_go(self) -> None:
         self._going = None
         loop = asyncio.get_running_loop()
-        kept = self.current
-        if kept is None or kept.busy:
+        renderer = self.current
+        if renderer is None or renderer.busy:
             return  # What is on it now will say when it is done.
         if loop.time() < self._idle_at:
             self._going = loop.call_at(self._idle_at, self._let_go)
             return
         self.current = None
-        self._end_when_free(kept)
+        self._end_when_free(renderer)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -187,3 +205,94 @@ class Keeper(Generic[K]):
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, PdfError | BrowserGone):
             log.error("work on a renderer failed", exc_info=error)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for every document of a pool."""
+
+    _: KW_ONLY
+    fetcher: Fetcher
+    limits: Limits
+    on_blocked: OnBlocked | None = None
+
+
+class Pool(Generic[R]):
+    """Documents take their turns at a renderer.
+
+    An asynchronous context manager: at its end no process and no file is left. It belongs to one
+    event loop, whose thread must live as long as the pool does.
+
+    Args:
+        keeper: Has the renderer.
+        fetcher: Fetches what documents may have; nothing by default.
+        limits: What a document may cost.
+        places: Documents at a time.
+        on_blocked: Told the reason of each request that is refused.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper[R],
+        *,
+        fetcher: Fetcher | None,
+        limits: Limits,
+        places: int,
+        on_blocked: OnBlocked | None,
+    ) -> None:
+        self._keeper = keeper
+        self._rules = Rules(fetcher=fetcher or NoNetwork(), limits=limits, on_blocked=on_blocked)
+        self._turns = asyncio.Semaphore(places)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._keeper.close()
+
+
+class Requests:
+    """What one document asks for, fetched by the rules of all, and counted where it is refused."""
+
+    def __init__(self, document: Document, rules: Rules) -> None:
+        self._document = document
+        self._rules = rules
+        self.blocked: Counter[Reason] = Counter()
+        self.refused_status = 0
+        """The last answer that the document may not have."""
+
+    async def __call__(self, url: str, method: str, headers: Mapping[str, str]) -> Fetched | None:
+        """Fetch something; None when it is refused, or nobody answers."""
+        try:
+            fetched = await self._rules.fetcher.fetch(url, method=method, headers=headers)
+        except UrlBlocked as blocked:
+            self.blocked[blocked.reason] += 1
+            if self._rules.on_blocked is not None:
+                self._rules.on_blocked(blocked.reason)
+            return None
+        except OSError:
+            return None
+        if fetched.status in self._document.fail_on_status:
+            self.refused_status = fetched.status
+        return fetched
+
+
+def out_of_time() -> TransientPdfError:
+    """Make the error of a document whose time is over."""
+    return TransientPdfError(
+        "the document was not done in its time", code=PdfErrorCode.NAVIGATION_TIMEOUT
+    )
+
+
+def refuse_large(document: Document, limits: Limits) -> None:
+    """Refuse a document by its text alone, before any renderer sees it.
+
+    Raises:
+        PermanentPdfError: it has too many bytes, or holds what is no character.
+    """
+    try:
+        size = len(document.html.encode())
+    except UnicodeEncodeError as error:
+        raise over_limit("html_not_text", "it holds half a character") from error
+    if size > limits.html_bytes:
+        raise over_limit("html_too_large", f"it has {size} bytes")
