@@ -16,11 +16,10 @@ from markupsafe import Markup
 from ulak.errors import BadInput
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.security import addresses, escaping, urls
-from ulak.services.pdf.security.addresses import is_public
-from ulak.services.pdf.security.escaping import find_unprintable, sanitize_html_variables
-from ulak.services.pdf.security.names import validate_template as refuse_template
-from ulak.services.pdf.security.urls import BadScheme, BadUrl, compile_pattern, parse
+from ulak.services.pdf.security import template_input, urls
+from ulak.services.pdf.security.template_input import find_unprintable, sanitize_html_variables
+from ulak.services.pdf.security.template_input import validate_template as refuse_template
+from ulak.services.pdf.security.urls import BadScheme, BadUrl, compile_pattern, is_public, parse
 from ulak.services.pdf.security.urls import validate_url as refuse_url
 
 NAMES = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=40)
@@ -320,7 +319,7 @@ def test_its_public_neighbours_are_not(address: str) -> None:
 
 @pytest.mark.shows("P-29")
 def test_both_ends_of_every_range_are_refused() -> None:
-    for network in addresses.REFUSED:
+    for network in urls.REFUSED:
         assert not is_public(network[0])
         assert not is_public(network[-1])
 
@@ -353,12 +352,12 @@ def test_what_json_does_not_have_is_refused() -> None:
 
 def test_depth_and_number_of_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     deep: Any = "x"
-    for _ in range(escaping.DEEPEST - 1):
+    for _ in range(template_input.DEEPEST - 1):
         deep = [deep]
     sanitize_html_variables({"a": deep})
     with pytest.raises(PermanentPdfError, match="deep"):
         sanitize_html_variables({"a": [deep]})
-    monkeypatch.setattr(escaping, "MOST_VALUES", 5)
+    monkeypatch.setattr(template_input, "MOST_VALUES", 5)
     sanitize_html_variables({"a": [1, 2, 3, 4]})
     with pytest.raises(PermanentPdfError, match="more than 5 values"):
         sanitize_html_variables({"a": [1, 2, 3, 4, 5]})

@@ -33,7 +33,7 @@ from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, Pas
 from ulak.services.pdf.pace import Pacing
 from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
 from ulak.services.pdf.sealing import Sealing
-from ulak.services.pdf.security.names import validate_template
+from ulak.services.pdf.security.template_input import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import PRESSED, NewPdfJob
 from ulak.services.pdf.templates import Templates

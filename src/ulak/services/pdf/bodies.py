@@ -19,7 +19,7 @@ from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refu
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, read_output
 from ulak.services.pdf.page import BadPage, PageOptions, read_page
-from ulak.services.pdf.security.escaping import sanitize_html_variables
+from ulak.services.pdf.security.template_input import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page
 from ulak.web.texts import storable

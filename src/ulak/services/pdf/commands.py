@@ -21,7 +21,7 @@ from ulak.services.pdf import settings
 from ulak.services.pdf.configuration import open_renderer, templates_of
 from ulak.services.pdf.document import MISSING_GLYPHS, Document, Rendered, RenderWarning
 from ulak.services.pdf.model import PermanentPdfError
-from ulak.services.pdf.security.names import validate_template
+from ulak.services.pdf.security.template_input import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.steps import BREAKDOWN, STORE, TEMPLATE, Steps, in_milliseconds
 from ulak.services.pdf.templates import Templates

@@ -22,8 +22,7 @@ import httpcore
 
 from ulak.errors import BadInput
 from ulak.services.pdf.document import Fetched, UrlBlocked
-from ulak.services.pdf.security.addresses import is_public
-from ulak.services.pdf.security.urls import BadUrl, Url, UrlPatterns, parse
+from ulak.services.pdf.security.urls import BadUrl, Url, UrlPatterns, is_public, parse
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Answers the addresses of a host; fails with OSError."""

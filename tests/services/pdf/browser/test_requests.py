@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -13,7 +12,7 @@ from tests.services.pdf.browser.yard import Afar, a_pool, text_of
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
-from ulak.services.pdf.document import Document, Fetched, NoNetwork, Reason, Rendered, Times
+from ulak.services.pdf.document import Document, Fetched, NoNetwork, Rendered, Times
 
 GO = "http://afar.test"
 WITHOUT_SCRIPTS = {
@@ -57,16 +56,11 @@ class Counting(NoNetwork):
 
 
 def refused(html: str, *, javascript: bool = False) -> tuple[Rendered, list[str]]:
-    counting, told = Counting(), Counter[Reason]()
+    counting = Counting()
 
     async def render() -> Rendered:
-        def count(reason: Reason) -> None:
-            told[reason] += 1
-
-        async with a_pool(fetcher=counting, on_blocked=count) as pool:
-            result = await pool.render(Document(html, javascript=javascript), Times())
-        assert told == result.blocked
-        return result
+        async with a_pool(fetcher=counting) as pool:
+            return await pool.render(Document(html, javascript=javascript), Times())
 
     return asyncio.run(render()), counting.urls
 

@@ -7,7 +7,6 @@ import base64
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -48,7 +47,7 @@ def zygote_of(pool: WeasyPool) -> Zygote:
 
 def fetch_by(pool: WeasyPool, fetcher: Fetcher) -> None:
     """Have what documents ask for fetched by this from now on."""
-    pool._rules = replace(pool._rules, fetcher=fetcher)
+    pool._fetcher = fetcher
 
 
 def document(html: str, **options: Any) -> Document:

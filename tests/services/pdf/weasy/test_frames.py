@@ -8,8 +8,8 @@ import struct
 
 import pytest
 
-from ulak.services.pdf.weasy.faults import FAULTS, fault
 from ulak.services.pdf.weasy.frames import LONGEST_HEAD, TooLong, pack, read, receive
+from ulak.services.pdf.weasy.pool import FAULTS, fault
 
 
 def read_from(content: bytes, *, longest_body: int = 100) -> tuple[bytes, bytes]:

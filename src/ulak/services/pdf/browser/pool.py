@@ -36,10 +36,8 @@ from ulak.services.pdf.browser.driver import (
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.renderers import (
     Keeper,
-    OnBlocked,
     Pool,
     Requests,
-    Rules,
     out_of_time,
     refuse_large,
 )
@@ -94,7 +92,6 @@ class BrowserPool(Pool[WarmBrowser]):
         memory_growth: int = 512 * 1024 * 1024,
         idle_after: timedelta = timedelta(minutes=5),
         prepare: Callable[[], Launch] = prepare,
-        on_blocked: OnBlocked | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         limits = limits or Limits()
@@ -104,9 +101,7 @@ class BrowserPool(Pool[WarmBrowser]):
             return WarmBrowser(browser, places, limits.memory_bytes, recycle_after, memory_growth)
 
         keeper = Keeper(start, idle_after=idle_after)
-        super().__init__(
-            keeper, fetcher=fetcher, limits=limits, places=places, on_blocked=on_blocked
-        )
+        super().__init__(keeper, fetcher=fetcher, limits=limits, places=places)
         self._tracing = tracing
 
     async def render(self, document: Document, times: Times) -> Rendered:
@@ -119,10 +114,10 @@ class BrowserPool(Pool[WarmBrowser]):
             PermanentPdfError: the document exceeds a limit, its page broke, or no browser can run
                 here.
         """
-        refuse_large(document, self._rules.limits)
+        refuse_large(document, self._limits)
         with Steps(self._tracing) as steps:
             steps.begin(LAUNCH)
-            attempt = _Attempt(document, times, self._rules, self._keeper, steps)
+            attempt = _Attempt(document, times, self._fetcher, self._limits, self._keeper, steps)
             try:
                 async with asyncio.timeout_at(attempt.ask_at):
                     await self._turns.acquire()
@@ -141,12 +136,14 @@ class _Attempt:
         self,
         document: Document,
         times: Times,
-        rules: Rules,
+        fetcher: Fetcher,
+        limits: Limits,
         keeper: Keeper[WarmBrowser],
         steps: Steps,
     ) -> None:
         self._document = document
-        self._rules = rules
+        self._fetcher = fetcher
+        self._limits = limits
         self._keeper = keeper
         self._steps = steps
         self._began_at = asyncio.get_running_loop().time()
@@ -154,7 +151,7 @@ class _Attempt:
         """The page is asked to close."""
         self._hard_at = self._began_at + times.hard.total_seconds()
         """The page is killed."""
-        self._requests = Requests(document, rules)
+        self._requests = Requests(document, fetcher)
         self._page: Page | None = None
 
     async def render(self) -> Rendered:
@@ -181,7 +178,7 @@ class _Attempt:
             BrowserGone: the browser ended, and not by this document's doing; try another.
             PdfError: its time ran out, it exceeds a limit, or its page broke.
         """
-        self._requests = Requests(self._document, self._rules)
+        self._requests = Requests(self._document, self._fetcher)
         self._page = None
         warm.enter()
         try:
@@ -213,7 +210,7 @@ class _Attempt:
                 self._keeper.run(self._put_down(self._page, warm, hard_at))
 
     async def _load_and_print(self, warm: WarmBrowser) -> Rendered:
-        document, limits, steps = self._document, self._rules.limits, self._steps
+        document, limits, steps = self._document, self._limits, self._steps
         self._page = page = await warm.open(javascript=document.javascript, answer=self._requests)
         steps.begin(LOAD)
         loaded = await page.load(document)

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
-OnBlocked = Callable[[Reason], None]
 
 
 class Renderer(Protocol):
@@ -207,16 +205,6 @@ class Keeper(Generic[R]):
             log.error("work on a renderer failed", exc_info=error)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for every document of a pool."""
-
-    _: KW_ONLY
-    fetcher: Fetcher
-    limits: Limits
-    on_blocked: OnBlocked | None = None
-
-
 class Pool(Generic[R]):
     """Documents take their turns at a renderer.
 
@@ -228,20 +216,14 @@ class Pool(Generic[R]):
         fetcher: Fetches what documents may have; nothing by default.
         limits: What a document may cost.
         places: Documents at a time.
-        on_blocked: Told the reason of each request that is refused.
     """
 
     def __init__(
-        self,
-        keeper: Keeper[R],
-        *,
-        fetcher: Fetcher | None,
-        limits: Limits,
-        places: int,
-        on_blocked: OnBlocked | None,
+        self, keeper: Keeper[R], *, fetcher: Fetcher | None, limits: Limits, places: int
     ) -> None:
         self._keeper = keeper
-        self._rules = Rules(fetcher=fetcher or NoNetwork(), limits=limits, on_blocked=on_blocked)
+        self._fetcher = fetcher or NoNetwork()
+        self._limits = limits
         self._turns = asyncio.Semaphore(places)
 
     async def __aenter__(self) -> Self:
@@ -252,11 +234,11 @@ class Pool(Generic[R]):
 
 
 class Requests:
-    """What one document asks for, fetched by the rules of all, and counted where it is refused."""
+    """What one document asks for, fetched, and counted where it is refused."""
 
-    def __init__(self, document: Document, rules: Rules) -> None:
+    def __init__(self, document: Document, fetcher: Fetcher) -> None:
         self._document = document
-        self._rules = rules
+        self._fetcher = fetcher
         self.blocked: Counter[Reason] = Counter()
         self.refused_status = 0
         """The last answer that the document may not have."""
@@ -264,11 +246,9 @@ class Requests:
     async def __call__(self, url: str, method: str, headers: Mapping[str, str]) -> Fetched | None:
         """Fetch something; None when it is refused, or nobody answers."""
         try:
-            fetched = await self._rules.fetcher.fetch(url, method=method, headers=headers)
+            fetched = await self._fetcher.fetch(url, method=method, headers=headers)
         except UrlBlocked as blocked:
             self.blocked[blocked.reason] += 1
-            if self._rules.on_blocked is not None:
-                self._rules.on_blocked(blocked.reason)
             return None
         except OSError:
             return None

@@ -33,11 +33,7 @@ _DATE: Final = "2000-01-01T00:00:00+00:00"
 
 
 def apply(order: Order) -> bytes:
-    """Do an order.
-
-    Raises:
-        pikepdf.PdfError: what was printed cannot be read.
-    """
+    """Do an order; fails with `pikepdf.PdfError` where what was printed cannot be read."""
     with ExitStack() as stack:
         # All stay open until the end: pages are read when they are written.
         pdf, *others = (stack.enter_context(pikepdf.open(io.BytesIO(one))) for one in order.pdfs)
@@ -48,21 +44,23 @@ def apply(order: Order) -> bytes:
             _mark_pages(pdf, drawn, order.mark)
         _describe(pdf, order.metadata)
         _attach(pdf, order.attachments)
-        return _written(pdf, order.password)
+        written, password = io.BytesIO(), order.password
+        pdf.save(
+            written,
+            min_version=VERSION,
+            object_stream_mode=pikepdf.ObjectStreamMode.generate,
+            # An encrypted document's identifier is part of its keys, and as random.
+            deterministic_id=password is None,
+            encryption=False if password is None else _encryption(password),
+        )
+        return written.getvalue()
 
 
 def _mark_pages(pdf: Pdf, drawn: Pdf, mark: Mark) -> None:
     """Lay a text over every page, in the middle and as large as the page lets it be.
 
-    It is no part of the document's structure.
-
-    Args:
-        pdf: Whose pages.
-        drawn: One page with one line of text that is a link: its rectangle says where the text is.
-        mark: How it is laid.
-
-    Raises:
-        ValueError: there is no such link.
+    It is no part of the document's structure. The text is drawn as one line on one page, and is a
+    link: its rectangle says where the text is.
     """
     box = _box_of(drawn.pages[0])
     form = pdf.copy_foreign(drawn.make_indirect(drawn.pages[0].as_form_xobject()))
@@ -91,12 +89,11 @@ def _draw(pdf: Pdf, page: Page, form: Object, state: Object, matrix: str) -> Non
 
 
 def _box_of(page: Page) -> tuple[float, float, float, float]:
-    annotations = page.obj.get(Name.Annots, Array())
-    for annotation in annotations:
+    for annotation in page.obj.get(Name.Annots, Array()):
         if annotation.get(Name.Subtype) == Name.Link:
-            one_x, one_y, other_x, other_y = (float(edge) for edge in annotation.Rect)
+            edges = [float(edge) for edge in annotation.Rect]
             # Any two corners that are not of one edge: each engine has its own.
-            (left, right), (bottom, top) = sorted((one_x, other_x)), sorted((one_y, other_y))
+            (left, right), (bottom, top) = sorted(edges[::2]), sorted(edges[1::2])
             if right > left and top > bottom:
                 return left, bottom, right, top
     raise ValueError("the watermark has no text")
@@ -134,27 +131,26 @@ def _describe(pdf: Pdf, metadata: Metadata) -> None:
             info[name] = String(text)
     if metadata.language:
         pdf.Root[Name.Lang] = String(metadata.language)
-    texts = {str(name): str(info.get(name, "")) for name in (*said, Name.Creator, Name.Producer)}
-    if texts["/Title"]:
+    title, author, subject, keywords, creator, producer = (
+        str(info.get(name, "")) for name in (*said, Name.Creator, Name.Producer)
+    )
+    if title:
         if Name.ViewerPreferences not in pdf.Root:
             pdf.Root[Name.ViewerPreferences] = Dictionary()
         pdf.Root.ViewerPreferences[Name.DisplayDocTitle] = True
     with pdf.open_metadata(set_pikepdf_as_editor=False, update_docinfo=False) as xmp:
-        if texts["/Title"]:
-            xmp["dc:title"] = texts["/Title"]
-        if texts["/Author"]:
-            xmp["dc:creator"] = [texts["/Author"]]
-        if texts["/Subject"]:
-            xmp["dc:description"] = texts["/Subject"]
-        if texts["/Keywords"]:
-            xmp["pdf:Keywords"] = texts["/Keywords"]
-            xmp["dc:subject"] = list(metadata.keywords)
-        if Name.Lang in pdf.Root:
-            xmp["dc:language"] = [str(pdf.Root.Lang)]
-        if texts["/Creator"]:
-            xmp["xmp:CreatorTool"] = texts["/Creator"]
-        if texts["/Producer"]:
-            xmp["pdf:Producer"] = texts["/Producer"]
+        for key, value in {
+            "dc:title": title,
+            "dc:creator": [author] if author else "",
+            "dc:description": subject,
+            "pdf:Keywords": keywords,
+            "dc:subject": list(metadata.keywords) if keywords else "",
+            "dc:language": [str(pdf.Root.Lang)] if Name.Lang in pdf.Root else "",
+            "xmp:CreatorTool": creator,
+            "pdf:Producer": producer,
+        }.items():
+            if value != "":
+                xmp[key] = value
         xmp["xmp:CreateDate"] = xmp["xmp:ModifyDate"] = _DATE
 
 
@@ -177,19 +173,6 @@ def _attach(pdf: Pdf, attachments: Iterable[Attachment]) -> None:
         specs.append(pdf.attachments[one.name].obj)
     if specs:
         pdf.Root[Name.AF] = pdf.make_indirect(Array(specs))
-
-
-def _written(pdf: pikepdf.Pdf, password: Password | None) -> bytes:
-    written = io.BytesIO()
-    pdf.save(
-        written,
-        min_version=VERSION,
-        object_stream_mode=pikepdf.ObjectStreamMode.generate,
-        # An encrypted document's identifier is part of its keys, and as random.
-        deterministic_id=password is None,
-        encryption=False if password is None else _encryption(password),
-    )
-    return written.getvalue()
 
 
 def _encryption(password: Password) -> pikepdf.Encryption:

@@ -51,11 +51,7 @@ async def compose(
     Limits are of the whole: of all pages together, and of the bytes that come out in the end.
 
     Args:
-        documents: The document, and those that follow it.
-        output: What is to be done.
-        renderer: Prints.
-        limits: What it may cost.
-        left: Answers how much of the attempt's time is left, or raises that there is none.
+        left: Returns how much of the attempt's time is left, or raises that there is none.
 
     Raises:
         PdfError: as a renderer; or it cannot be put together, or not in time.
@@ -82,12 +78,7 @@ async def compose(
 
 
 async def finish(order: Order, *, seconds: float, command: tuple[str, ...] = COMMAND) -> bytes:
-    """Have an order done, and answer the PDF. Cancelled, or out of time, it leaves no process.
-
-    Args:
-        order: What is to be done.
-        seconds: How long it may take.
-        command: What does it.
+    """Have an order done, and return the PDF. Cancelled, or out of time, it leaves no process.
 
     Raises:
         PdfError: NAVIGATION_TIMEOUT: the time ran out. TEMPLATE_ERROR or UNKNOWN: it cannot be

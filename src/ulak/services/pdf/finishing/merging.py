@@ -48,9 +48,6 @@ def _copied(pdf: Pdf, other: Pdf, thing: Object) -> Object:
     return pdf.copy_foreign(thing if thing.is_indirect else other.make_indirect(thing))
 
 
-# --- places that are linked to ----------------------------------------------------------
-
-
 def _rename_places(pdf: Pdf, before: str) -> None:
     for holder in _links(pdf):
         for key in (Name.Dest, Name.D):
@@ -92,14 +89,7 @@ def _add_places(pdf: Pdf, other: Pdf, before: str) -> None:
     if tree is not None:
         if Name.Names not in pdf.Root:
             pdf.Root[Name.Names] = Dictionary()
-        if Name.Dests not in pdf.Root.Names:
-            pdf.Root.Names[Name.Dests] = NameTree.new(pdf).obj
-        known = NameTree(pdf.Root.Names.Dests)
-        for text, place in NameTree(_copied(pdf, other, tree)).items():
-            known[_after(before, text)] = place
-
-
-# --- the outline ------------------------------------------------------------------------
+        _add_names(pdf, pdf.Root.Names, Name.Dests, _copied(pdf, other, tree), before)
 
 
 def _entries(parent: Object) -> Iterator[Object]:
@@ -128,9 +118,6 @@ def _add_outline(pdf: Pdf, added: Object) -> None:
     added.First[Name.Prev] = outline.Last
     outline[Name.Last] = added.Last
     outline[Name.Count] = int(outline.get(Name.Count, 0)) + int(added.get(Name.Count, 0))
-
-
-# --- the structure ----------------------------------------------------------------------
 
 
 def _next_number(pdf: Pdf) -> int:
@@ -172,11 +159,7 @@ def _add_structure(pdf: Pdf, other: Pdf, before: str) -> None:
             numbers[int(number) + first] = parents
     root[Name.ParentTreeNextKey] = _next_number(pdf)
     if Name.IDTree in added:
-        if Name.IDTree not in root:
-            root[Name.IDTree] = NameTree.new(pdf).obj
-        elements = NameTree(root.IDTree)
-        for text, element in NameTree(added.IDTree).items():
-            elements[_after(before, text)] = element
+        _add_names(pdf, root, Name.IDTree, added.IDTree, before)
     if Name.RoleMap in added:
         known = root.get(Name.RoleMap, Dictionary())
         root[Name.RoleMap] = Dictionary({**dict(added.RoleMap.items()), **dict(known.items())})
@@ -203,8 +186,13 @@ def _rename_element(element: Object, before: str) -> None:
             )
 
 
-def _after(before: str, text: str | bytes) -> str:
-    return before + (text if isinstance(text, str) else text.decode("latin-1"))
+def _add_names(pdf: Pdf, holder: Object, key: Name, added: Object, before: str) -> None:
+    """Add what a tree names to another, by names that begin with the document's own."""
+    if key not in holder:
+        holder[key] = NameTree.new(pdf).obj
+    known = NameTree(holder[key])
+    for text, thing in NameTree(added).items():
+        known[before + (text if isinstance(text, str) else text.decode("latin-1"))] = thing
 
 
 def _list_of(thing: Object | None) -> list[Object]:

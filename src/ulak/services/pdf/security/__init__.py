@@ -1,9 +1,7 @@
 """What keeps a document from reaching further than it may: pure functions, without a browser."""
 
-from ulak.services.pdf.security.addresses import is_public
-from ulak.services.pdf.security.escaping import sanitize_html_variables
-from ulak.services.pdf.security.names import validate_template
-from ulak.services.pdf.security.urls import BadUrl, validate_url
+from ulak.services.pdf.security.template_input import sanitize_html_variables, validate_template
+from ulak.services.pdf.security.urls import BadUrl, is_public, validate_url
 
 __all__ = [
     "BadUrl",

@@ -1,4 +1,5 @@
-"""What a URL says, in one spelling, and whether an allow-list lets it through.
+"""What a URL says, in one spelling, whether an allow-list lets it through, and which addresses are
+the public internet's.
 
 Browsers, servers and resolvers read the same URL in different ways; an allow-list is worth only as
 much as the agreement between them. So a URL is read here as browsers do (WHATWG), written in one
@@ -16,7 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import (
+    AddressValueError,
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+)
 from typing import Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -42,6 +50,50 @@ _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 _IN_PATH: Final = "!$%&'()*+,;=:@/"
 _IN_QUERY: Final = "!$%&'()*+,;=:@/?"
 _LONGEST_HOST: Final = 253
+
+_REFUSED_4: Final = (
+    "0.0.0.0/8",  # this network; Linux takes 0.0.0.0 for loopback
+    "10.0.0.0/8",  # RFC 1918
+    "100.64.0.0/10",  # carriers' NAT, and one cloud's metadata
+    "127.0.0.0/8",  # loopback
+    "168.63.129.16/32",  # the host agent of a cloud
+    "169.254.0.0/16",  # link-local, with 169.254.169.254
+    "172.16.0.0/12",  # RFC 1918
+    "192.0.0.0/24",  # protocol assignments
+    "192.0.2.0/24",  # documentation
+    "192.88.99.0/24",  # relays of 6to4
+    "192.168.0.0/16",  # RFC 1918
+    "198.18.0.0/15",  # benchmarks
+    "198.51.100.0/24",  # documentation
+    "203.0.113.0/24",  # documentation
+    "224.0.0.0/4",  # multicast
+    "240.0.0.0/4",  # reserved, with 255.255.255.255
+)
+_REFUSED_6: Final = (
+    "::/96",  # unspecified, loopback, and IPv4-compatible
+    "64:ff9b::/96",  # IPv4 behind a translator
+    "64:ff9b:1::/48",  # the same, local
+    "100::/64",  # discarded
+    "2001::/32",  # Teredo
+    "2001:2::/48",  # benchmarks
+    "2001:10::/28",  # ORCHID, both versions
+    "2001:20::/28",
+    "2001:db8::/32",  # documentation
+    "2002::/16",  # 6to4: carries an IPv4 address
+    "3fff::/20",  # documentation
+    "fc00::/7",  # unique local
+    "fe80::/10",  # link-local
+    "fec0::/10",  # site-local
+    "ff00::/8",  # multicast
+)
+
+REFUSED: Final[tuple[IPv4Network | IPv6Network, ...]] = (
+    *map(IPv4Network, _REFUSED_4),
+    *map(IPv6Network, _REFUSED_6),
+)
+"""Every range that is no part of the public internet."""
+UNICAST: Final = IPv6Network("2000::/3")
+"""Outside of it nothing is routed; what may be assigned there one day is not waited for."""
 
 
 class BadUrl(ValueError):
@@ -86,17 +138,15 @@ class UrlPatterns:
         self._matchers = tuple(map(compile_pattern, patterns))
 
     def check(self, url: str) -> Url:
-        """Read a URL and answer it if one of the patterns matches all of it.
+        """Return a URL if one of the patterns matches all of it.
 
         Raises:
             UrlBlocked: `scheme` or `allowlist`; what cannot be read is in no list.
         """
         try:
             read = parse(url)
-        except BadScheme:
-            raise UrlBlocked("scheme") from None
-        except BadUrl:
-            raise UrlBlocked("allowlist") from None
+        except BadUrl as error:
+            raise UrlBlocked("scheme" if isinstance(error, BadScheme) else "allowlist") from None
         text = str(read)
         if not any(matcher.fullmatch(text) for matcher in self._matchers):
             raise UrlBlocked("allowlist")
@@ -170,6 +220,23 @@ def parse(url: str) -> Url:
     return result
 
 
+def is_public(address: str | IPv4Address | IPv6Address) -> bool:
+    """Tell whether an address lies in the public internet; what is no address does not.
+
+    An IPv4 address in the form of IPv6 (`::ffff:127.0.0.1`) is judged as the IPv4 address.
+    """
+    try:
+        judged = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(judged, IPv6Address):
+        if judged.ipv4_mapped is not None:
+            judged = judged.ipv4_mapped
+        elif judged.scope_id is not None or judged not in UNICAST:
+            return False
+    return not any(judged in network for network in REFUSED if network.version == judged.version)
+
+
 def _authority(authority: str, default: int) -> tuple[str, int]:
     if "@" in authority or "%40" in authority:
         raise BadUrl("the URL holds a user name")
@@ -233,10 +300,8 @@ def _address_4(parts: list[str]) -> str:
     *firsts, last = numbers
     if any(number > 255 for number in firsts) or last >= 256 ** (5 - len(parts)):
         raise BadUrl("the URL's host is an address with a number that is too large")
-    value = last
-    for place, number in enumerate(firsts):
-        value += number << (8 * (3 - place))
-    return str(IPv4Address(value))
+    high = sum(number << (8 * (3 - place)) for place, number in enumerate(firsts))
+    return str(IPv4Address(high + last))
 
 
 def _number(text: str) -> int:

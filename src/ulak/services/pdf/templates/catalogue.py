@@ -11,7 +11,7 @@ from ulak.services.pdf.document import Document, Limits
 from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.output import OutputOptions, judge_output
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
-from ulak.services.pdf.security.names import is_template_name
+from ulak.services.pdf.security.template_input import is_template_name
 from ulak.services.pdf.templates.checking import Complaint, check
 from ulak.services.pdf.templates.folder import (
     MANIFEST,

@@ -12,7 +12,7 @@ from ulak.services.pdf import output, page
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.paper import PAPERS as PAPERS
 from ulak.services.pdf.paper import read_paper as read_paper
-from ulak.services.pdf.security.escaping import NAME
+from ulak.services.pdf.security.template_input import NAME
 
 ENGINES: Final = ("chromium", "weasyprint")
 WITHOUT_A_BROWSER: Final = ("paper", "landscape", "ranges", "fail_on_status", *output.NAMES)

@@ -16,7 +16,7 @@ from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError, Undefin
 from ulak.services.pdf.document import Document, Limits
 from ulak.services.pdf.model import PermanentPdfError, WrongVariables
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page, on_page
-from ulak.services.pdf.security.escaping import find_unprintable, sanitize_html_variables
+from ulak.services.pdf.security.template_input import find_unprintable, sanitize_html_variables
 from ulak.services.pdf.templates.folder import PAGE, Template
 from ulak.services.pdf.templates.manifest import template_error
 from ulak.services.pdf.templates.positions import read_positions

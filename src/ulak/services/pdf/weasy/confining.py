@@ -61,11 +61,7 @@ _MACHINES: Final = {
 
 
 class _Ruleset(ctypes.Structure):
-    _fields_ = (
-        ("files", ctypes.c_uint64),
-        ("network", ctypes.c_uint64),
-        ("scoped", ctypes.c_uint64),
-    )
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("files", "network", "scoped"))
 
 
 class _Beneath(ctypes.Structure):
@@ -90,14 +86,12 @@ def confine(*, readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Leave this process, and all that it starts, nothing but these directories and their like.
 
     Executing programs, TCP and, on newer kernels, signals to other processes are given up as well.
-    It must have given up new privileges before.
+    It must have given up new privileges before. Return False where the kernel cannot do it: then
+    nothing has changed.
 
     Args:
         readable: Directories to read from; what is not there is left out.
         writable: Directories to read from, write to and remove from.
-
-    Returns:
-        False where the kernel cannot do it: then nothing has changed.
 
     Raises:
         OSError: it can, and refuses.
@@ -113,13 +107,12 @@ def confine(*, readable: Iterable[str], writable: Iterable[str]) -> bool:
         _SOCKETS_AND_SIGNALS if version >= 6 else 0,
     )
     size = 8 if version < 4 else 16 if version < 6 else 24
-    rules = _call(libc, _CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0)
+    rules = _checked(libc.syscall(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0))
     try:
         for allowed, directories in ((_READ, readable), (_READ | _WRITE | _TRUNCATE, writable)):
-            for directory in directories:
-                if os.path.isdir(directory):
-                    _allow(libc, rules, directory, allowed & handled)
-        _call(libc, _RESTRICT_SELF, rules, 0)
+            for directory in filter(os.path.isdir, directories):
+                _allow(libc, rules, directory, allowed & handled)
+        _checked(libc.syscall(_RESTRICT_SELF, rules, 0))
     finally:
         os.close(rules)
     return True
@@ -133,11 +126,8 @@ def can_confine() -> bool:
 def stay_alone() -> bool:
     """Have this process begin no other from now on, and execute nothing; for good.
 
-    It must have given up new privileges before.
-
-    Returns:
-        False on machines of another kind, and where the kernel has no such filters: then nothing
-        has changed.
+    It must have given up new privileges before. Return False on machines of another kind, and where
+    the kernel has no such filters: then nothing has changed.
 
     Raises:
         OSError: it has them, and refuses.
@@ -185,8 +175,7 @@ def prctl(what: int, *values: Any) -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     # All five must be there: the kernel looks at those that are not used too.
-    if libc.prctl(what, *values, *(0,) * (4 - len(values))) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _checked(libc.prctl(what, *values, *(0,) * (4 - len(values))))
 
 
 def _version(libc: ctypes.CDLL) -> int:
@@ -199,14 +188,12 @@ def _allow(libc: ctypes.CDLL, rules: int, directory: str, allowed: int) -> None:
     file = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         rule = _Beneath(allowed, file)
-        _call(libc, _ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(rule), 0)
+        _checked(libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(rule), 0))
     finally:
         os.close(file)
 
 
-def _call(libc: ctypes.CDLL, number: int, *arguments: object) -> int:
-    answer: int = libc.syscall(number, *arguments)
+def _checked(answer: int) -> int:
     if answer < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return answer

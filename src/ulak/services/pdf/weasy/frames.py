@@ -23,11 +23,7 @@ _AT_ONCE: Final = 1 << 20
 
 
 class TooLong(Exception):
-    """A frame is longer than was agreed on.
-
-    Args:
-        is_body: Whether it is its body, and not its head.
-    """
+    """A frame is longer than was agreed on: its body, or its head."""
 
     def __init__(self, *, is_body: bool) -> None:
         super().__init__("the body" if is_body else "the head")
@@ -41,23 +37,18 @@ def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def receive(line: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Wait for a frame of the worker's, whose word is taken.
-
-    Raises:
-        EOFError: there is none any more.
-    """
+    """Wait for a frame of the worker's, whose word is taken; EOFError when it is gone."""
     head, body = _LENGTHS.unpack(_exactly(line, _LENGTHS.size))
     said: dict[str, Any] = json.loads(_exactly(line, head))
     return said, bytes(_exactly(line, body))
 
 
 async def read(reader: asyncio.StreamReader, *, longest_body: int) -> tuple[bytes, bytes]:
-    """Read a frame of a document's, and answer its head as it came and its body.
+    """Read a frame of a document's, and return its head as it came and its body.
 
     Raises:
         TooLong: it is longer than it may be; nothing more can be read.
-        EOFError: it ends before its end.
-        OSError: nothing can be read any more.
+        EOFError, OSError: it ends before its end, or nothing can be read any more.
     """
     head, body = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
     if head > LONGEST_HEAD:

@@ -16,10 +16,11 @@ from typing import Final
 
 from ulak.services.pdf import ground
 from ulak.services.pdf.ground import NAMESPACES, NO_SETPRIV, Weakness
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, TransientPdfError, not_started
 from ulak.services.pdf.weasy.confining import can_confine
-from ulak.services.pdf.weasy.faults import ENGINE, cure, lack
 
+ENGINE: Final = "weasyprint"
+"""The detail of errors that are this engine's and no document's, by which readiness knows them."""
 UNPRIVILEGED: Final = ground.UNPRIVILEGED + 1
 """The user and group that root's documents drop to: another one than the browser's, since
 processes of one user may signal each other."""
@@ -33,6 +34,16 @@ LIBRARIES: Final = (
     "libpangoft2-1.0.so.0",
 )
 """What WeasyPrint loads when it is imported."""
+_INSTALL: Final = "pip install 'ulak[weasyprint]'"
+_INSTALL_LIBRARIES: Final = (
+    "apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0 fonts-liberation"
+)
+_LACKS: Final = {
+    "library": ("a library that WeasyPrint needs is not installed", _INSTALL_LIBRARIES),
+    "version": ("the WeasyPrint that is installed is too old", _INSTALL),
+    "package": ("templates of the engine weasyprint need {name}, which is not installed", _INSTALL),
+}
+"""What may be missing, as the process that loads WeasyPrint says it: what that is, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +64,23 @@ def survey() -> Ground:
         PermanentPdfError: there is no `setpriv`; the message says how to mend it.
     """
     if shutil.which("setpriv") is None:
-        raise PermanentPdfError(
-            f"{NO_SETPRIV}; install util-linux",
-            code=PdfErrorCode.UNSUPPORTED_PLATFORM, detail=ENGINE,
-        )  # fmt: skip
+        raise _unsupported(f"{NO_SETPRIV}; install util-linux")
     return Ground(
         uid=UNPRIVILEGED if os.geteuid() == 0 else None,
         # Nothing that it starts has more privileges; and it ends with the thread that starts it.
         prefix=("setpriv", "--pdeathsig=KILL", "--no-new-privs", "--", *_namespace()),
     )
+
+
+def missing(what: str, name: str) -> PermanentPdfError:
+    """Make the error of a machine that lacks something; it says how to mend it."""
+    lack, cure = _LACKS.get(what, _LACKS["package"])
+    return _unsupported(f"{lack.format(name=name or ENGINE)}; {cure}")
+
+
+def lost(why: str) -> TransientPdfError:
+    """Make the error of an engine that does not start, and may the next time."""
+    return not_started(f"WeasyPrint did not start: {why}", detail=ENGINE)
 
 
 def weaknesses() -> list[Weakness]:
@@ -71,11 +90,11 @@ def weaknesses() -> list[Weakness]:
 
 def _weaknesses() -> Iterator[Weakness]:
     if find_spec("weasyprint") is None:
-        yield Weakness(
-            ENGINE, lack("package"), cure=cure("package"), is_fatal=True
-        )  # fmt: skip
+        lack, cure = _LACKS["package"]
+        yield Weakness(ENGINE, lack.format(name=ENGINE), cure=cure, is_fatal=True)
     if not all(_loads(name) for name in LIBRARIES):
-        yield Weakness("libraries", lack("library"), cure=cure("library"), is_fatal=True)
+        lack, cure = _LACKS["library"]
+        yield Weakness("libraries", lack, cure=cure, is_fatal=True)
     if shutil.which("setpriv") is None:
         yield Weakness("user", NO_SETPRIV, cure="install util-linux", is_fatal=True)
     if not _namespace():
@@ -105,7 +124,10 @@ def _namespace() -> tuple[str, ...]:
 
 def _loads(library: str) -> bool:
     try:
-        ctypes.CDLL(library)
+        return bool(ctypes.CDLL(library))
     except OSError:
         return False
-    return True
+
+
+def _unsupported(message: str) -> PermanentPdfError:
+    return PermanentPdfError(message, code=PdfErrorCode.UNSUPPORTED_PLATFORM, detail=ENGINE)

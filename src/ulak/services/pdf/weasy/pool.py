@@ -10,16 +10,14 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import msgspec
 
 from ulak.services.pdf.browser.renderers import (
     Keeper,
-    OnBlocked,
+    Pool,
     Requests,
-    Rules,
     out_of_time,
     refuse_large,
 )
@@ -27,13 +25,12 @@ from ulak.services.pdf.document import (
     Document,
     Fetcher,
     Limits,
-    NoNetwork,
     Rendered,
     Times,
 )
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.weasy.faults import crashed, fault, lost
+from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, not_as_asked, over_limit
 from ulak.services.pdf.weasy.frames import TooLong, pack, read
+from ulak.services.pdf.weasy.ground import lost
 from ulak.services.pdf.weasy.process import Child, Gone, Zygote
 
 LAUNCH_TIMEOUT: Final = timedelta(seconds=30)
@@ -55,6 +52,19 @@ _TAKES_A_BROWSER: Final = (
     "omit_background",
 )
 """What of a document WeasyPrint cannot do, or not as the browser does it."""
+_LIMITS: Final = {
+    "dom_too_large": "it has {count} nodes",
+    "too_many_pages": "it has {count} pages",
+    "output_too_large": "its PDF has too many bytes",
+    "memory_exceeded": "it needs too much memory",
+    "nested_too_deep": "its elements lie too deep in each other",
+}
+_UNFIT: Final = {
+    "page_range": "of its {count} pages none was asked for",
+    "resource_status": "a resource was answered {count}",
+}
+FAULTS: Final = frozenset({*_LIMITS, *_UNFIT, "page_failed"})
+"""Every word by which a document's process may say why it is not printed."""
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -69,20 +79,14 @@ class _Said(msgspec.Struct, frozen=True):
     print_s: float = 0
 
 
-class WeasyPool:
-    """Renders documents by WeasyPrint, several at a time.
+class WeasyPool(Pool[Zygote]):
+    """Renders documents by WeasyPrint, several at a time; see `Pool`.
 
-    An asynchronous context manager: at its end no process and no file is left. Nothing is started
-    before the first document. It belongs to one event loop, whose thread must live as long as the
-    pool does.
+    Nothing is started before the first document.
 
     Args:
-        fetcher: Fetches what documents may have; nothing by default.
-        limits: What a document may cost.
-        places: Documents at a time.
         idle_after: What is loaded and nobody needs is let go after so long.
         start: Starts a process that has WeasyPrint loaded, as `Zygote.start` with arguments bound.
-        on_blocked: Told the reason of each request that is refused.
     """
 
     def __init__(
@@ -93,26 +97,11 @@ class WeasyPool:
         places: int = 1,
         idle_after: timedelta = timedelta(minutes=5),
         start: Callable[[], Coroutine[Any, Any, Zygote]] = Zygote.start,
-        on_blocked: OnBlocked | None = None,
     ) -> None:
-        self._rules = Rules(
-            fetcher=fetcher or NoNetwork(), limits=limits or Limits(), on_blocked=on_blocked
-        )
-        self._turns = asyncio.Semaphore(places)
         self._start = start
         # Without a pause after a failed start: nobody else's document need wait for it.
-        self._keeper = Keeper(self._started, idle_after=idle_after, first_pause_s=0)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._keeper.close()
+        keeper = Keeper(self._started, idle_after=idle_after, first_pause_s=0)
+        super().__init__(keeper, fetcher=fetcher, limits=limits or Limits(), places=places)
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a process of its own, when its turn comes.
@@ -125,7 +114,7 @@ class WeasyPool:
                 WeasyPrint fails on it, or cannot run here.
         """
         refuse_beyond(document)
-        refuse_large(document, self._rules.limits)
+        refuse_large(document, self._limits)
         began_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(times.hard.total_seconds()), self._turns:
@@ -143,9 +132,9 @@ class WeasyPool:
             try:
                 child = await self._begin(zygote, cpu_s)
                 begun = loop.time()
-                conversation = _Conversation(document, child, self._rules)
+                requests = Requests(document, self._fetcher)
                 try:
-                    said, pdf = await conversation()
+                    said, pdf = await _converse(document, child, requests, self._limits)
                 except (EOFError, OSError) as error:
                     if await self._is_lost(zygote):
                         continue
@@ -169,12 +158,12 @@ class WeasyPool:
                     "print": said.print_s,
                     "total": loop.time() - began_at,
                 },
-                blocked=dict(conversation.requests.blocked),
+                blocked=dict(requests.blocked),
             )
         raise lost("its process was lost twice")
 
     async def _begin(self, zygote: Zygote, cpu_s: int) -> Child:
-        return await zygote.begin(memory_bytes=self._rules.limits.memory_bytes, cpu_s=cpu_s)
+        return await zygote.begin(memory_bytes=self._limits.memory_bytes, cpu_s=cpu_s)
 
     async def _is_lost(self, zygote: Zygote) -> bool:
         """Tell whether a document's process ended with the one that had begun it.
@@ -190,11 +179,7 @@ class WeasyPool:
         return False
 
     async def _loaded(self) -> Zygote:
-        """Return the process that is loaded; start one when there is none.
-
-        Raises:
-            PdfError: none can be started; whoever asks next tries again.
-        """
+        """Return the process that is loaded; start one when there is none."""
         zygote = await self._keeper.get()
         if zygote.process.has_ended:
             self._keeper.discard(zygote)
@@ -212,11 +197,7 @@ class WeasyPool:
 
 
 def refuse_beyond(document: Document) -> None:
-    """Refuse a document that asks for what takes a browser; manifests are refused before.
-
-    Raises:
-        PermanentPdfError: naming what it asks for.
-    """
+    """Refuse a document that asks for what takes a browser; manifests are refused before."""
     if beyond := [name for name in _TAKES_A_BROWSER if getattr(document, name)]:
         raise PermanentPdfError(
             f"WeasyPrint cannot do what the document asks for: {', '.join(beyond)}",
@@ -224,65 +205,78 @@ def refuse_beyond(document: Document) -> None:
         )  # fmt: skip
 
 
-class _Conversation:
-    """What is said with the process of a document, until it has answered."""
+def fault(word: str, count: int = 0) -> PermanentPdfError:
+    """Make the error of a word; one that is none of `FAULTS` says that the page broke.
 
-    def __init__(self, document: Document, child: Child, rules: Rules) -> None:
-        self._document = document
-        self._child = child
-        self._limits = rules.limits
-        self.requests = Requests(document, rules)
+    Args:
+        word: As the document's process has said it: any text.
+        count: How much of it, where that is a number.
+    """
+    if word in _LIMITS:
+        return over_limit(word, _LIMITS[word].format(count=count))
+    if word in _UNFIT:
+        return not_as_asked(word, _UNFIT[word].format(count=count))
+    known, _, kind = word.partition(":")
+    by = f" by a {kind}" if known == "page_failed" and kind.isidentifier() else ""
+    return PermanentPdfError(
+        f"WeasyPrint failed on the document{by}", code=PdfErrorCode.UNKNOWN, detail="page_failed"
+    )
 
-    async def __call__(self) -> tuple[_Said, bytes]:
-        """Hand the document over, fetch for it, and answer what came of it.
 
-        Raises:
-            PermanentPdfError: it exceeds a limit, or WeasyPrint fails on it.
-            EOFError: its process ended without an answer.
-            OSError: likewise.
-        """
-        document, limits = self._document, self._limits
-        asked = {
-            "paper": document.paper,
-            "tagged": document.tagged,
-            "outline": document.outline,
-            "ranges": document.ranges,
-            "dom_nodes": limits.dom_nodes,
-            "pages": limits.pages,
-            "output_bytes": limits.output_bytes,
-        }
-        await self._send(pack(asked, document.html.encode()))
-        while True:
-            said, body = await self._hear()
-            if said.kind == "ask":
-                await self._send(await self._answered(said.url))
-            elif said.kind == "failed":
-                raise fault(said.word, said.count)
-            elif self.requests.refused_status:
-                raise fault("resource_status", self.requests.refused_status)
-            elif said.pages > limits.pages:
-                raise fault("too_many_pages", said.pages)
-            else:
-                return said, body
+def crashed() -> PermanentPdfError:
+    """Make the error of a document whose process ended without a word."""
+    return PermanentPdfError(
+        "the process of the document broke", code=PdfErrorCode.UNKNOWN, detail="page_crashed"
+    )
 
-    async def _hear(self) -> tuple[_Said, bytes]:
+
+async def _converse(
+    document: Document, child: Child, requests: Requests, limits: Limits
+) -> tuple[_Said, bytes]:
+    """Hand a document to its process, fetch for it, and return what came of it.
+
+    Raises:
+        PermanentPdfError: it exceeds a limit, or WeasyPrint fails on it.
+        EOFError: its process ended without an answer.
+        OSError: likewise.
+    """
+    wanted = {
+        "paper": document.paper,
+        "tagged": document.tagged,
+        "outline": document.outline,
+        "ranges": document.ranges,
+        "dom_nodes": limits.dom_nodes,
+        "pages": limits.pages,
+        "output_bytes": limits.output_bytes,
+    }
+    frame = pack(wanted, document.html.encode())
+    while True:
+        child.writer.write(frame)
+        await child.writer.drain()
         try:
-            head, body = await read(self._child.reader, longest_body=self._limits.output_bytes)
-            return msgspec.json.decode(head, type=_Said), body
+            head, body = await read(child.reader, longest_body=limits.output_bytes)
+            said = msgspec.json.decode(head, type=_Said)
         except TooLong as error:
             raise fault("output_too_large" if error.is_body else "page_failed") from error
         except msgspec.DecodeError as error:
             raise crashed() from error
+        if said.kind == "ask":
+            frame = await _fetch(said.url, requests)
+        elif said.kind == "failed":
+            raise fault(said.word, said.count)
+        elif requests.refused_status:
+            raise fault("resource_status", requests.refused_status)
+        elif said.pages > limits.pages:
+            raise fault("too_many_pages", said.pages)
+        else:
+            return said, body
 
-    async def _send(self, frame: bytes) -> None:
-        self._child.writer.write(frame)
-        await self._child.writer.drain()
 
-    async def _answered(self, url: str) -> bytes:
-        """Fetch by the rules of every document; what is refused is nothing to the document."""
-        fetched = await self.requests(url, "GET", {})
-        if fetched is None:
-            return pack({"status": 0, "type": ""})
-        kinds = [value for name, value in fetched.headers if name.lower() == "content-type"]
-        head = {"status": fetched.status, "type": kinds[0] if kinds else "text/plain"}
-        return pack(head, fetched.body)
+async def _fetch(url: str, requests: Requests) -> bytes:
+    """Fetch by the rules of every document; what is refused is nothing to the document."""
+    fetched = await requests(url, "GET", {})
+    if fetched is None:
+        return pack({"status": 0, "type": ""})
+    kinds = [value for name, value in fetched.headers if name.lower() == "content-type"]
+    head = {"status": fetched.status, "type": kinds[0] if kinds else "text/plain"}
+    return pack(head, fetched.body)

@@ -33,12 +33,7 @@ _FIRST: Final = (
 
 
 class Failed(Exception):
-    """The document is not printed.
-
-    Args:
-        word: What is wrong with it, of `faults.FAULTS`.
-        count: How much of it, where that is a number.
-    """
+    """The document is not printed, for a word of `pool.FAULTS`, and a number where it has one."""
 
     def __init__(self, word: str, count: int = 0) -> None:
         super().__init__(word)
@@ -50,8 +45,7 @@ def print_one(line: socket.socket) -> None:
     """Wait for the document, print it, and answer what came of it.
 
     Raises:
-        EOFError: the worker is gone.
-        OSError: the worker is gone.
+        EOFError, OSError: the worker is gone.
         MemoryError: it takes more memory than it may.
     """
     asked, html = receive(line)
@@ -104,7 +98,8 @@ def _printed(html: str, asked: dict[str, Any], line: socket.socket) -> tuple[dic
 
 def _laid_out(html: str, asked: dict[str, Any], asking: _Asking) -> weasyprint.Document:
     page = weasyprint.HTML(string=html, url_fetcher=asking, media_type="print")
-    nodes = _count(page)
+    # Elements, texts and comments, as a browser counts nodes.
+    nodes = sum(1 + bool(one.text) + bool(one.tail) for one in page.etree_element.iter())
     if nodes > asked["dom_nodes"]:
         raise Failed("dom_too_large", nodes)
     width, height = asked["paper"]
@@ -147,11 +142,6 @@ def _chosen(pages: list[Any], ranges: str) -> list[Any]:
     return chosen
 
 
-def _count(page: weasyprint.HTML) -> int:
-    """Count elements, texts and comments, as a browser counts nodes."""
-    return sum(1 + bool(element.text) + bool(element.tail) for element in page.etree_element.iter())
-
-
 class _Asking(URLFetcher):  # type: ignore[misc]
     """Fetches by asking the worker, which judges every URL."""
 
@@ -160,11 +150,7 @@ class _Asking(URLFetcher):  # type: ignore[misc]
         self._line = line
 
     def fetch(self, url: str, headers: Any = None) -> URLFetcherResponse:
-        """Return what the worker has fetched.
-
-        Raises:
-            ValueError: it is refused, or was answered with an error.
-        """
+        """Return what the worker has fetched; fails with ValueError where that is nothing."""
         if url[:5].lower() == "data:":
             return super().fetch(url, headers)
         if len(url) > LONGEST_URL:
@@ -186,11 +172,8 @@ class _Memory(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        told = [one for one in arguments if isinstance(one, BaseException)]
-        if record.exc_info and record.exc_info[1] is not None:
-            told.append(record.exc_info[1])
-        for error in told:
-            seen: BaseException | None = error
-            while seen is not None:
-                self.ran_out |= isinstance(seen, MemoryError)
-                seen = seen.__cause__ or seen.__context__
+        for told in (*arguments, record.exc_info and record.exc_info[1]):
+            error = told if isinstance(told, BaseException) else None
+            while error is not None:
+                self.ran_out |= isinstance(error, MemoryError)
+                error = error.__cause__ or error.__context__

@@ -20,8 +20,7 @@ from typing import Any, Final, Self
 
 from ulak.services.pdf.browser.launch import Workplace, prepare_workplace
 from ulak.services.pdf.browser.process import Process, spawn
-from ulak.services.pdf.weasy.faults import ENGINE, lost, missing
-from ulak.services.pdf.weasy.ground import Ground, survey
+from ulak.services.pdf.weasy.ground import ENGINE, Ground, lost, missing, survey
 from ulak.services.pdf.weasy.zygote import CONTROL, LONGEST_ORDER
 
 _MODULE: Final = "ulak.services.pdf.weasy.zygote"
@@ -78,12 +77,9 @@ class Zygote:
 
     @classmethod
     async def start(cls, *, directory: str | os.PathLike[str] | None = None) -> Self:
-        """Start one, in a directory of its own below `directory`; it is ready when it is there.
+        """Start one, in a directory of its own below `directory` (None: that of temporary files).
 
         It must be started by a thread that lives as long as it may: the kernel ends it with that.
-
-        Args:
-            directory: Where its own is made; that of temporary files when None.
 
         Raises:
             PermanentPdfError: WeasyPrint cannot run here; the message says how to mend it.
@@ -104,12 +100,16 @@ class Zygote:
         made = cls(process, "", workplace, control)
         try:
             said, _ = await made._receive()
-            made.engine = _engine_in(said)
+            if "engine" not in said:
+                if said["missing"] == "privileges":
+                    raise lost("its process could not give its privileges away")
+                raise missing(said["missing"], said["name"])
         except BaseException as error:
             await made.kill()
             if isinstance(error, Gone):
                 raise lost("its process ended") from error
             raise
+        made.engine = said["engine"]
         return made
 
     @property
@@ -233,14 +233,6 @@ def _spawn(ground: Ground, workplace: Workplace) -> tuple[Process, socket.socket
             raise
     ours.setblocking(False)
     return process, ours
-
-
-def _engine_in(said: dict[str, Any]) -> str:
-    if "engine" in said:
-        return str(said["engine"])
-    if said.get("missing") == "privileges":
-        raise lost("its process could not give its privileges away")
-    raise missing(str(said.get("missing")), str(said.get("name", "")))
 
 
 async def _readable(file: int) -> None:

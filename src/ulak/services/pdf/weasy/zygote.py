@@ -55,22 +55,17 @@ def main(arguments: list[str]) -> None:
     said = dict(word.removeprefix("--").split("=", 1) for word in arguments)
     control = socket.socket(fileno=CONTROL)
     os.chdir("/")
+    missing = "library"
     try:
         printing = _load()
-    except ModuleNotFoundError as error:
-        _tell(control, {"missing": "package", "name": error.name or ""})
-        return
-    except ImportError:
-        _tell(control, {"missing": "version", "name": "weasyprint"})
-        return
-    except OSError as error:
-        _tell(control, {"missing": "library", "name": str(error)[:200]})
-        return
-    try:
+        missing = "privileges"
         _step_down(int(said["uid"]) if "uid" in said else None)
+    except ModuleNotFoundError as error:
+        return _tell(control, {"missing": "package", "name": error.name or ""})
+    except ImportError:
+        return _tell(control, {"missing": "version", "name": "weasyprint"})
     except OSError as error:
-        _tell(control, {"missing": "privileges", "name": str(error)[:200]})
-        return
+        return _tell(control, {"missing": missing, "name": str(error)[:200]})
     # Nobody here waits for a document's end; the worker sees it by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -79,7 +74,7 @@ def main(arguments: list[str]) -> None:
     while True:
         told, lines, _, _ = socket.recv_fds(control, LONGEST_ORDER, 1)
         if not told:
-            return
+            return None
         _begin(control, json.loads(told), lines[0], said["user-data-dir"], printing)
 
 
@@ -107,7 +102,9 @@ def _be_a_document(order: dict[str, Any], line: int, directory: str, printing: M
     temporary = os.path.join(directory, str(order["number"]))
     os.mkdir(temporary, 0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
-    most = _size() + order["memory_bytes"]
+    with open("/proc/self/statm", "rb") as file:
+        address_space = int(file.read().split()[0]) * resource.getpagesize()
+    most = address_space + order["memory_bytes"]
     confine(readable=_READABLE, writable=(temporary,))
     stay_alone()
     resource.setrlimit(resource.RLIMIT_AS, (most, most + _RESERVE_BYTES))
@@ -126,12 +123,7 @@ def _be_a_document(order: dict[str, Any], line: int, directory: str, printing: M
 
 
 def _load() -> ModuleType:
-    """Import all that a document may need.
-
-    Raises:
-        ImportError: WeasyPrint is not there, or is too old.
-        OSError: one of its libraries is not there.
-    """
+    """Import all that a document may need; fails with OSError where a library is not there."""
     printing = importlib.import_module("ulak.services.pdf.weasy.printing")
     importlib.import_module("PIL.Image").init()
     mimetypes.init()
@@ -149,11 +141,7 @@ def _load() -> ModuleType:
 
 
 def _step_down(uid: int | None) -> None:
-    """Give up what root has, for good, and end with the worker.
-
-    Raises:
-        OSError: it is not possible.
-    """
+    """Give up what root has, for good, and end with the worker."""
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -163,12 +151,6 @@ def _step_down(uid: int | None) -> None:
     prctl(_SET_DUMPABLE, 0)
     # Last: a change of the user clears it.
     prctl(_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _size() -> int:
-    """Return how much address space this process has."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _tell(control: socket.socket, said: dict[str, str]) -> None:

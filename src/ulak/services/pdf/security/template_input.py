@@ -1,9 +1,9 @@
-"""Variables of a document, made harmless for HTML."""
+"""What a caller sends for a template: its name, and variables that are made harmless for HTML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from markupsafe import Markup, escape
@@ -17,7 +17,36 @@ MOST_VALUES: Final = 100_000
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 """What a variable may be called: nothing with a leading underscore, which Python keeps for
 itself."""
+_TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNPRINTABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+def is_template_name(name: str) -> bool:
+    """Tell whether a text can be the name of a template: of a folder, and of nothing above it."""
+    return _TEMPLATE_NAME.fullmatch(name) is not None and name.strip(".") != ""
+
+
+def validate_template(name: str, allowlist: Collection[str]) -> None:
+    """Refuse a template unless its name is one and stands in the list, letter by letter.
+
+    An empty list refuses every template.
+
+    Raises:
+        PermanentPdfError: TEMPLATE_ERROR.
+    """
+    if not is_template_name(name):
+        # Not repeated: it may be anything.
+        raise _refusal(
+            "this is no name of a template; names hold letters, digits and _ . -, up to 200",
+            "template_name",
+        )
+    # A list given as one text would allow every part of it.
+    if isinstance(allowlist, str) or name not in allowlist:
+        raise _refusal(
+            f"template {name!r} is not in the allow-list; PDF_TEMPLATE_ALLOWLIST names those that "
+            "may be rendered",
+            "template_not_allowed",
+        )
 
 
 def sanitize_html_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,10 +100,8 @@ def _sanitized(value: Any, where: str, depth: int, left: list[int]) -> Any:
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [
-            _sanitized(inner, f"{where}[{place}]", depth + 1, left)
-            for place, inner in enumerate(value)
-        ]
+        places = enumerate(value)
+        return [_sanitized(inner, f"{where}[{at}]", depth + 1, left) for at, inner in places]
     raise _refusal(f"variable {where} is a {type(value).__name__}, which JSON does not have")
 
 
@@ -89,5 +116,5 @@ def _name(key: object, where: str) -> str:
     return key
 
 
-def _refusal(message: str) -> PermanentPdfError:
-    return PermanentPdfError(message, code=PdfErrorCode.TEMPLATE_ERROR, detail="variables")
+def _refusal(message: str, detail: str = "variables") -> PermanentPdfError:
+    return PermanentPdfError(message, code=PdfErrorCode.TEMPLATE_ERROR, detail=detail)
