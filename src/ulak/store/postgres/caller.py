@@ -6,24 +6,22 @@ its own row factory and its own ways to write and read values.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
-from psycopg.adapt import AdaptersMap
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader
-from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from ulak.clock import Instant
 from ulak.core.admission import Ask, stopped
 from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Execute, Rows, Steps
-from ulak.store.postgres import intake, keys, stops, values
-from ulak.store.postgres.connections import Session
-from ulak.store.postgres.values import Id, Ids, Numbers, Row, Texts, as_job
+from ulak.store.postgres import control, intake
+from ulak.store.postgres.session import Session
+from ulak.store.postgres.values import Ids, Numbers, Texts, own_cursor
 from ulak.store.protocol import Added
+from ulak.store.sql.session import Id, Row, as_job
 
 KINDS = (
     "a psycopg.Connection, a psycopg.AsyncConnection, or a Connection, Session, AsyncConnection or "
@@ -39,13 +37,10 @@ ELSEWHERE = (
     "this connection is to another database than the jobs are in: a transaction is of one "
     "database; connect to that one and keep your tables in it"
 )
-TAKE_OVER = f"{keys.TAKE_OVER} RETURNING tenant"
-
-Cursor = TypeVar("Cursor", psycopg.Cursor[Row], psycopg.AsyncCursor[Row])
+TAKE_OVER = f"{intake.TAKE_OVER} RETURNING tenant"
 
 
 def where_we_are(db: Session) -> Row | None:
-    """Return what tells this database from every other."""
     return db.row(WHERE_WE_ARE)
 
 
@@ -73,7 +68,7 @@ def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> S
 
 def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
     row = job.row
-    stop = yield from stops.find_steps(row.flow, row.tenant)
+    stop = yield from control.find_steps(row.flow, row.tenant)
     if stop is not None or ask is not None:
         # Nothing may be written before it is refused, so that the key is only looked at.
         held = yield from _find_holder(row, now)
@@ -82,7 +77,7 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
         if stop is not None:
             raise stopped(stop)
         if ask is not None:
-            ask.judge((yield from stops.waiting_steps(ask.waiting)))
+            ask.judge((yield from control.waiting_steps(ask.waiting)))
     if row.dedup_key is not None:
         first = yield from _take_key(job, (row.tenant, row.flow, row.dedup_key), now)
         if first is not None:
@@ -92,11 +87,10 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
 
 
 def _find_holder(row: JobRow, now: Instant) -> Steps[JobRow | None]:
-    """Return the job that holds the key of this one, if it has a key that is held."""
     if row.dedup_key is None:
         return None
     names = tuple(Texts([part]) for part in (row.tenant, row.flow, row.dedup_key))
-    held: Rows = yield keys.HOLDERS, names
+    held: Rows = yield intake.HOLDERS, names
     return _read_holder(held[0], now) if held else None
 
 
@@ -107,17 +101,17 @@ def _read_holder(held: Row, now: Instant) -> JobRow | None:
     return as_job(first) if is_held else None
 
 
-def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
+def _take_key(job: NewJob, key: intake.Key, now: Instant) -> Steps[Any]:
     """Take a key that is free or has expired, or answer the job that holds it."""
     names = tuple(Texts([part]) for part in key)
-    for _ in range(keys.MOST_ROUNDS):
+    for _ in range(intake.MOST_ROUNDS):
         taken: Rows = yield (
-            keys.TAKE_FREE,
+            intake.TAKE_FREE,
             (*names, Ids([job.row.id]), Numbers([job.key_expires_at])),
         )
         if taken:
             return None
-        held: Rows = yield keys.HOLDERS, names
+        held: Rows = yield intake.HOLDERS, names
         if not held:
             continue  # freed in between
         first = _read_holder(held[0], now)
@@ -130,31 +124,11 @@ def _take_key(job: NewJob, key: keys.Key, now: Instant) -> Steps[Any]:
 
 
 def find_driver(connection: object) -> Driver | None:
-    """Return how a connection is written with, or None when it is not one of psycopg's."""
     if isinstance(connection, psycopg.Connection):
         return Driver(False, _execute, _check)
     if isinstance(connection, psycopg.AsyncConnection):
         return Driver(True, _execute_async, _check)
     return None
-
-
-def own_cursor(cursor: Cursor) -> Cursor:
-    """Make a cursor ours: what is registered with its connection does not matter to it."""
-    cursor.format = Format.BINARY
-    _teach(cursor.adapters)
-    return cursor
-
-
-def _teach(adapters: AdaptersMap) -> None:
-    values.teach(adapters)
-    for name, loader in (
-        ("int2", Int2BinaryLoader),
-        ("int4", Int4BinaryLoader),
-        ("int8", Int8BinaryLoader),
-        ("text", TextBinaryLoader),
-        ("bytea", ByteaBinaryLoader),
-    ):
-        adapters.register_loader(name, loader)
 
 
 def _check(connection: Any) -> None:
@@ -213,11 +187,6 @@ class Borrowed:
 
 
 def borrow(here: Row | None, execute: Execute) -> Borrowed:
-    """Lend a caller's connection to the verbs of the store.
-
-    Raises:
-        BadInput: it is to another database.
-    """
     if execute(WHERE_WE_ARE, ()) != [here]:
         raise BadInput(ELSEWHERE)
     return Borrowed(execute)

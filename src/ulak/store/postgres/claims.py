@@ -6,7 +6,7 @@ locked. Most claims need none of this and go the straight way (`straight`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ulak.clock import Instant
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full
@@ -17,12 +17,13 @@ from ulak.store.in_turn import (
     Candidate,
     Family,
     InTurn,
+    Standing,
+    bounds,
     families_by_turns,
     is_family,
 )
-from ulak.store.postgres import control, fairness, leases, slots, straight
-from ulak.store.postgres.connections import Transaction
-from ulak.store.postgres.leasing import (
+from ulak.store.postgres import control, leases, slots, straight
+from ulak.store.postgres.leases import (
     LEASE,
     claimable,
     claims_of,
@@ -36,9 +37,9 @@ from ulak.store.postgres.leasing import (
     with_results,
     write_entries,
 )
+from ulak.store.postgres.session import Session, Transaction
+from ulak.store.postgres.slots import MOST_PARKED, Buckets, Supplies
 from ulak.store.postgres.straight import ANY_LAPSES, earliest
-from ulak.store.postgres.supplies import MOST_PARKED, Supplies
-from ulak.store.postgres.tokens import Buckets
 from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Want
 
@@ -102,7 +103,7 @@ def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
         unparked += leases.give_back_lapsed(t, request.worker)
         look = straight.look(t, request)
     # Families first, then buckets, then limits: two claims never wait for each other in a circle.
-    fairness.hold(t.db, families_by_turns(lane for want in request.wants for lane in want.lanes))
+    hold_turns(t.db, families_by_turns(lane for want in request.wants for lane in want.lanes))
     if look.pause_ends_at is not None and look.pause_ends_at <= t.now:
         unparked += control.end_pauses(t)
     if look.bucket_ready_at is not None and look.bucket_ready_at <= t.now:
@@ -163,7 +164,6 @@ class _Search:
         return self._take_singly(want)
 
     def _take_singly(self, want: Want) -> list[Claim]:
-        """Look at each due job in the order of urgency."""
         taken: list[Claim] = []
         places = want.places
         facts = {**self._facts, "lanes": Texts(want.lanes)}
@@ -189,9 +189,8 @@ class _Search:
         return taken
 
     def _take_in_turn(self, want: Want) -> list[Claim]:
-        """Let the tenants of fair flows take turns."""
         shared = families_by_turns(want.lanes)
-        families = [fairness.read(self._t.db, name, lanes) for name, lanes in shared.items()]
+        families = [read_family(self._t.db, name, lanes) for name, lanes in shared.items()]
         lanes = [lane for lane in want.lanes if not is_family(lane)]
         lines = _Lines(self._t, {**self._facts, "lapses": self._most_lapses})
         lines.look_ahead(lanes, families, want.places)
@@ -210,7 +209,7 @@ class _Search:
             if len(chosen) == want.places or shelf.parked_many() or self.is_cut:
                 break
         self._park(shelf)
-        fairness.write(self._t.db, families)
+        write_turns(self._t.db, families)
         if not chosen:
             return []
         claims = self._lease(chosen)
@@ -273,11 +272,9 @@ class _Lines:
                 self._ahead[line].append(candidate)
 
     def found(self) -> list[Candidate]:
-        """Return all that were read ahead."""
         return [candidate for line in self._ahead.values() for candidate in line]
 
     def find(self, lane: str, priority: int, limit: int) -> list[Candidate]:
-        """Return the first so many of a line."""
         ahead = self._ahead.get((lane, priority), [])
         if limit <= self._depth or len(ahead) < self._depth:
             return ahead[:limit]
@@ -296,9 +293,93 @@ class _Lines:
 
 
 def _next_due(t: Transaction, lanes: Sequence[str]) -> Instant | None:
-    dates = [fairness.next_due(t.db, lane, t.now) for lane in lanes if is_family(lane)]
+    dates = [find_next_of_family(t.db, lane, t.now) for lane in lanes if is_family(lane)]
     plain = [lane for lane in lanes if not is_family(lane)]
     if plain:
         found = t.db.row(NEXT_DUE, {"lanes": Texts(plain), "now": t.now})
         dates.append(None if found is None else found[0])
     return earliest(*dates)
+
+
+# Whoever takes turns from a family holds it until he has committed: what each tenant has had must
+# not be counted by two at once.
+HOLD_TURNS = "SELECT pg_advisory_xact_lock(hashtextextended('ulak turns ' || %s::text, 0))"
+
+_STANDING = """
+    FROM ulak.jobs WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+"""
+# The lanes of a family in which jobs stand, each found by one step along the index.
+_PRESENT = f"""
+    WITH RECURSIVE present (lane) AS (
+        SELECT (
+            SELECT lane {_STANDING.format(lane="lane >= %(low)s::text AND lane < %(high)s::text")}
+            ORDER BY lane LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT lane
+            {_STANDING.format(lane="lane > present.lane AND lane < %(high)s::text")}
+            ORDER BY lane LIMIT 1
+        ) FROM present WHERE present.lane IS NOT NULL
+    )
+"""
+_HEADS = ", ".join(
+    f"(SELECT not_before {_STANDING.format(lane=f'lane = present.lane AND priority = {priority}')}"
+    " ORDER BY not_before LIMIT 1)"
+    for priority in PRIORITIES
+)
+_TENANT = "substr(present.lane, length(%(low)s::text) + 1)"
+PRESENT = f"""
+    {_PRESENT}
+    SELECT present.lane, {_HEADS}, turns.passed, weights.weight FROM present
+    LEFT JOIN ulak.turns ON turns.lane = %(name)s::text AND turns.tenant = {_TENANT}
+    LEFT JOIN ulak.weights ON weights.tenant = {_TENANT}
+    WHERE present.lane IS NOT NULL
+"""
+BEGINS = "SELECT coalesce(max(began), 0) FROM ulak.turns WHERE lane = %s::text"
+PUT_TURNS = """
+    INSERT INTO ulak.turns (lane, tenant, passed, began)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+    ON CONFLICT (lane, tenant) DO UPDATE SET passed = excluded.passed, began = excluded.began
+"""
+_LATER = ", ".join(
+    "(SELECT not_before "
+    + _STANDING.format(
+        lane=f"lane = present.lane AND priority = {priority} AND not_before > %(now)s::bigint"
+    )
+    + " ORDER BY not_before LIMIT 1)"
+    for priority in PRIORITIES
+)
+NEXT_OF_FAMILY = (
+    f"{_PRESENT} SELECT min(least({_LATER})) FROM present WHERE present.lane IS NOT NULL"
+)
+
+
+def hold_turns(db: Session, names: Iterable[str]) -> None:
+    """Take hold of the turns of these names, in their order."""
+    for name in sorted(names):
+        db.execute(HOLD_TURNS, (name,))
+
+
+def read_family(db: Session, name: str, lanes: Iterable[str]) -> Family:
+    standing: list[Standing] = []
+    for lane in lanes:
+        low, high = bounds(lane)
+        rows = db.rows(PRESENT, {"low": low, "high": high, "name": name})
+        standing += [Standing(row[0], row[1:5], row[5], row[6]) for row in rows]
+    begins = db.row(BEGINS, (name,))
+    return Family(name, standing, 0 if begins is None else begins[0])
+
+
+def write_turns(db: Session, families: Sequence[Family]) -> None:
+    turns = [turn for family in families for turn in family.turns()]
+    if turns:
+        lanes, tenants, passed, began = zip(*turns, strict=True)
+        facts = (Texts(lanes), Texts(tenants), Numbers(passed), Numbers(began))
+        db.execute(PUT_TURNS, facts)
+
+
+def find_next_of_family(db: Session, family: str, now: Instant) -> Instant | None:
+    low, high = bounds(family)
+    found = db.row(NEXT_OF_FAMILY, {"low": low, "high": high, "now": now})
+    return None if found is None else found[0]

@@ -14,49 +14,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from ulak.clock import Instant
-from ulak.core.change import (
-    COMMITTED,
-    EVERY_STAGE,
-    Change,
-    Committed,
-    KeyTaken,
-    Receipt,
-    SlotTaken,
-)
+from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
 from ulak.core.event import ENGINE
-from ulak.core.job import (
-    FIRST_MUTABLE,
-    SIDE,
-    Event,
-    JobRow,
-    NewJob,
-    Request,
-    Result,
-    is_of_state,
-)
+from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result, is_of_state
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
-from ulak.store.postgres import control, intake, keys, outbox, slots, trail
-from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.followers import FLOWS
+from ulak.store.postgres import control, intake, outbox, slots, trail
 from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
 from ulak.store.postgres.months import month_of
-from ulak.store.postgres.values import (
+from ulak.store.postgres.outbox import FLOWS
+from ulak.store.postgres.session import Session, Transaction
+from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.protocol.outbox import read_flows
+from ulak.store.sql.session import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
     REQUEST_COLUMNS,
-    Groups,
     Id,
-    Ids,
-    Numbers,
     Row,
-    Sheet,
-    Texts,
     as_job,
     as_request,
 )
-from ulak.store.protocol.outbox import read_flows
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
 _OWN = (
@@ -291,7 +270,6 @@ def _look(t: Transaction, changes: Sequence[Change]) -> dict[bytes, JobRow]:
 
 
 def _commit_one(t: Transaction, change: Change, old: JobRow | None, rest: Rest) -> Receipt:
-    """Write one change to a row that is locked and read."""
     if old is not None and is_in_trail(t.db, change, old):
         return COMMITTED
     refusal = refusal_of(change, old) or _lack(t, change, rest)
@@ -331,9 +309,9 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
         free = slots.find_one(t.db, limit)
     if limit is not None and not free:
         return SlotTaken(limit)
-    key = keys.key_of(row) if change.takes_key else None
+    key = intake.key_of(row) if change.takes_key else None
     if key is not None:
-        holder = keys.take(t, {key: (row.id, None)}).get(key)
+        holder = intake.take_keys(t, {key: (row.id, None)}).get(key)
         if holder is not None and holder.id != row.id:
             return KeyTaken(holder.id)
     if limit is not None:
@@ -350,7 +328,7 @@ class Rest:
         self._t = t
         self._results: list[tuple[int, Result]] = []
         self._spawns: list[NewJob] = []
-        self._free_keys: list[tuple[keys.Key, bytes]] = []
+        self._free_keys: list[tuple[intake.Key, bytes]] = []
         self._free_slots: list[tuple[str, bytes]] = []
         self._freed: Counter[str] = Counter()
         self._messages: list[Change] = []
@@ -378,7 +356,7 @@ class Rest:
             self._messages.append(change)
         if change.frees_slot is not None and change.takes_slot is None:
             self._free_slots.append((change.frees_slot, row.id))
-        key = keys.key_of(row)
+        key = intake.key_of(row)
         if change.frees_key and key is not None:
             self._free_keys.append((key, row.id))
         self._spawns += change.spawns
@@ -388,12 +366,11 @@ class Rest:
 
     def give_up(self) -> None:
         """Free the keys and slots of the changes so far: the next one may take them."""
-        keys.free(self._t.db, self._free_keys)
+        intake.free_keys(self._t.db, self._free_keys)
         self._freed += slots.leave(self._t.db, self._free_slots)
         self._free_keys, self._free_slots = [], []
 
     def leave_slot(self, change: Change) -> None:
-        """Free the slot of a job that is about to take another."""
         if change.frees_slot is not None:
             self._free_slots.append((change.frees_slot, change.row.id))
             self.give_up()

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 
-from ulak.clock import Clock, Instant
-from ulak.core.job import Event
-from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
+from ulak.clock import Clock
+from ulak.errors import StoreError
 from ulak.store import faults
-from ulak.store.postgres import followers, proofs, timeouts, values
-from ulak.store.postgres.clock import ServerClock
-from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
+from ulak.store.postgres import timeouts, values
 from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
-from ulak.store.postgres.values import Numbers, Row, Texts
 from ulak.store.processes import StoreAway, Watchers, WouldWait, get_deadline
-from ulak.store.protocol.outbox import NO_FLOWS
+from ulak.store.sql.session import Row
 
 if TYPE_CHECKING:
     from ulak.store.postgres.listener import Listener
 
-log = logging.getLogger("ulak.postgres")
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from psycopg.rows import tuple_row
+
+from ulak.store.postgres.session import (
+    BEGIN,
+    FOREIGN,
+    IDLE,
+    IN_ORDER,
+    LOCK,
+    MOST_IDLE_MS,
+    PLAIN,
+    Session,
+    Transaction,
+    change_settings,
+    first_line,
+    is_refusal,
+    is_rolled_back,
+    settings,
+    translated,
+)
+from ulak.store.postgres.values import own_cursor
 
 T = TypeVar("T")
 
-CountKey = tuple[str, int, str, str]
 
 # A guess at how many threads of one process talk to the database at once: the worker's five, and
 # requests of a web application. Whoever finds none free waits for one.
@@ -58,12 +75,6 @@ WARY_FOR_S = 3.0
 # random: a hundred workers must not knock at once when a server comes back.
 LONGEST_PAUSE_S = 0.2
 
-# A process that stands still in the middle of a transaction (a debugger, a paused machine) holds
-# rows that others wait for, renewals too. Ours wait for nothing in between but each other.
-MOST_IDLE_MS = 5000
-IDLE = "idle_in_transaction_session_timeout"
-LOCK = "lock_timeout"
-
 PREPARE_AFTER = 5
 """How often psycopg runs a statement of the program before it prepares it: its own default."""
 
@@ -72,175 +83,6 @@ MOST_PREPARED = 500
 
 MOST_TRIES = 8
 """How often a transaction is tried when others get in its way; each try is a draw."""
-
-# Said each time: a database or a role may have another default, under which a statement would not
-# see what was committed while it waited for a lock.
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-# Batches are joined to their rows in the order of the batch, by index: so rows are locked in that
-# order (E-21), and no plan reads a table that has become long. Such a plan may be kept for good:
-# to plan a claim takes longer than to run it. Where there is no index the server would believe
-# that it has a great deal to do, and compile what it then runs: 80 ms for a look at one row.
-IN_ORDER = {
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_seqscan": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-}
-
-
-PLAIN: Mapping[str, object] = {}
-"""The settings of a session that nobody has changed."""
-
-
-def settings(values: Mapping[str, object], *, whole_session: bool = False) -> str:
-    """Write the expressions that set these for the rest of a transaction, or of a session."""
-    local = "false" if whole_session else "true"
-    return ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
-
-
-def change_settings(chosen: Mapping[str, object]) -> str:
-    """Write the statement that gives a session these settings, whichever of ours it had before."""
-    # Not given: what the server, the database or the role says.
-    given_back = [f"set_config('{name}', NULL, false)" for name in IN_ORDER if name not in chosen]
-    given = settings({LOCK: timeouts.LOCK_TIMEOUT_MS, **chosen}, whole_session=True)
-    return f"SELECT {', '.join([given, *given_back])}"
-
-
-APPEND_DELTAS = """
-    INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
-    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bigint[])
-"""
-
-
-class AlreadyThere(WriteRefused):
-    """A row of this key is stored: of a write whose answer was lost, or of somebody else."""
-
-
-class Session:
-    """One connection with its cursor and its pipeline; used by one thread at a time.
-
-    While the pipeline is open everything goes that way, otherwise psycopg's.
-    """
-
-    __slots__ = ("_cursor", "_plain", "_prepare", "chosen", "connection", "pipeline", "used_at")
-
-    def __init__(
-        self,
-        connection: TimedConnection,
-        *,
-        prepare: bool,
-        cursor: psycopg.Cursor[Row] | None = None,
-    ) -> None:
-        self.connection = connection
-        self.chosen: Mapping[str, object] | None = PLAIN
-        """The settings that it has; None when nobody can tell."""
-        self.used_at = 0.0
-        """When it was given back, by the monotonic clock."""
-        self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
-        self._cursor = cursor or connection.cursor(binary=True)
-        self._plain = connection.cursor()
-        self._prepare = prepare
-
-    def execute(self, statement: str, facts: Any = ()) -> None:
-        """Run a statement that answers nothing."""
-        if self.pipeline.is_open:
-            self.pipeline.send(statement, facts)
-        else:
-            self._execute(statement, facts)
-
-    def rows(self, statement: str, facts: Any = ()) -> list[Row]:
-        """Run a query and answer its rows."""
-        if self.pipeline.is_open:
-            return self.pipeline.ask(statement, facts)
-        return self._execute(statement, facts).fetchall()
-
-    def later(self, statement: str, facts: Any = ()) -> LateRows:
-        """Run a query in a pipeline whose rows nobody needs before the transaction has ended."""
-        return self.pipeline.later(statement, facts)
-
-    def row(self, statement: str, facts: Any = ()) -> Row | None:
-        """Run a query and answer its first row."""
-        rows = self.rows(statement, facts)
-        return rows[0] if rows else None
-
-    def touch(self, statement: str, facts: Any = ()) -> int:
-        """Run a write and answer how many rows it touched."""
-        if self.pipeline.is_open:
-            return self.pipeline.touch(statement, facts)
-        return self._execute(statement, facts).rowcount
-
-    def plainly(self, statement: str) -> None:
-        """Run statements without parameters, in one message; not while the pipeline is open."""
-        self._plain.execute(statement, prepare=False)
-
-    def _execute(self, statement: str, facts: Any) -> psycopg.Cursor[Row]:
-        return self._cursor.execute(statement, facts, prepare=self._prepare)
-
-
-class Transaction:
-    """What one write sees and leaves: the session, the time, what it counted and proves."""
-
-    __slots__ = (
-        "_clock", "counts", "db", "followed", "followed_events", "has_rung", "is_guest", "links",
-        "made_due", "now",
-    )  # fmt: skip
-
-    def __init__(self, db: Session, clock: Clock, *, is_guest: bool = False) -> None:
-        self.db = db
-        self.now = clock.now()
-        self._clock = clock
-        self.is_guest = is_guest
-        """Whether it is a caller's own, which may stay open for long."""
-        self.counts: dict[CountKey, int] = {}
-        self.links: list[proofs.Link] = []
-        self.followed = NO_FLOWS
-        """The flows that are followed, as its statements have found."""
-        self.followed_events: list[tuple[str, Event]] = []
-        self.made_due = False
-        self.has_rung = False
-        """Whether other processes were told along with the commit."""
-
-    @property
-    def by_server(self) -> bool:
-        """Whether it is the server's time that decides."""
-        return isinstance(self._clock, ServerClock)
-
-    def hear(self, now: Instant) -> None:
-        """Go on with the time that the server has just said, if its time is what decides."""
-        if isinstance(self._clock, ServerClock):
-            self._clock.hear(now)
-            self.now = now
-
-    def count(self, key: CountKey, jobs: int) -> None:
-        """Add to the number of jobs that stand in a state."""
-        self.counts[key] = self.counts.get(key, 0) + jobs
-
-    def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
-        """Chain these events when everything else is written: heads of chains are taken last."""
-        for event, body in zip(events, bodies, strict=False):
-            self.links.append((tenant, event.job_id, event.seq, body))
-
-    def follow(self, flow: str, events: Iterable[Event]) -> None:
-        """Let the followers of a flow have these events, which are written."""
-        if flow in self.followed:
-            self.followed_events += [(flow, event) for event in events]
-            self.made_due = True
-
-    def finish(self) -> None:
-        """Write what is written last."""
-        if self.followed_events:
-            followers.post(self.db, self.followed_events, ranked=not self.is_guest)
-        counted = [(key, jobs) for key, jobs in self.counts.items() if jobs]
-        if counted:
-            flows, versions, states, roles = zip(*(key for key, _ in counted), strict=True)
-            jobs = [n for _, n in counted]
-            self.db.execute(
-                APPEND_DELTAS,
-                (Texts(flows), Numbers(versions), Texts(states), Texts(roles), Numbers(jobs)),
-            )
-        if self.links:
-            proofs.chain(self.db, self.links)
 
 
 class _Address(NamedTuple):
@@ -352,7 +194,7 @@ class Connections:
                 break
             except _IN_THE_WAY as error:
                 if tries == MOST_TRIES:
-                    raise StoreError(f"PostgreSQL: {_said(error)}") from error
+                    raise StoreError(f"PostgreSQL: {first_line(error)}") from error
                 time.sleep(self._draw.random() * 0.002 * tries)
             except FOREIGN as error:
                 if isinstance(error, errors.LockNotAvailable):
@@ -427,7 +269,6 @@ class Connections:
         return _Taken(self, self.take(chosen, urgent), urgent)
 
     def take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
-        """Take an idle session, best one that has these settings, or open another."""
         with self._changed:
             is_timed = get_deadline() is not None
             while not urgent and self._free <= 0 and not self._closed:
@@ -505,8 +346,8 @@ class Connections:
             connection = self._open()
         except psycopg.Error as error:
             self._not_before = time.monotonic() + LONGEST_PAUSE_S * self._draw.random()
-            said = f"PostgreSQL cannot be reached: {_said(error)}"
-            raise (StoreError(said) if _is_refusal(error) else StoreAway(said)) from error
+            said = f"PostgreSQL cannot be reached: {first_line(error)}"
+            raise (StoreError(said) if is_refusal(error) else StoreAway(said)) from error
         # A URL may name several servers, and a name may come to lead to another one.
         info = connection.info
         address = _Address(info.host, info.hostaddr or None, str(info.port))
@@ -561,27 +402,12 @@ class Connections:
         os.close(nowhere)
 
     def close(self) -> None:
-        """Close what is idle now and what is in use when it comes back."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         for session in idle:
             session.connection.close()
-
-
-def is_rolled_back(session: Session) -> bool:
-    """Take back what is open on a connection; tell whether it can be used again."""
-    connection = session.connection
-    if connection.closed:
-        return False
-    if connection.info.transaction_status == TransactionStatus.IDLE:
-        return True
-    try:
-        # Not by psycopg, which would deallocate what is prepared, also what the pipeline has.
-        return exchange(connection, b"ROLLBACK").status == ExecStatus.COMMAND_OK
-    except psycopg.Error:
-        return False
 
 
 def _earliest_of_both() -> float:
@@ -592,83 +418,150 @@ def _earliest_of_both() -> float:
 
 
 # The last is a statement that was prepared and is no more: it is sent in full the next time.
-_IN_THE_WAY = (
-    errors.SerializationFailure,
-    errors.DeadlockDetected,
-    errors.InvalidSqlStatementName,
-)
-FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
+_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.InvalidSqlStatementName)
 
 
-# What the server says of itself and not of what it was sent, by the class of its code: it loses
-# connections, takes no writes now, lacks room or memory, is being stopped, or must plan anew.
-_FOR_NOW = ("08", "0A", "25", "26", "40", "53", "55", "57", "58")
-# An undefined schema, table, column, function or parameter type: of another release, or by hand.
-_MISSING = ("3F000", "42P01", "42703", "42883", "42704")
+# One moment for every statement: whoever reads a list and its head wants them to fit.
+BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
-def translated(error: Exception) -> StoreError:
-    """Tell a fault of the database, which is for now, from a fault of what it was sent.
+class LentConnections:
+    """Lends connections; what was set on one is forgotten before the next has it."""
 
-    Whatever is not for now may be the fault of one row alone, as with a foreign trigger
-    that raises: so it is `WriteRefused`, and batches are parted until that row stands alone.
-    """
-    if isinstance(error, errors.LockNotAvailable):
-        return Contended(f"a transaction of somebody else holds what is needed: {_said(error)}")
-    if isinstance(error, errors.QueryCanceled):
-        return Contended(f"PostgreSQL has ended a statement that took too long: {_said(error)}")
-    if not isinstance(error, psycopg.Error):
-        return WriteRefused(f"PostgreSQL will not store this: {error}")
-    if isinstance(error, errors.UniqueViolation):
-        return AlreadyThere(f"PostgreSQL: {_said(error)}")
-    if _is_loss(error):
-        return StoreAway(f"PostgreSQL could not do it: {_said(error)}")
-    if error.sqlstate is None and not isinstance(error, psycopg.DataError):
-        return StoreError(f"PostgreSQL could not do it: {_said(error)}")
-    if error.sqlstate is not None and error.sqlstate.startswith(_FOR_NOW):
-        return StoreError(f"PostgreSQL could not do it: {_said(error)}")
-    if isinstance(error, errors.InsufficientPrivilege):
-        return Misconfigured(
-            f"PostgreSQL does not let this role do it: {_said(error)}; grant it the right, or "
-            "connect as the role that the schema ulak belongs to"
-        )
-    if error.sqlstate is not None and error.sqlstate in _MISSING:
-        return Misconfigured(
-            f"PostgreSQL lacks what this program needs: {_said(error)}; compare the releases by "
-            "`ulak doctor`, then run `ulak migrate` or the newer program"
-        )
-    return WriteRefused(f"PostgreSQL will not store this: {_said(error)}")
+    def __init__(self, connections: Connections, *, prepare: bool) -> None:
+        self._connections = connections
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._idle: list[Session] = []
+        self._closed = False
 
+    def lend(self, begin: Callable[[Session], T]) -> T:
+        """Begin a transaction on a connection; whoever gets it calls `give_back` in the end.
 
-def _is_loss(error: psycopg.Error) -> bool:
-    """Tell whether the connection was lost, or the server is about to stop or start."""
-    if error.sqlstate is None:
-        return isinstance(error, psycopg.OperationalError)
-    return error.sqlstate.startswith(("08", "57P0"))
+        Raises:
+            StoreError: the server does not answer, or it refuses to begin.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("this store is closed")
+            session = self._idle.pop() if self._idle else None
+        try:
+            if session is not None:
+                try:
+                    return self._begin(begin, session)
+                except (psycopg.OperationalError, psycopg.InterfaceError):
+                    if not session.connection.closed:
+                        raise
+                    # It was lost while it lay here: so were the others, most likely.
+                    self._close_idle()
+            return self._begin(begin, self._new_session())
+        except FOREIGN as error:
+            raise translated(error) from error
 
+    async def take(self, *, new: bool = False) -> Session:
+        """Lend a connection to code on an event loop, for it to begin a transaction; `give_back`
+        or `drop` it. With `new`, none that lay here: the last one was lost. Whoever is cancelled
+        meanwhile has none to give back.
 
-# libpq gives no code for what a server says before it lets anybody in.
-_REFUSALS = (
-    "authentication failed",
-    "certificate",
-    "does not exist",
-    "does not support SSL",
-    "invalid",
-    "is not permitted to log in",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "permission denied",
-)
+        Raises:
+            StoreError: the server does not answer.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("this store is closed")
+            session = self._idle.pop() if self._idle and not new else None
+        return await self._connect_aside() if session is None else session
 
+    def drop(self, session: Session) -> bool:
+        """Give up a connection; tell whether it was lost, and the idle ones most likely too."""
+        was_lost = session.connection.closed
+        session.connection.close()
+        if was_lost:
+            self._close_idle()
+        return was_lost
 
-def _is_refusal(error: psycopg.Error) -> bool:
-    """Tell whether the server was reached and will not have us, so that waiting helps nobody."""
-    return isinstance(error, psycopg.ProgrammingError) or any(
-        text in str(error) for text in _REFUSALS
-    )
+    @contextmanager
+    def reading(self) -> Iterator[psycopg.Connection[Row]]:
+        """Lend a connection in a transaction that only reads, for as long as the block lasts."""
 
+        def begin(session: Session) -> Session:
+            session.pipeline.stop_preparing()
+            session.plainly(BEGIN_READING)
+            return session
 
-def _said(error: BaseException) -> str:
-    """Return the first line of what the server said, or of what each of several servers said."""
-    lines = (str(error).strip() or type(error).__name__).splitlines()
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        session = self.lend(begin)
+        try:
+            yield session.connection
+        finally:
+            if not is_rolled_back(session):
+                session.connection.close()
+            self.give_back(session)
+
+    def _begin(self, begin: Callable[[Session], T], session: Session) -> T:
+        try:
+            return begin(session)
+        except BaseException:
+            if is_rolled_back(session):
+                self.give_back(session)
+            else:
+                session.connection.close()
+            raise
+
+    async def _connect_aside(self) -> Session:
+        """Open a connection in a thread, which cannot be stopped: what it brings to nobody is
+        kept for the next."""
+        brought: deque[Session] = deque()
+        has_left = threading.Event()
+
+        def connect() -> None:
+            brought.append(self._new_session())
+            if has_left.is_set():
+                self._keep(brought)
+
+        try:
+            await asyncio.to_thread(connect)
+        except asyncio.CancelledError:
+            # The thread brings and then looks who has left, here it is the other way round: one
+            # of the two sees the other, and where both do only one takes it.
+            has_left.set()
+            self._keep(brought)
+            raise
+        return brought.pop()
+
+    def _keep(self, brought: deque[Session]) -> None:
+        try:
+            session = brought.pop()
+        except IndexError:
+            return
+        self.give_back(session)
+
+    def _new_session(self) -> Session:
+        connection = self._connections.connect_plainly()
+        # As every transaction of the store: a change must see what was committed before it.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
+        cursor = own_cursor(psycopg.Cursor(connection, row_factory=tuple_row))
+        return Session(connection, prepare=self._prepare, cursor=cursor)
+
+    def give_back(self, session: Session) -> None:
+        connection = session.connection
+        idle = connection.info.transaction_status == TransactionStatus.IDLE
+        with self._lock:
+            if idle and not self._closed:
+                # What a program has set here would surprise the next.
+                connection.row_factory = tuple_row
+                connection.cursor_factory = psycopg.Cursor
+                self._idle.append(session)
+                return
+        connection.close()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._close_idle()

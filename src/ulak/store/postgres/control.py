@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ulak.core.job import OF_STATE, OF_UNDO, held_slot
+from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
+from ulak.core.job import OF_STATE, OF_UNDO, NewJob, held_slot
 from ulak.core.lifecycle import BUSY, READY, UNDOING
 from ulak.core.policy import LimitTerms
 from ulak.store import flow_control
-from ulak.store.flow_control import ON_RATE
+from ulak.store.caller import Rows, Steps, take
+from ulak.store.flow_control import ON_RATE, Stops
 from ulak.store.postgres import slots
-from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres.session import Session, Transaction
 from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.sql import control
 from ulak.store.sql.control import IDLE_KEYS, Control, find_limit
+from ulak.store.sql.session import columns
 
 # The jobs whose slot is not what it must be where a limit counts the jobs in a busy state. Each of
 # them stands in one of three indexes, and nothing that has ended does.
@@ -88,7 +91,6 @@ WORTHLESS_TURNS = """
 
 
 def find_misplaced(db: Session, name: str, terms: LimitTerms) -> list[bytes]:
-    """Return jobs whose slot is not what it must be where a limit counts those of a state."""
     return [row[0] for row in db.rows(MISPLACED, flow_control.adoption(name, terms))]
 
 
@@ -127,3 +129,75 @@ def sweep(t: Transaction, limit: int) -> int:
     over = CONTROL.sweep_pauses(t, limit)
     worthless = t.db.touch(WORTHLESS_TURNS, (limit,))
     return len(idle) + len(left) + filled + over + worthless
+
+
+# Its own stop is said before that of all tenants.
+STOP_FOR = f"""
+    SELECT {columns(StopRow)} FROM ulak.stops
+    WHERE flow = %s::text AND tenant IN (%s::text, '{EVERY_TENANT}')
+    ORDER BY tenant = '{EVERY_TENANT}' LIMIT 1
+"""
+_THEIRS = f"""
+    FROM unnest(%(stop_flows)s::text[], %(stop_tenants)s::text[]) AS a (flow, tenant)
+    JOIN ulak.stops AS s ON s.flow = a.flow AND s.tenant IN (a.tenant, '{EVERY_TENANT}')
+"""
+ANY_STOP_FOR = f"SELECT {_THEIRS}"
+STOPS_FOR = f"""
+    SELECT DISTINCT ON (a.flow, a.tenant) a.flow, a.tenant,
+        {", ".join(f"s.{name}" for name in StopRow._fields)} {_THEIRS}
+    ORDER BY a.flow, a.tenant, s.tenant = '{EVERY_TENANT}'
+"""
+# Each by an index; its conditions are repeated word by word. Parked is everything that begins
+# with `flow/state`, or with that and a slash: a slash is followed by a zero.
+COUNT_WAITING = """
+    SELECT count(*) FROM (
+        SELECT FROM ulak.jobs
+        WHERE leased_by IS NULL AND parked_on IS NULL AND lane <> ''
+          AND lane = ANY (%(lanes)s::text[]) AND tenant = %(tenant)s::text
+        LIMIT %(limit)s::bigint
+    ) AS standing
+"""
+COUNT_PARKED = """
+    SELECT count(*) FROM (
+        SELECT FROM unnest(%(names)s::text[]) AS p (name)
+        JOIN ulak.jobs AS j ON j.parked_on IS NOT NULL
+          AND j.parked_on >= p.name COLLATE "C" AND j.parked_on < (p.name || '0') COLLATE "C"
+        WHERE j.lane = ANY (%(lanes)s::text[]) AND j.tenant = %(tenant)s::text
+        LIMIT %(limit)s::bigint
+    ) AS parked
+"""
+
+
+def find_stops(db: Session, jobs: Sequence[NewJob]) -> Stops:
+    pairs = bind_pairs(jobs)
+    found = db.rows(STOPS_FOR, pairs) if pairs["stop_flows"] else []
+    return {(flow, tenant): StopRow(*stop) for flow, tenant, *stop in found}
+
+
+def bind_pairs(jobs: Sequence[NewJob]) -> dict[str, Texts]:
+    """Return the flows and tenants of those new jobs that a stop keeps out."""
+    pairs = sorted({(job.row.flow, job.row.tenant) for job in jobs if not job.is_admitted})
+    flows, tenants = [flow for flow, _ in pairs], [tenant for _, tenant in pairs]
+    return {"stop_flows": Texts(flows), "stop_tenants": Texts(tenants)}
+
+
+def find_steps(flow: str, tenant: str) -> Steps[StopRow | None]:
+    found: Rows = yield STOP_FOR, (flow, tenant)
+    return StopRow(*found[0]) if found else None
+
+
+def count_waiting(db: Session, waiting: Waiting) -> int:
+    return take(waiting_steps(waiting), lambda sql, values: Rows(db.rows(sql, values)))
+
+
+def waiting_steps(waiting: Waiting) -> Steps[int]:
+    facts = {
+        "lanes": Texts(waiting.lanes), "tenant": waiting.tenant, "limit": waiting.limit,
+        "names": Texts(waiting.parked_on),
+    }  # fmt: skip
+    standing: Rows = yield COUNT_WAITING, facts
+    count: int = standing[0][0]
+    if waiting.parked_on:
+        parked: Rows = yield COUNT_PARKED, facts
+        count += parked[0][0]
+    return min(count, waiting.limit)

@@ -18,21 +18,15 @@ from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
+from ulak.errors import Contended
 from ulak.store.flow_control import NO_STOPS, Stops
-from ulak.store.postgres import keys, stops, trail
-from ulak.store.postgres.connections import Session, Transaction
+from ulak.store.postgres import control, trail
 from ulak.store.postgres.months import month_of
-from ulak.store.postgres.values import (
-    EVENT_COLUMNS,
-    JOB_COLUMNS,
-    Groups,
-    Id,
-    Ids,
-    Sheet,
-    Texts,
-    as_job,
-)
-from ulak.store.protocol import Added
+from ulak.store.postgres.session import Session, Transaction
+from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.protocol import Added, ScheduleRow, Tick
+from ulak.store.protocol.schedules import must_be_ticks
+from ulak.store.sql.session import EVENT_COLUMNS, JOB_COLUMNS, Id, Row, as_job, columns
 
 _TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}
 
@@ -96,7 +90,7 @@ def _insert(unless: str = "") -> str:
 
 
 INSERT = _insert()
-INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(stops.ANY_STOP_FOR))
+INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(control.ANY_STOP_FOR))
 # A lone job, with plain values: arrays of one would cost more than the rows.
 _ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
@@ -142,7 +136,6 @@ FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 
 
 def are_plain(jobs: Sequence[NewJob]) -> bool:
-    """Tell whether these jobs need nothing but to be written."""
     return all(job.row.dedup_key is None and job.proof is None and not job.owner for job in jobs)
 
 
@@ -158,7 +151,7 @@ def add_plain(
         facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
         t.db.execute(INSERT_ONE, facts)
     elif jobs:
-        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | control.bind_pairs(jobs))
     t.made_due = any(job.row.lane for job in jobs)
     return [Added(job.row, True) for job in jobs]
 
@@ -179,22 +172,18 @@ def add_again(t: Transaction, jobs: Sequence[NewJob], found: Stops = NO_STOPS) -
 
 
 def add_carefully(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store the jobs that are not stored already and that no stop keeps out."""
-    return add_again(t, jobs, stops.find_stops(t.db, jobs))
+    return add_again(t, jobs, control.find_stops(t.db, jobs))
 
 
 def _add(
-    t: Transaction,
-    jobs: Sequence[NewJob],
-    stored: Mapping[bytes, JobRow],
-    found: Stops | None,
+    t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow], found: Stops | None
 ) -> list[Added]:
     """Store jobs; a stop that was not found makes the write fail if `found` is None."""
-    first: dict[keys.Key, NewJob] = {}
+    first: dict[Key, NewJob] = {}
     """Of several with one key, the first."""
     chosen: dict[bytes, NewJob] = {}
     for job in jobs:
-        key = keys.key_of(job.row)
+        key = key_of(job.row)
         if job.row.id in stored or job.row.id in chosen or key in first:
             continue
         if key is not None:
@@ -207,7 +196,7 @@ def _add(
             for job in chosen.values()
             if not job.is_admitted and (job.row.flow, job.row.tenant) in found
         }
-    held = keys.take(
+    held = take_keys(
         t,
         {
             key: (job.row.id, job.key_expires_at)
@@ -215,7 +204,7 @@ def _add(
             if job.row.id not in out
         },
     )
-    held |= keys.find_holders(t, [key for key, job in first.items() if job.row.id in out])
+    held |= find_holders(t, [key for key, job in first.items() if job.row.id in out])
     for key in held:
         del chosen[first[key].row.id]
     new = [chosen[job_id] for job_id in sorted(chosen) if job_id not in out]
@@ -227,7 +216,7 @@ def _add(
         if job.row.id in chosen:
             stop = out.get(job.row.id)
             return Added(chosen[job.row.id].row, stop is None, stop)
-        key = keys.key_of(job.row)
+        key = key_of(job.row)
         assert key is not None  # noqa: S101 - nothing but a key makes a job a duplicate
         if key not in held and first[key].row.id in out:
             return Added(job.row, False, out[first[key].row.id])
@@ -247,12 +236,10 @@ def _add(
 
 
 def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
-    """Add owners to jobs, unless they are that already."""
     t.db.execute(OWN, bind_owners(t.now, owned))
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:
-    """Return the parameters of `OWN`."""
     ids, owners = zip(*owned, strict=True)
     return now, Ids(ids), Texts(owners)
 
@@ -272,13 +259,12 @@ def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = Fal
         if proof is not None:
             t.prove(row.tenant, [event], [proof])
     if unless_stopped:
-        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | stops.bind_pairs(jobs))
+        t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | control.bind_pairs(jobs))
     else:
         t.db.execute(INSERT, bind(jobs))
 
 
 def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
-    """Return the parameters of `INSERT`."""
     groups = Groups()
     for row, event, payload, *_ in jobs:
         own = (*_own_of(row), *trail.own_of(event), payload.data, payload.trace)
@@ -290,6 +276,158 @@ def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:
 
 
 def find_job(db: Session, job_id: bytes) -> JobRow | None:
-    """Return the job as it is stored."""
     row = db.row(FIND_JOB, (Id(job_id),))
     return None if row is None else as_job(row)
+
+
+Key = tuple[str, str, str]
+"""Tenant, flow and dedup key."""
+
+Wish = tuple[bytes, Instant | None]
+"""The job that wants a key, and when it may be taken over again."""
+
+_KEYS = "unnest(%s::text[], %s::text[], %s::text[]) AS k (tenant, flow, key)"
+_SAME_KEY = "d.tenant = k.tenant AND d.flow = k.flow AND d.key = k.key"
+
+# A live key is not even locked: its job must be able to end meanwhile.
+TAKE_FREE = """
+    INSERT INTO ulak.dedup (tenant, flow, key, job_id, expires_at)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::uuid[], %s::bigint[])
+    ON CONFLICT (tenant, flow, key) DO NOTHING
+    RETURNING tenant, flow, key
+"""
+HOLDERS = f"""
+    SELECT d.tenant, d.flow, d.key, d.job_id, d.expires_at,
+           {", ".join(f"j.{name}" for name in JobRow._fields)}
+    FROM {_KEYS} JOIN ulak.dedup AS d ON {_SAME_KEY} LEFT JOIN ulak.jobs AS j ON j.id = d.job_id
+"""
+TAKE_OVER = """
+    UPDATE ulak.dedup SET job_id = %s::uuid, expires_at = %s::bigint
+    WHERE tenant = %s::text AND flow = %s::text AND key = %s::text AND job_id = %s::uuid
+"""
+FREE_KEYS = """
+    DELETE FROM ulak.dedup AS d
+    USING unnest(%s::text[], %s::text[], %s::text[], %s::uuid[]) AS k (tenant, flow, key, job_id)
+    WHERE d.tenant = k.tenant AND d.flow = k.flow AND d.key = k.key AND d.job_id = k.job_id
+"""
+MOST_ROUNDS = 3
+
+
+def key_of(row: JobRow) -> Key | None:
+    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
+
+def take_keys(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:
+    """Take what is free or has expired; answer the jobs that hold the rest, by key.
+
+    The loser's insert does nothing and a second statement reads: one statement cannot do both.
+
+    Raises:
+        Contended: a key changed hands each time it was looked at.
+    """
+    left = dict(wishes)
+    for _ in range(MOST_ROUNDS):
+        for tenant, flow, key in _take_free(t.db, left):
+            del left[tenant, flow, key]
+        held = _take_over(t, left)
+        if held.keys() == left.keys():
+            return held
+        # Some were freed in between: those are tried again.
+    raise Contended(f"{len(left)} dedup keys change hands too fast; try again")
+
+
+def find_holders(t: Transaction, keys: Sequence[Key]) -> dict[Key, JobRow]:
+    """Return the jobs that hold these keys, without taking those that are free."""
+    return {
+        (tenant, flow, name): row
+        for tenant, flow, name, _, expires_at, row in _holders(t.db, sorted(keys))
+        if row is not None and (expires_at is None or expires_at > t.now)
+    }
+
+
+def _take_free(db: Session, wishes: Mapping[Key, Wish]) -> list[Row]:
+    if not wishes:
+        return []
+    ordered = sorted(wishes)
+    tenants, flows, keys = zip(*ordered, strict=True)
+    ids, dates = zip(*(wishes[key] for key in ordered), strict=True)
+    return db.rows(TAKE_FREE, (Texts(tenants), Texts(flows), Texts(keys), Ids(ids), Numbers(dates)))
+
+
+def _take_over(t: Transaction, left: dict[Key, Wish]) -> dict[Key, JobRow]:
+    """Take over what has expired, or what nobody stored holds; answer who holds the others."""
+    held: dict[Key, JobRow] = {}
+    for tenant, flow, name, job_id, expires_at, row in _holders(t.db, sorted(left)):
+        key = (tenant, flow, name)
+        own_id, own_date = left[key]
+        if row is None or (expires_at is not None and expires_at <= t.now):
+            if t.db.touch(TAKE_OVER, (Id(own_id), own_date, *key, Id(job_id))):
+                del left[key]
+        else:
+            held[key] = row
+    return held
+
+
+def _holders(db: Session, keys: Sequence[Key]) -> list[Row]:
+    if not keys:
+        return []
+    tenants, flows, names = zip(*keys, strict=True)
+    return [
+        (*row[:5], None if row[5] is None else as_job(row[5:]))
+        for row in db.rows(HOLDERS, (Texts(tenants), Texts(flows), Texts(names)))
+    ]
+
+
+def free_keys(db: Session, held: Sequence[tuple[Key, bytes]]) -> None:
+    """Give keys back, unless other jobs have taken them over since."""
+    if not held:
+        return
+    ordered = sorted(held)
+    tenants, flows, keys = zip(*(key for key, _ in ordered), strict=True)
+    db.execute(FREE_KEYS, (Texts(tenants), Texts(flows), Texts(keys), Ids([i for _, i in ordered])))
+
+
+TAKE_SCHEDULES = f"""
+    SELECT {columns(ScheduleRow)} FROM ulak.schedules
+    WHERE name = ANY (%s::text[]) ORDER BY name FOR UPDATE
+"""
+MOVE_SCHEDULES = """
+    UPDATE ulak.schedules AS s SET next_at = m.next_at
+    FROM unnest(%s::text[], %s::bigint[]) AS m (name, next_at) WHERE s.name = m.name
+"""
+TICKED = """
+    SELECT t.schedule, t.due_at FROM unnest(%s::text[], %s::bigint[]) AS d (schedule, due_at)
+    JOIN ulak.ticks AS t ON t.schedule = d.schedule AND t.due_at = d.due_at
+"""
+INSERT_TICKS = """
+    INSERT INTO ulak.ticks (schedule, due_at, job_id)
+    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::uuid[])
+"""
+
+
+def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
+    """Write what its guard lets through: jobs first, then the ticks that name them."""
+    must_be_ticks(ticks)
+    names = Texts(sorted(tick.row.name for tick in ticks))
+    stored = {row[0]: row for row in t.db.rows(TAKE_SCHEDULES, (names,))}
+    won = [
+        tick
+        for tick in ticks
+        if stored.get(tick.row.name) == tick.row
+        and tick.row.paused_at is None
+        and tick.row.next_at <= t.now
+    ]
+    dates = [(tick.row.name, job.row.scheduled_for or 0, job) for tick in won for job in tick.jobs]
+    facts = (Texts([name for name, _, _ in dates]), Numbers([due_at for _, due_at, _ in dates]))
+    ticked = {tuple(row) for row in t.db.rows(TICKED, facts)}
+    fresh = [(name, due_at, job) for name, due_at, job in dates if (name, due_at) not in ticked]
+    added = add_again(t, [job for _, _, job in fresh])
+    if fresh:
+        jobs = Ids([answer.row.id for answer in added])
+        t.db.execute(
+            INSERT_TICKS, (Texts([f[0] for f in fresh]), Numbers([f[1] for f in fresh]), jobs)
+        )
+    moved = (Texts([tick.row.name for tick in won]), Numbers([tick.next_at for tick in won]))
+    t.db.execute(MOVE_SCHEDULES, moved)
+    written = {tick.row.name for tick in won}
+    return [tick.row.name in written for tick in ticks]

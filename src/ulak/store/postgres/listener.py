@@ -100,7 +100,6 @@ class Listener:
         self._has_begun.wait(BEGIN_WITHIN_S)
 
     def on_ring(self, ring: Callable[[], None]) -> None:
-        """Call `ring` when another process may have made a job due."""
         self._rings.append(ring)
 
     def ring(self) -> None:
@@ -141,12 +140,10 @@ class Listener:
         return self.is_well
 
     def has_changed(self) -> bool:
-        """Tell whether another process has committed since the last call."""
         changed, self._changed = self._changed, False
         return changed
 
     def close(self) -> None:
-        """Stop listening."""
         self._stopping = True
         self._wake()
         self._thread.join()

@@ -9,7 +9,7 @@ from time import sleep
 from psycopg import errors
 
 from ulak.errors import StoreError
-from ulak.store.postgres.connections import Session
+from ulak.store.postgres.session import Session
 from ulak.store.schemas import find_oldest, too_old
 
 log = logging.getLogger("ulak.postgres")
@@ -77,11 +77,6 @@ def create_or_check(db: Session) -> None:
 
 
 def check_server(db: Session) -> None:
-    """Refuse a server that is too old.
-
-    Raises:
-        StoreError: naming its version and ours.
-    """
     version = db.connection.info.server_version
     if version < OLDEST_SERVER * 10_000:
         raise StoreError(
@@ -123,7 +118,6 @@ def upgrade(db: Session) -> tuple[int, int]:
 
 
 def _upgrade(db: Session) -> tuple[int, int]:
-    """Bring the schema to this release, unless somebody is in the way."""
     try:
         db.plainly("BEGIN")
         db.execute(ALONE)

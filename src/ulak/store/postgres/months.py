@@ -10,7 +10,7 @@ from time import sleep
 import psycopg
 
 from ulak.clock import SECOND, Instant, to_datetime
-from ulak.store.postgres.connections import Session
+from ulak.store.postgres.session import Session
 
 log = logging.getLogger("ulak.postgres")
 
@@ -49,17 +49,14 @@ def _month_of_day(day: int) -> int:
 
 
 def month_of(instant: Instant) -> int:
-    """Return the month of an instant as a number, YYYYMM."""
     return _month_of_day(instant // DAY)
 
 
 def next_month(month: int) -> int:
-    """Return the month after this one."""
     return month + 1 if month % 100 < 12 else month + 89
 
 
 def foreseen(now: Instant) -> list[int]:
-    """Return this month and those for which partitions are made ahead."""
     months = [month_of(now)]
     for _ in range(AHEAD):
         months.append(next_month(months[-1]))
@@ -67,12 +64,10 @@ def foreseen(now: Instant) -> list[int]:
 
 
 def existing(db: Session) -> set[int]:
-    """Return the months that have partitions."""
     return {row[0] for row in db.rows(EXISTING)}
 
 
 def stray(db: Session) -> set[int]:
-    """Return the months of rows that are in the last partitions."""
     return {row[0] for table in TABLES for row in db.rows(STRAY.format(table=table))}
 
 

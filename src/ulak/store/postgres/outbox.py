@@ -9,16 +9,74 @@ say in the same words is in `ulak.store.sql.outbox`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ulak.clock import Instant
-from ulak.core.delivery import KEPT_US, PENDING, SENT
-from ulak.core.job import Message
-from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.deliveries import HOLD_KEYS, RAISE_HEADS, bind, posting
-from ulak.store.postgres.values import Blobs, Ids, Numbers, Texts
-from ulak.store.protocol import OutboxRow, Settled
+from ulak.core.delivery import KEPT_US, MOST_EVENTS, PENDING, SENT, make_delivery
+from ulak.core.job import Event, Message
+from ulak.store.postgres.values import Array, Blobs, Ids, Numbers, Texts
+from ulak.store.protocol import OutboxRow, Settled, outbox
+from ulak.store.protocol.outbox import Followed
 from ulak.store.sql.outbox import OLD_LINES, UNKNOWN_HANDLERS, UNRANKED, Line, Outbox
-from ulak.store.sql.rows import OUTBOX_COLUMNS, as_message_row
+from ulak.store.sql.session import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
+
+if TYPE_CHECKING:
+    from ulak.store.postgres.session import Session, Transaction
+
+
+HOLD_KEYS = """
+    SELECT pg_advisory_xact_lock(hash) FROM (
+        SELECT DISTINCT hashtextextended('ulak ' || key, 0) AS hash
+        FROM unnest(%s::text[]) AS k (key) ORDER BY hash
+    ) AS hashes
+"""
+RAISE_HEADS = """
+    UPDATE ulak.deliveries SET head = 1 WHERE head <> 1 AND state = 'pending' AND position IN (
+        SELECT (
+            SELECT min(position) FROM ulak.deliveries
+            WHERE handler = l.handler AND key = l.key AND open = 1
+        ) FROM unnest(%s::text[], %s::text[]) AS l (handler, key)
+    )
+"""
+
+
+def posting(wanted: str, *, ranked: bool) -> str:
+    """Write the statement that posts deliveries of messages.
+
+    Args:
+        wanted: Joins the messages `m` with the handlers `h` that get them.
+        ranked: Whether their keys are held. If not, their places are found when they are taken.
+    """
+    head = """(m.is_first AND NOT EXISTS (
+        SELECT FROM ulak.deliveries AS d
+        WHERE d.handler = m.handler AND d.key = m.key AND d.open = 1
+    ))::integer"""
+    return f"""
+        INSERT INTO ulak.deliveries (
+            job_id, seq, n, key, topic, data, at, handler, not_before, give_up_at, head
+        )
+        SELECT m.job_id, m.seq, m.n, m.key, m.topic, m.data, m.at, m.handler, m.at,
+            m.at + m.give_up_us, {head if ranked else -1}
+        FROM (
+            SELECT m.*, coalesce(h.name, '') AS handler, h.give_up_us,
+                row_number() OVER (PARTITION BY h.name, m.key ORDER BY line) = 1 AS is_first
+            FROM unnest(
+                %s::uuid[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],
+                %s::bigint[]
+            ) WITH ORDINALITY AS m (job_id, seq, n, key, topic, data, at, line)
+            {wanted}
+        ) AS m
+        ORDER BY m.line, m.handler
+    """
+
+
+def bind(messages: Sequence[Message]) -> tuple[Array, ...]:
+    ids, seqs, numbers, keys, topics, data, dates = zip(*messages, strict=True)
+    return (
+        Ids(ids), Numbers(seqs), Numbers(numbers), Texts(keys), Texts(topics), Blobs(data),
+        Numbers(dates),
+    )  # fmt: skip
+
 
 _WANTED = "LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'"
 POST, POST_UNRANKED = (posting(_WANTED, ranked=ranked) for ranked in (True, False))
@@ -88,7 +146,6 @@ def _hold(t: Transaction, keys: Iterable[str]) -> Texts:
 
 
 def post(t: Transaction, messages: Sequence[Message]) -> None:
-    """Write the deliveries of messages in their order."""
     if not messages:
         return
     _hold(t, (m.key for m in messages))
@@ -103,7 +160,6 @@ def post_unranked(t: Transaction, messages: Sequence[Message]) -> None:
 
 
 def look(db: Session, handler: str, now: Instant) -> tuple[bool, bool]:
-    """Tell whether a head is due, and whether there is something without a place."""
     ((is_due, is_unranked),) = db.rows(LOOK, {"handler": handler, "now": now})
     return is_due, is_unranked
 
@@ -124,7 +180,6 @@ def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxR
 
 
 def _raise(t: Transaction, lines: Iterable[Line]) -> None:
-    """Let the first of each line come forward; its key is held."""
     names, keys = zip(*sorted(set(lines)), strict=True)
     t.db.execute(RAISE_HEADS, (Texts(names), Texts(keys)))
 
@@ -185,3 +240,61 @@ def expire(t: Transaction, limit: int) -> int:
 
 
 OUTBOX: Outbox[Transaction] = Outbox(_hold, _raise)
+
+
+FLOWS = "(SELECT string_agg(flow, ' ') FROM ulak.handlers WHERE flow IS NOT NULL)"
+"""The flows that are followed, as one value: part of a statement that is run anyway."""
+
+_FOLLOWERS = "JOIN ulak.handlers AS h ON h.flow = m.topic"
+POST_EVENTS, POST_EVENTS_UNRANKED = (posting(_FOLLOWERS, ranked=ranked) for ranked in (True, False))
+
+DUE_HEADS = f"""
+    SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries
+    WHERE head = 1 AND handler = %s::text AND not_before <= %s::bigint
+    ORDER BY not_before, position LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+"""
+LINES = f"""
+    SELECT d.key, d.position, {", ".join(f"e.{name}" for name in Event._fields)}
+    FROM (
+        SELECT job_id, seq, key, position FROM ulak.deliveries
+        WHERE handler = %s::text AND key = ANY (%s::text[]) AND open = 1
+        ORDER BY key, position LIMIT {MOST_EVENTS + 1}
+    ) AS d
+    JOIN ulak.jobs AS j ON j.id = d.job_id
+    JOIN ulak.events AS e ON e.job_id = d.job_id AND e.seq = d.seq AND e.month = j.month
+    ORDER BY d.key, d.position
+"""
+JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
+REMOVE_EVENTS = "DELETE FROM ulak.deliveries WHERE position = ANY (%s::bigint[])"
+
+
+def post_events(db: Session, events: Iterable[tuple[str, Event]], *, ranked: bool) -> None:
+    """Write the deliveries of events, each with its flow, in their order.
+
+    The first event of a job is written with it (`intake.INSERT`).
+    """
+    deliveries = [make_delivery(flow, event) for flow, event in events]
+    if ranked:
+        db.execute(HOLD_KEYS, (Texts(list({delivery.key: None for delivery in deliveries})),))
+    db.execute(POST_EVENTS if ranked else POST_EVENTS_UNRANKED, bind(deliveries))
+
+
+def take_events(db: Session, now: Instant, handler: str, limit: int) -> list[Followed]:
+    """Take the events that are due, past those that others have taken."""
+    due = db.rows(DUE_HEADS, (handler, now, limit))
+    heads = outbox.choose_heads(list(map(as_message_row, due)))
+    if not heads:
+        return []
+    found = db.rows(LINES, (handler, Texts(list(heads))))
+    lines = [(row[0], row[1], as_event(row[2:])) for row in found]
+    ids = Ids(list({event.job_id: None for *_, event in lines}))
+    jobs = {row[0]: as_job(row) for row in db.rows(JOBS, (ids,))}
+    return outbox.gather_events(lines, heads, jobs)
+
+
+def finish_events(db: Session, taken: Sequence[Followed]) -> None:
+    """Remove what a follower has got, and let the next of each job come forward."""
+    keys = Texts([one.head.message.key for one in taken])
+    db.execute(HOLD_KEYS, (keys,))
+    db.execute(REMOVE_EVENTS, (Numbers([position for one in taken for position in one.positions]),))
+    db.execute(RAISE_HEADS, (Texts([one.head.handler for one in taken]), keys))

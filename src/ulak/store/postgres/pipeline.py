@@ -29,7 +29,7 @@ from psycopg.waiting import Ready, Wait
 
 from ulak.store.postgres import timeouts
 from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
-from ulak.store.postgres.values import Row
+from ulak.store.sql.session import Row
 
 T = TypeVar("T")
 
@@ -195,27 +195,16 @@ class Pipeline:
         self._awaited.append(answer)
 
     def later(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> LateRows:
-        """Send a query whose rows nobody needs before the next wait."""
         answer = LateRows()
         self.send(statement, facts, answer)
         return answer
 
     def ask(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
-        """Send a query and wait for its rows.
-
-        Raises:
-            psycopg.Error: the server refused it, or what was sent before, or it is gone.
-        """
         answer = self.later(statement, facts)
         self.wait()
         return answer.rows
 
     def touch(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> int:
-        """Send a write and wait for the number of rows that it touched.
-
-        Raises:
-            psycopg.Error: the server refused it, or what was sent before, or it is gone.
-        """
         self.send(statement, facts)
         return self.wait().command_tuples or 0
 
@@ -265,7 +254,6 @@ class Pipeline:
 
 
 def _results(pgconn: PGconn, number: int) -> PQGen[list[PGresult]]:
-    """Read the results of so many statements, one each."""
     while pgconn.flush():
         # The server may have to get rid of answers before it takes more.
         ready = yield Wait.RW

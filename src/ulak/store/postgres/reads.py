@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from ulak.clock import Instant
+from ulak.core.backlog import Standing
 from ulak.core.change import Change
 from ulak.core.job import JobRow
 from ulak.ids import to_text
-from ulak.store.postgres.connections import Session
-from ulak.store.postgres.values import Blobs, Ids, Numbers
+from ulak.store import standing
+from ulak.store.postgres.connections import BEGIN_READING
+from ulak.store.postgres.session import Session
+from ulak.store.postgres.values import Blobs, Ids, Numbers, Texts
 from ulak.store.protocol import JobFilter, WorkerRow
 from ulak.store.protocol.filters import BY_END, UNORDERED
+from ulak.store.sql import reads
 from ulak.store.sql.reads import MOST_ORPHANS, OWNED, Statement, find_matching, read_jobs
-from ulak.store.sql.rows import JOB_COLUMNS
+from ulak.store.sql.session import JOB_COLUMNS
 
 WRITTEN = """
     SELECT e.job_id FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[]) AS c (job_id, seq, commit_id)
@@ -79,7 +85,6 @@ def workers(db: Session) -> list[WorkerRow]:
 
 
 def orphans(db: Session) -> list[str]:
-    """Name what belongs to no job, by table and then by job."""
     found: list[str] = []
     for name, table in OWNED.items():
         # A row in a month that is not its job's is nobody's as well: no trail would show it.
@@ -87,4 +92,21 @@ def orphans(db: Session) -> list[str]:
         for job_id, month in rows:
             where = "" if month is None else f" in {month}"
             found.append(f"{name} of job {to_text(job_id)}: there is no such job{where}")
+    return found
+
+
+STATEMENTS = standing.write_statements(
+    "ulak.jobs", "unnest({lanes}) WITH ORDINALITY AS lanes (lane, place)", "%({name})s::{type}"
+)
+
+
+def count_standing(db: Session, now: Instant) -> Standing:
+    def ask(name: str, **facts: Any) -> list[Any]:
+        if "lanes" in facts:
+            facts["lanes"] = Texts(facts["lanes"])
+        return db.rows(STATEMENTS[name], facts)
+
+    db.plainly(BEGIN_READING)
+    found = standing.count(ask, now, reads.counts(db))
+    db.plainly("COMMIT")
     return found

@@ -6,19 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ulak.store.postgres.clock import SERVER_TIME
-from ulak.store.postgres.connections import Session, Transaction
 from ulak.store.postgres.pipeline import LateRows
-from ulak.store.postgres.values import Numbers, Row, Texts
-from ulak.store.records import (
-    FORGOTTEN,
-    RecordClaim,
-    RecordId,
-    RecordRow,
-    details_of,
-    subject_of,
-)
-from ulak.store.sql import audit
+from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
+from ulak.store.postgres.values import Numbers, Texts
+from ulak.store.records import FORGOTTEN, RecordClaim, RecordId, RecordRow, details_of, subject_of
+from ulak.store.sql.session import Row, write_audit
 
 COLUMNS = ", ".join(RecordRow._fields)
 _KINDS: Mapping[str, str] = {
@@ -139,11 +131,9 @@ class LateClaim:
         return bool(self._taken.rows)
 
     def ask(self) -> None:
-        """Send the question whose it is."""
         self._found = self._t.db.later(FIND, self._facts)
 
     def answer(self) -> RecordClaim:
-        """Tell what came of it, once it is here."""
         rows = self._taken.rows if self._found is None else self._found.rows
         return _claimed(self._t, rows, is_mine=self.is_mine)
 
@@ -187,7 +177,7 @@ def forget(t: Transaction, id: RecordId, actor: str, note: str) -> bool:
     if found is None:
         return False
     details = json.dumps(details_of(RecordRow._make(found)))
-    audit.note(t, actor, FORGOTTEN, subject_of(id), note, details)
+    write_audit(t, actor, FORGOTTEN, subject_of(id), note, details)
     return True
 
 

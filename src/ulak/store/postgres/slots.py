@@ -9,10 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ulak.core.job import OF_STATE
-from ulak.store.flow_control import is_keyed, stage_of
-from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.values import Id, Ids, Numbers, Texts
+from ulak.core.job import OF_STATE, wanted_slot
+from ulak.core.policy import RateTerms
+from ulak.store import flow_control
+from ulak.store.flow_control import (
+    ON_KEY,
+    ON_RATE,
+    Bucket,
+    is_keyed,
+    keys_in,
+    open_bucket,
+    stage_of,
+)
+from ulak.store.in_turn import Candidate
+from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
+from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.sql.session import Id
 
 HOLD_LIMITS = """
     SELECT name, n, keyed FROM ulak.limits WHERE name = ANY (%s::text[]) ORDER BY name FOR SHARE
@@ -129,7 +141,6 @@ def _standing(db: Session, limits: Sequence[str]) -> dict[str, Standing]:
 
 
 def _places(standing: Standing, declared: int) -> int:
-    """Return how many slots a key has: its own number, or that of its limit."""
     own = standing[3]
     return declared if own is None else own
 
@@ -149,12 +160,10 @@ def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def find_one(db: Session, limit: str) -> list[int]:
-    """Return a free slot of a limit, now ours to take, if there is one."""
     return find_free(db, {limit: min(1, free_of(db, [limit])[limit])})[limit]
 
 
 def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
-    """Return how many more jobs may run under each of these limits."""
     standing = _standing(db, limits)
     # A key of which no slot was opened yet has as many as its limit says.
     closed = {stage_of(name) for name in limits if not standing[name][0] and is_keyed(name)}
@@ -171,7 +180,6 @@ def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
 
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]], *, of_state: bool = False) -> None:
-    """Write into slots that `find_free` answered whose they are."""
     if taken:
         limits, numbers, ids = zip(*sorted(taken), strict=True)
         kinds = Numbers([int(of_state)] * len(taken))
@@ -193,7 +201,6 @@ def occupy(t: Transaction, limit: str, job_id: bytes, places: int) -> None:
 
 
 def leave(db: Session, held: Sequence[tuple[str, bytes]]) -> Counter[str]:
-    """Free the slots that these jobs hold; answer how many of each limit."""
     if not held:
         return Counter()
     limits, ids = zip(*sorted(held), strict=True)
@@ -226,7 +233,198 @@ def pass_on_all(t: Transaction, places: Mapping[str, int], most: int | None = No
 
 
 def open_slots(t: Transaction, name: str, places: int) -> None:
-    """Open the first so many slots of a limit, or of one key of it, and close the rest."""
     t.db.execute(TAKE_ALL, (Texts([name]),))
     t.db.execute(OPEN, (Texts([name]), Numbers([places])))
     t.db.execute(OPEN_AGAIN, {"name": name, "n": places})
+
+
+# The time is told after the wait: tokens that came in meanwhile count, and no claim is dated before
+# the one whose tokens it was left.
+ONE_AT_A_TIME = f"""
+    SELECT pg_advisory_xact_lock(hashtextextended('ulak buckets', 0)), {SERVER_TIME}
+"""
+TERMS = "SELECT n, per_us, burst FROM ulak.rates WHERE name = %s::text FOR SHARE"
+# One that nobody has taken from has no row; it is made before it is held.
+MAKE = """
+    INSERT INTO ulak.buckets (name, level, filled_at) VALUES (%s::text, %s::bigint, %s::bigint)
+    ON CONFLICT (name) DO NOTHING
+"""
+HOLD = "SELECT level, filled_at, ready_at FROM ulak.buckets WHERE name = %s::text FOR UPDATE"
+READY = """
+    SELECT name FROM ulak.buckets WHERE ready_at <= %s::bigint
+    ORDER BY ready_at, name LIMIT %s::bigint
+"""
+FORGOTTEN = """
+    SELECT p.name FROM unnest(%s::text[]) AS p (name) LEFT JOIN ulak.buckets AS b ON b.name = p.name
+    WHERE b.ready_at IS NULL LIMIT %s::bigint
+"""
+PARKED = """
+    SELECT priority, not_before, id, cost FROM ulak.jobs WHERE parked_on = %s::text
+    ORDER BY priority, not_before, id LIMIT %s::bigint
+"""
+WRITE = """
+    UPDATE ulak.buckets AS b
+    SET level = w.level, filled_at = w.filled_at, ready_at = w.ready_at
+    FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+        AS w (name, level, filled_at, ready_at)
+    WHERE b.name = w.name
+"""
+
+# As many as one claim looks at: a few milliseconds. The next claim goes on with the rest.
+MOST_BUCKETS = 100
+
+
+class Buckets(flow_control.Buckets):
+    """The buckets that one claim has to do with."""
+
+    def __init__(self, t: Transaction) -> None:
+        super().__init__()
+        self._t = t
+        self._is_alone = False
+
+    def hold(self, names: Iterable[str]) -> None:
+        for name in sorted(set(names) - self._open.keys()):
+            self._be_alone()
+            self._open[name] = self._read(name)
+
+    def _be_alone(self) -> None:
+        if not self._is_alone:
+            told = self._t.db.rows(ONE_AT_A_TIME)
+            self._t.hear(told[0][1])
+            self._is_alone = True
+
+    def look_after_all(self, names: Sequence[str]) -> None:
+        """Say when the first of those who are parked can be paid, where nobody has said so."""
+        forgotten = [row[0] for row in self._t.db.rows(FORGOTTEN, (Texts(names), MOST_BUCKETS))]
+        self.hold(forgotten)
+        for name in forgotten:
+            self.look_after(name)
+
+    def unpark_paid(self) -> int:
+        """Unpark, from every bucket that has filled, as many as it pays for."""
+        self._be_alone()
+        ready = [row[0] for row in self._t.db.rows(READY, (self._t.now, MOST_BUCKETS))]
+        self.hold(ready)
+        return sum(self._unpark_from(name) for name in ready)
+
+    def write(self) -> int:
+        changed = self._changed()
+        if changed:
+            names, levels, dates, ready = zip(*changed, strict=True)
+            facts = (Texts(names), Numbers(levels), Numbers(dates), Numbers(ready))
+            self._t.db.execute(WRITE, facts)
+        return len(changed)
+
+    def _unpark_from(self, name: str) -> int:
+        found = self._open[name]
+        if found is None:
+            return 0
+        most = flow_control.MOST_UNPARKED + 1
+        unparked = found.let_go(self._t.db.rows(PARKED, (ON_RATE + name, most)))
+        return pass_on(self._t, ON_RATE + name, unparked)
+
+    def _read(self, name: str) -> Bucket | None:
+        db, now = self._t.db, self._t.now
+        row = db.row(TERMS, (flow_control.stage_of(name),))
+        if row is None:
+            return None
+        terms = RateTerms(*row)
+        stored = db.row(HOLD, (name,))
+        if stored is None:
+            db.execute(MAKE, (name, *flow_control.full(terms, now)))
+            stored = db.row(HOLD, (name,))
+        return open_bucket(terms, stored, db.row(PARKED, (ON_RATE + name, 1)), now)
+
+
+# A claim that finds a crowd before one slot parks no more of it than this in one transaction; the
+# next claim goes on.
+MOST_PARKED = 500
+
+
+class Supplies:
+    """What the runs of a claim need: slots and tokens, held for those who will run.
+
+    Limits and buckets are taken hold of in their order, before anything is taken from them. Of the
+    slots no more are locked than are wanted, since whoever else looks for one skips them.
+    """
+
+    def __init__(self, t: Transaction, buckets: Buckets, paused_keys: set[str]) -> None:
+        self._t = t
+        self._buckets = buckets
+        self._paused_keys = paused_keys
+        self._free: dict[str, int] = {}
+        """How many more may run under a limit, as far as it was looked at."""
+        self._held: dict[str, int] = {}
+        """How many slots of a limit are locked here, given or not."""
+        self._slots: dict[str, list[int]] = {}
+        """Those that are not given yet."""
+        self.taken: list[tuple[str, int, bytes]] = []
+        """Limit, number and job of every slot that was given."""
+        self.parked: list[tuple[bytes, str]] = []
+        """Those who lacked something, and what."""
+
+    def bring(self, found: Sequence[Candidate], places: int) -> None:
+        """Fetch what the first of these need that fill the places."""
+        self._buckets.hold(c.rate for c in found if c.rate is not None)
+        wants = {slot for c in found if (slot := wanted_slot(c.slot)) is not None}
+        limits = wants - self._free.keys()
+        if limits:
+            self._free |= free_of(self._t.db, limits)
+            wanted = dict.fromkeys(sorted(limits), 0)
+            for candidate in found:
+                if places <= 0:
+                    break
+                limit = wanted_slot(candidate.slot)
+                if limit in wanted and not self._paused_key(candidate):
+                    if wanted[limit] == self._free[limit]:
+                        continue
+                    wanted[limit] += 1
+                places -= 1
+            self._slots |= find_free(self._t.db, wanted)
+            self._held |= {limit: len(self._slots[limit]) for limit in limits}
+
+    def supply(self, candidate: Candidate) -> bool:
+        """Give a run its slot and its tokens, or neither, and remember what it lacks."""
+        slot, rate = wanted_slot(candidate.slot), candidate.rate
+        lack = self._lack(candidate)
+        if lack is not None:
+            self.parked.append((candidate.id, lack))
+            return False
+        if rate is not None:
+            self._buckets.pay(rate, candidate.cost)
+        if slot is not None:
+            self.taken.append((slot, self._slots[slot].pop(0), candidate.id))
+        return True
+
+    def _lack(self, candidate: Candidate) -> str | None:
+        slot, rate = wanted_slot(candidate.slot), candidate.rate
+        key = self._paused_key(candidate)
+        if key is not None:
+            return ON_KEY + key
+        if slot is not None and not self._has_slot(slot):
+            return slot
+        if rate is not None:
+            order = (candidate.priority, candidate.not_before, candidate.id)
+            if not self._buckets.can_pay(rate, candidate.cost, order):
+                self._buckets.park(rate, candidate.cost, order)
+                return ON_RATE + rate
+        return None
+
+    def _has_slot(self, limit: str) -> bool:
+        """Tell whether there is a slot to give; one that was not thought to be wanted is locked."""
+        if not self._slots[limit] and self._held[limit] < self._free[limit]:
+            given = {n for name, n, _ in self.taken if name == limit}
+            more = find_free(self._t.db, {limit: self._held[limit] + 1})[limit]
+            self._slots[limit] = [n for n in more if n not in given]
+            # Those who were faster have taken the rest: it is looked for once.
+            self._held[limit] = len(more) if self._slots[limit] else self._free[limit]
+        return bool(self._slots[limit])
+
+    def _paused_key(self, candidate: Candidate) -> str | None:
+        if not self._paused_keys:
+            return None
+        keys = keys_in(candidate.slot, candidate.rate)
+        return next((key for key in keys if key in self._paused_keys), None)
+
+    def parked_many(self) -> bool:
+        return len(self.parked) >= MOST_PARKED

@@ -27,45 +27,29 @@ from ulak.store.postgres import (
     control,
     intake,
     leases,
-    leasing,
     migrations,
     months,
     outbox,
     reads,
     records,
-    schedules,
-    standing,
-    stops,
     straight,
     upkeep,
 )
-from ulak.store.postgres.clock import SERVER_TIME, ServerClock
 from ulak.store.postgres.connections import (
     COMMIT_PATIENCE_MS,
     SUBMIT_PATIENCE_MS,
-    AlreadyThere,
     Connections,
-    Session,
-    Transaction,
+    LentConnections,
 )
 from ulak.store.postgres.control import CONTROL
-from ulak.store.postgres.lent import LentConnections
 from ulak.store.postgres.listener import Listener
 from ulak.store.postgres.outbox import OUTBOX
-from ulak.store.postgres.stage import begin_stage
-from ulak.store.postgres.transactions import PostgresTransaction
-from ulak.store.postgres.values import Row
+from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, ServerClock, Session, Transaction
+from ulak.store.postgres.transactions import PostgresTransaction, begin_stage
 from ulak.store.processes import Watchers, tell_of_forks
-from ulak.store.protocol import (
-    Added,
-    Claimed,
-    ClaimRequest,
-    Features,
-    OutboxRow,
-    Store,
-    Tick,
-)
+from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, Tick
 from ulak.store.records import RecordClaim, RecordId, RecordRow
+from ulak.store.sql.session import Row
 from ulak.store.sql.store import SqlStore
 from ulak.store.transaction import StageTransaction
 from ulak.store.verbs import read, read_now, written
@@ -215,7 +199,6 @@ class PostgresStore(SqlStore):
 
     @property
     def newest_schema(self) -> int:
-        """The number of the schema that this release knows."""
         return migrations.NEWEST
 
     def _new_connections(self) -> Connections:
@@ -236,7 +219,6 @@ class PostgresStore(SqlStore):
         return self._db.use(read)
 
     def about(self) -> dict[str, object]:
-        """Return what `doctor` shows of this store."""
         version, synchronous, fsync = self._read(lambda db: db.row(SERVER)) or ("", "", "")
         listener = self._listener
         return {
@@ -265,7 +247,6 @@ class PostgresStore(SqlStore):
         return (None, 0) if listener is None else (listener.is_well, listener.heard)
 
     def _make_months(self, db: Session) -> None:
-        """Make the partitions of this month and the next ones, if they are not there."""
         wanted = [m for m in months.foreseen(self.clock.now()) if m not in self._months]
         if wanted and time.monotonic() >= self._months_at.get(wanted[0], 0.0):
             self._months_at[wanted[0]] = time.monotonic() + MONTHS_EVERY_S
@@ -298,9 +279,7 @@ class PostgresStore(SqlStore):
         return added
 
     def _add(
-        self,
-        jobs: Sequence[NewJob],
-        add: Callable[[Transaction, Sequence[NewJob]], list[Added]],
+        self, jobs: Sequence[NewJob], add: Callable[[Transaction, Sequence[NewJob]], list[Added]]
     ) -> list[Added]:
         return self._db.run("add", lambda t: add(t, jobs), patience_ms=SUBMIT_PATIENCE_MS)
 
@@ -321,9 +300,9 @@ class PostgresStore(SqlStore):
         look, is_clear, leased = journey.seen(t)
         if not is_clear or leased.is_odd:
             return None
-        taken = leasing.claims_of(request, leased.rows)
-        if leasing.has_results(taken):
-            taken = self._read(lambda db: leasing.with_results(db, taken))
+        taken = leases.claims_of(request, leased.rows)
+        if leases.has_results(taken):
+            taken = self._read(lambda db: leases.with_results(db, taken))
         requests: list[Request] = []
         if look.any_requests:
             requests = self._read(lambda db: leases.requests_of(db, request.worker))
@@ -348,7 +327,7 @@ class PostgresStore(SqlStore):
     change_limit = written("limit", CONTROL.change_limit)
     resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
-    count_waiting = read(stops.count_waiting)
+    count_waiting = read(control.count_waiting)
 
     # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
@@ -445,7 +424,7 @@ class PostgresStore(SqlStore):
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
         patience_ms = SUBMIT_PATIENCE_MS
-        return self._db.run("tick", lambda t: schedules.tick(t, ticks), patience_ms=patience_ms)
+        return self._db.run("tick", lambda t: intake.tick(t, ticks), patience_ms=patience_ms)
 
     # --- outbox -----------------------------------------------------------------
 
@@ -478,7 +457,7 @@ class PostgresStore(SqlStore):
 
     find_commits = read(reads.commits)
     list_jobs = read(reads.list_jobs)
-    count_standing = read_now(standing.count)
+    count_standing = read_now(reads.count_standing)
     workers = read(reads.workers)
     scan_orphans = read(reads.orphans)
 

@@ -15,9 +15,7 @@ from ulak.clock import Instant
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.in_turn import is_family
 from ulak.store.postgres import leases
-from ulak.store.postgres.clock import SERVER_TIME
-from ulak.store.postgres.connections import Transaction
-from ulak.store.postgres.leasing import (
+from ulak.store.postgres.leases import (
     CHOSEN,
     NOW,
     OWN_PAYLOAD,
@@ -31,8 +29,10 @@ from ulak.store.postgres.leasing import (
     write_entries,
 )
 from ulak.store.postgres.pipeline import LateRows
-from ulak.store.postgres.values import Numbers, Row, Texts
+from ulak.store.postgres.session import SERVER_TIME, Transaction
+from ulak.store.postgres.values import Numbers, Texts
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, ClaimRequest, Want
+from ulak.store.sql.session import Row
 
 ANY_LAPSES = 2**31
 
@@ -150,7 +150,6 @@ class Look(NamedTuple):
     """Only asked for where there are pauses to end."""
 
     def next_at(self) -> Instant | None:
-        """Return when a pause ends or tokens suffice."""
         return earliest(self.pause_ends_at, self.bucket_ready_at)
 
 
@@ -182,7 +181,6 @@ class Journey(NamedTuple):
     leased: LateRows
 
     def seen(self, t: Transaction) -> Seen:
-        """Read them, and take over the server's time."""
         row = self.ahead.rows[0]
         look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
@@ -190,7 +188,6 @@ class Journey(NamedTuple):
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
-    """Look at what there is besides jobs, and hold the worker's row."""
     facts = {"worker": request.worker, "now": t.now, "by_server": t.by_server}
     found = t.db.row(LOOK, facts)
     assert found is not None  # noqa: S101 - a query without a table answers one row
@@ -198,7 +195,6 @@ def look(t: Transaction, request: ClaimRequest) -> Look:
 
 
 def is_open_to(request: ClaimRequest) -> bool:
-    """Tell whether a claim can go this way: those who take turns cannot."""
     return not any(is_family(lane) for want in request.wants for lane in want.lanes)
 
 
@@ -256,5 +252,4 @@ def _lines(wants: tuple[Want, ...]) -> dict[str, object]:
 
 
 def earliest(*dates: Instant | None) -> Instant | None:
-    """Return the first of the dates that are known."""
     return min((date for date in dates if date is not None), default=None)

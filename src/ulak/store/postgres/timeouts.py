@@ -16,7 +16,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.waiting import Ready
 
-from ulak.store.postgres.values import Row
+from ulak.store.sql.session import Row
 
 T = TypeVar("T")
 

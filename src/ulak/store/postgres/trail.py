@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
-from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.followers import FLOWS
-from ulak.store.postgres.values import (
-    EVENT_COLUMNS,
-    RESULT_COLUMNS,
-    Blobs,
-    Groups,
-    Ids,
-    Numbers,
-    Sheet,
-    Texts,
-)
+from ulak.store.batches import FIRST_HASH, Link, linked
+from ulak.store.postgres.outbox import FLOWS
+from ulak.store.postgres.values import Blobs, Groups, Ids, Numbers, Sheet, Texts
 from ulak.store.protocol.outbox import read_flows
+from ulak.store.sql.session import EVENT_COLUMNS, RESULT_COLUMNS
+
+if TYPE_CHECKING:
+    from ulak.store.postgres.session import Session, Transaction
+
 
 OWN = {
     "job_id": "uuid",
@@ -103,6 +101,39 @@ def keep(db: Session, results: Sequence[tuple[int, Result]]) -> None:
     months = [month for month, _ in latest.values()]
     ids, rounds, stages, names, data = zip(*(r for _, r in latest.values()), strict=True)
     db.execute(
-        KEEP,
-        (Numbers(months), Ids(ids), Numbers(rounds), Texts(stages), Texts(names), Blobs(data)),
+        KEEP, (Numbers(months), Ids(ids), Numbers(rounds), Texts(stages), Texts(names), Blobs(data))
     )
+
+
+__all__ = ["Link", "chain"]
+
+# The head of a new chain is made before it is taken, so that two first links wait for each other.
+MAKE_HEAD = """
+    INSERT INTO ulak.proof_heads (tenant, proof_id, hash) VALUES (%s::text, 0, %s::bytea)
+    ON CONFLICT (tenant) DO NOTHING
+"""
+TAKE_HEAD = "SELECT proof_id, hash FROM ulak.proof_heads WHERE tenant = %s::text FOR UPDATE"
+ADD_PROOFS = """
+    INSERT INTO ulak.proofs (tenant, proof_id, job_id, seq, body, hash)
+    SELECT %s::text, * FROM unnest(%s::bigint[], %s::uuid[], %s::bigint[], %s::bytea[], %s::bytea[])
+"""
+SET_HEAD = """
+    UPDATE ulak.proof_heads SET proof_id = %s::bigint, hash = %s::bytea WHERE tenant = %s::text
+"""
+
+
+def chain(db: Session, links: Iterable[Link]) -> None:
+    """Append the links of one transaction to their chains: by tenant, job and number."""
+    for tenant, own in groupby(sorted(links), key=itemgetter(0)):
+        head = db.row(TAKE_HEAD, (tenant,))
+        if head is None:
+            db.execute(MAKE_HEAD, (tenant, FIRST_HASH))
+            head = db.row(TAKE_HEAD, (tenant,))
+        number, link = head or (0, FIRST_HASH)
+        rows = list(linked(number, link, own))
+        numbers, ids, seqs, bodies, hashes = zip(*rows, strict=True)
+        db.execute(
+            ADD_PROOFS,
+            (tenant, Numbers(numbers), Ids(ids), Numbers(seqs), Blobs(bodies), Blobs(hashes)),
+        )
+        db.execute(SET_HEAD, (numbers[-1], hashes[-1], tenant))

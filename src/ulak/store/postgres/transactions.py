@@ -3,32 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from ulak.clock import Clock
+from ulak.core.change import Change, Committed, Receipt
 from ulak.errors import BadInput, StoreError
 from ulak.store import faults
-from ulak.store.postgres import followers, outbox, records
-from ulak.store.postgres.block import Complaints, begin_block, must_be_open, undo_block
-from ulak.store.postgres.connections import (
+from ulak.store.postgres import commits, outbox, records, timeouts
+from ulak.store.postgres.connections import LentConnections
+from ulak.store.postgres.pipeline import LateRows
+from ulak.store.postgres.session import (
     BEGIN,
     FOREIGN,
     IDLE,
+    IN_ORDER,
+    LOCK,
     Session,
     Transaction,
     is_rolled_back,
     settings,
     translated,
 )
-from ulak.store.postgres.lent import LentConnections
-from ulak.store.postgres.pipeline import LateRows
-from ulak.store.postgres.values import Row
 from ulak.store.protocol import Followed, Settled
 from ulak.store.records import RecordClaim, RecordRow
+from ulak.store.sql.session import Row
 
 T = TypeVar("T")
+
+
+class Complaints(NamedTuple):
+    """What whoever wrote is told, in the words of what it wrote in."""
+
+    lost: str
+    """The connection is gone."""
+    swallowed: str
+    """A statement failed, and the error was not let out."""
+    ended_by_hand: str
+    """The transaction has ended already."""
+
+
+def begin_block(session: Session) -> psycopg.Transaction:
+    """Begin a block: a transaction, or a savepoint where a transaction is open already."""
+    session.pipeline.stop_preparing()
+    block = psycopg.Transaction(session.connection)
+    block.__enter__()
+    return block
+
+
+def undo_block(block: psycopg.Transaction) -> None:
+    """Take back what was written in a block.
+
+    Raises:
+        psycopg.Error: the program has left a block of its own open inside, or the connection is
+            lost; nothing is known of the transaction but that it must not be committed.
+    """
+    undo = psycopg.Rollback(block)
+    block.__exit__(type(undo), undo, None)
+
+
+def must_be_open(connection: psycopg.Connection[Any], complaints: Complaints) -> None:
+    """Refuse to go on with a transaction that is not there any more, or that cannot commit.
+
+    Raises:
+        StoreError: the connection was lost.
+        BadInput: whoever wrote has ended it, or has swallowed an error.
+    """
+    status = connection.info.transaction_status
+    if connection.broken:
+        raise StoreError(complaints.lost)
+    if status == TransactionStatus.INERROR:
+        raise BadInput(complaints.swallowed)
+    if status != TransactionStatus.INTRANS:
+        raise BadInput(complaints.ended_by_hand)
+
 
 # A program that stands still in the middle holds a key that others wait for. Longer than a handler
 # should take between two statements, and as long as a lease that nobody renews.
@@ -108,12 +158,12 @@ class PostgresTransaction:
 
     def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
         def take(t: Transaction) -> list[Followed]:
-            return followers.take(t.db, t.now, handler, limit)
+            return outbox.take_events(t.db, t.now, handler, limit)
 
         return self._first(take) if self._session is None else self._own(take)
 
     def finish_events(self, taken: Sequence[Followed]) -> None:
-        self._own(lambda t: followers.finish(t.db, taken))
+        self._own(lambda t: outbox.finish_events(t.db, taken))
 
     def settle_events(self, settled: Sequence[Settled]) -> None:
         self._own(lambda t: outbox.settle(t, settled))
@@ -255,7 +305,6 @@ class PostgresTransaction:
         return self._lent.lend(begin)
 
     def _own(self, work: Callable[[Transaction], T]) -> T:
-        """Do something of ours in between."""
         session = self._begun()
         must_be_open(session.connection, COMPLAINTS)
         try:
@@ -287,3 +336,91 @@ class PostgresTransaction:
             block.__exit__(None, None, None)
         except psycopg.Error as error:
             raise translated(error) from error
+
+
+STAGE_COMPLAINTS = Complaints(
+    lost="the connection of a stage was lost",
+    swallowed="a statement of the stage failed, and its transaction with it: what was written is "
+    "gone; let the error out, or run what may fail inside `with run.connection.transaction():`",
+    ended_by_hand="the stage has ended its transaction itself; leave COMMIT, ROLLBACK and close() "
+    "to the worker",
+)
+
+
+def begin_stage(
+    lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]
+) -> PostgresStage:
+    def begin(session: Session) -> PostgresStage:
+        return PostgresStage(session, begin_block(session), clock, tell, lent.give_back)
+
+    return lent.lend(begin)
+
+
+class PostgresStage:
+    """One transaction of a stage (`ulak.store.stage.StageTransaction`)."""
+
+    def __init__(
+        self,
+        session: Session,
+        block: psycopg.Transaction,
+        clock: Clock,
+        tell: Callable[[Transaction], None],
+        give_back: Callable[[Session], None],
+    ) -> None:
+        self.connection = session.connection
+        self._session = session
+        self._block = block
+        self._clock = clock
+        self._tell = tell
+        self._give_back = give_back
+        self._is_over = False
+
+    def commit(self, change: Change) -> Receipt:
+        points = faults.POINTS["commit"]
+        faults.point(points.before)
+        try:
+            must_be_open(self.connection, STAGE_COMPLAINTS)
+            transaction, receipt = self._write(change)
+            if not isinstance(receipt, Committed):
+                return receipt
+            faults.point(points.inside)
+            self._finish()
+        finally:
+            self.roll_back()
+        faults.point(points.after)
+        self._tell(transaction)
+        return receipt
+
+    def roll_back(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            undo_block(self._block)
+        except psycopg.Error:
+            # The stage has left a block of its own open; the server takes everything back.
+            self.connection.close()
+        self._give_back(self._session)
+
+    def _write(self, change: Change) -> tuple[Transaction, Receipt]:
+        try:
+            # What the stage writes may wait for as long as the program likes; its move may not.
+            own = IN_ORDER | {LOCK: str(timeouts.LOCK_TIMEOUT_MS)}
+            self._session.execute(f"SELECT {settings(own)}")
+            transaction = Transaction(self._session, self._clock)
+            (receipt,) = commits.commit(transaction, [change])
+            if isinstance(receipt, Committed):
+                transaction.finish()
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
+            raise translated(error) from error
+        return transaction, receipt
+
+    def _finish(self) -> None:
+        """Commit. What is refused only now is something that the stage wrote."""
+        self._is_over = True
+        try:
+            self._block.__exit__(None, None, None)
+        except psycopg.OperationalError as error:
+            raise translated(error) from error
+        finally:
+            self._give_back(self._session)

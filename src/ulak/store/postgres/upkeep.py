@@ -1,4 +1,4 @@
-"""What keeps the store tidy in PostgreSQL's own words; the rest is in `ulak.store.sql.upkeep`."""
+"""What keeps the store tidy in PostgreSQL's own words; the rest is in `ulak.store.sql.reads`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.core.job import JobRow, Request, is_of_state
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
-from ulak.store.postgres import keys, months, slots
+from ulak.store.postgres import intake, months, slots
 from ulak.store.postgres.commits import REQUESTS_OF, settle
-from ulak.store.postgres.connections import Session, Transaction
-from ulak.store.postgres.tokens import Buckets
-from ulak.store.postgres.values import Id, Ids, Numbers, Texts
+from ulak.store.postgres.session import Session, Transaction
+from ulak.store.postgres.slots import Buckets
+from ulak.store.postgres.values import Ids, Numbers, Texts
 from ulak.store.protocol import jobs
-from ulak.store.sql import audit
-from ulak.store.sql.rows import as_job, as_request
-from ulak.store.sql.upkeep import ASKED, FIRST_ID, LOCK_JOB, PARKED_NAMES
+from ulak.store.sql.reads import ASKED, FIRST_ID, LOCK_JOB, PARKED_NAMES
+from ulak.store.sql.session import Id, as_job, as_request, write_audit
 
 # As many names that jobs are parked on as one look takes.
 MOST_NAMES = 2000
@@ -147,19 +146,17 @@ def prune(
             t.db.execute(statement, facts)
     for statement in FORGET:
         t.db.execute(statement, (ids,))
-    keys.free(t.db, [((r[5], r[1], r[6]), r[0]) for r in ended if r[6] is not None])
+    intake.free_keys(t.db, [((r[5], r[1], r[6]), r[0]) for r in ended if r[6] is not None])
     if actor:
         details = jobs.prune_details(len(ended), before)
-        audit.note(t, actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
+        write_audit(t, actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
     return len(ended)
 
 
 def retire(t: Transaction, candidates: Sequence[int], before: Instant) -> None:
-    """Mark months of which nothing must stay: their jobs are pruned, then they are dropped."""
     facts = {"months": Numbers(candidates), "before": before, "now": t.now}
     t.db.execute(RETIRE, facts)
 
 
 def empty_months(db: Session) -> list[int]:
-    """Return retired months without jobs."""
     return [row[0] for row in db.rows(EMPTY)]

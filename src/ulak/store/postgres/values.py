@@ -12,25 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from struct import pack
-from typing import Any
+from typing import Any, TypeVar
 
+import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
 from psycopg.pq import Format
-from psycopg.types.numeric import Int8BinaryDumper
-from psycopg.types.string import StrBinaryDumper
+from psycopg.types.numeric import (
+    Int2BinaryLoader,
+    Int4BinaryLoader,
+    Int8BinaryDumper,
+    Int8BinaryLoader,
+)
+from psycopg.types.string import ByteaBinaryLoader, StrBinaryDumper, TextBinaryLoader
 
-from ulak.store.sql.rows import EVENT_COLUMNS as EVENT_COLUMNS
-from ulak.store.sql.rows import JOB_COLUMNS as JOB_COLUMNS
-from ulak.store.sql.rows import OUTBOX_COLUMNS as OUTBOX_COLUMNS
-from ulak.store.sql.rows import REQUEST_COLUMNS as REQUEST_COLUMNS
-from ulak.store.sql.rows import RESULT_COLUMNS as RESULT_COLUMNS
-from ulak.store.sql.rows import as_event as as_event
-from ulak.store.sql.rows import as_job as as_job
-from ulak.store.sql.rows import as_message_row as as_message_row
-from ulak.store.sql.rows import as_request as as_request
-from ulak.store.sql.rows import as_result as as_result
-from ulak.store.sql.session import Id as Id
-from ulak.store.sql.session import Row as Row
+from ulak.store.sql.session import Id, Row
 
 _UUID, _INT8, _TEXT, _BYTEA = 2950, 20, 25, 17
 _UUID_ARRAY, _INT8_ARRAY, _TEXT_ARRAY, _BYTEA_ARRAY = 2951, 1016, 1009, 1001
@@ -49,7 +44,6 @@ class Array(ABC):
         self._written: bytes | None = None
 
     def written(self) -> bytes:
-        """Return it as it is sent."""
         if self._written is None:
             self._written = self._write()
         return self._written
@@ -169,6 +163,28 @@ def teach(adapters: AdaptersMap) -> None:
     adapters.register_loader("uuid", _UuidLoader)
 
 
+Cursor = TypeVar("Cursor", psycopg.Cursor[Row], psycopg.AsyncCursor[Row])
+
+
+def own_cursor(cursor: Cursor) -> Cursor:
+    """Make a cursor ours: what is registered with its connection does not matter to it."""
+    cursor.format = Format.BINARY
+    _teach(cursor.adapters)
+    return cursor
+
+
+def _teach(adapters: AdaptersMap) -> None:
+    teach(adapters)
+    for name, loader in (
+        ("int2", Int2BinaryLoader),
+        ("int4", Int4BinaryLoader),
+        ("int8", Int8BinaryLoader),
+        ("text", TextBinaryLoader),
+        ("bytea", ByteaBinaryLoader),
+    ):
+        adapters.register_loader(name, loader)
+
+
 # What batches have in common is most often what the batch before had in common.
 MOST_REMEMBERED = 64
 FEW = 8
@@ -203,13 +219,11 @@ class Sheet:
         return self._expressions[column]
 
     def columns(self, names: Iterable[str]) -> str:
-        """Write the expressions of these columns, one after the other."""
         return ", ".join(self._expressions[name] for name in names)
 
     def bind(
         self, rows: Sequence[Row], numbers: Sequence[int], shared: Sequence[Row]
     ) -> dict[str, Any]:
-        """Return the parameters of rows in their order, each with the number of its group."""
         name = self._name
         bound: dict[str, Any] = {f"{name}_group": Numbers(numbers)}
         for column, array, values in zip(
@@ -246,7 +260,6 @@ class Groups:
         self.numbers: list[int] = []
 
     def add(self, shared: Row, own: Row) -> None:
-        """Add a row."""
         number = self._numbers.get(shared)
         if number is None:
             number = self._numbers[shared] = len(self._numbers) + 1
@@ -254,5 +267,4 @@ class Groups:
         self.numbers.append(number)
 
     def bind(self, sheet: Sheet) -> dict[str, Any]:
-        """Return the parameters of the rows, in their order."""
         return sheet.bind(self.rows, self.numbers, list(self._numbers))

@@ -16,9 +16,17 @@ from ulak.store.protocol import (
     Settled,
     outbox,
 )
-from ulak.store.sql import audit
-from ulak.store.sql.rows import OUTBOX_COLUMNS, as_message_row
-from ulak.store.sql.session import Id, Session, Transaction, columns, put
+from ulak.store.sql.session import (
+    OUTBOX_COLUMNS,
+    Id,
+    Session,
+    Transaction,
+    as_message_row,
+    fetch,
+    put,
+    select,
+    write_audit,
+)
 
 Tx = TypeVar("Tx", bound=Transaction)
 
@@ -52,7 +60,7 @@ COUNT = """
     ) AS d GROUP BY handler, state ORDER BY handler, state
 """
 KEEP_HANDLER = put("handlers", HandlerRow, "name")
-HANDLERS = f"SELECT {columns(HandlerRow)} FROM ulak.handlers ORDER BY name"
+HANDLERS = select("handlers", HandlerRow, "ORDER BY name")
 FORGET_HANDLER = "DELETE FROM ulak.handlers WHERE name = %s::text"
 # A follower locks the head of a line, and later takes its key and then the rest of the line: so
 # does everybody else who touches a line of events that may be taken.
@@ -99,7 +107,7 @@ class Outbox(Generic[Tx]):
         if t.db.touch(REDRIVE, (t.now, give_up_at, *identity(row))) == 0:
             return False
         t.db.execute(DROP_HEAD, (row.handler, row.message.key))
-        self._acted(t, row, (actor, outbox.REDRIVE, note))
+        self._audit(t, row, actor, outbox.REDRIVE, note)
         return True
 
     def discard(self, t: Tx, row: OutboxRow, actor: str, note: str) -> bool:
@@ -109,19 +117,17 @@ class Outbox(Generic[Tx]):
         self.hold_keys(t, [row.message.key])
         if t.db.touch(DISCARD, identity(row)) == 0:
             return False
-        self._acted(t, row, (actor, outbox.DISCARD, note))
+        self._audit(t, row, actor, outbox.DISCARD, note)
         return True
 
-    def _acted(self, t: Tx, row: OutboxRow, said: tuple[str, str, str]) -> None:
+    def _audit(self, t: Tx, row: OutboxRow, actor: str, act: str, note: str) -> None:
         self.raise_heads(t, [(row.handler, row.message.key)])
         t.made_due = True
-        actor, act, note = said
         subject, details = outbox.message_subject(row.message), outbox.message_details(row)
-        audit.note(t, actor, act, subject, note, details)
+        write_audit(t, actor, act, subject, note, details)
 
 
 def identity(row: OutboxRow | Settled) -> tuple[Id, int, int, str]:
-    """Return what one delivery is known by."""
     return Id(row.message.job_id), row.message.seq, row.message.n, row.handler
 
 
@@ -131,7 +137,7 @@ def keep_handlers(t: Transaction, rows: Sequence[HandlerRow]) -> None:
 
 
 def handlers(db: Session) -> list[HandlerRow]:
-    return [HandlerRow(*row) for row in db.rows(HANDLERS)]
+    return fetch(db, HandlerRow, HANDLERS)
 
 
 def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | None:
@@ -140,12 +146,11 @@ def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | No
     t.db.execute(HOLD_HEADS, (name,))
     discarded = t.db.touch(DISCARD_ALL, (name,))
     subject, details = outbox.handler_subject(name), outbox.handler_details(discarded)
-    audit.note(t, actor, outbox.FORGET, subject, note, details)
+    write_audit(t, actor, outbox.FORGET, subject, note, details)
     return discarded
 
 
 def listed(db: Session, where: DeliveryFilter, after: int = 0, limit: int = 100) -> list[OutboxRow]:
-    """Return deliveries by position upward."""
     given = {"handler = %s::text": where.handler, "key = %s::text": where.key}
     terms = {term: value for term, value in given.items() if value is not None}
     text = LIST + "".join(f" AND {term}" for term in terms)
@@ -159,5 +164,4 @@ def listed(db: Session, where: DeliveryFilter, after: int = 0, limit: int = 100)
 
 
 def counted(db: Session) -> list[DeliveryCount]:
-    """Count what is not over, by handler and state."""
-    return [DeliveryCount(*row) for row in db.rows(COUNT)]
+    return fetch(db, DeliveryCount, COUNT)

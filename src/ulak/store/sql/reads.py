@@ -1,8 +1,8 @@
-"""What only reads."""
+"""Reads, what is due, and the side columns of jobs that no guard protects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ulak.clock import Instant
@@ -25,19 +25,20 @@ from ulak.store.protocol.filters import (
     Term,
     find_parts,
 )
-from ulak.store.sql.rows import (
+from ulak.store.sql.session import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
     OUTBOX_COLUMNS,
     REQUEST_COLUMNS,
     RESULT_COLUMNS,
-    as_event,
-    as_job,
+    Id,
+    Session,
+    Transaction,
     as_message_row,
-    as_request,
-    as_result,
+    fetch,
+    fetch_one,
+    select,
 )
-from ulak.store.sql.session import Id, Session, columns
 
 IN_ITS_MONTH = "AND month = (SELECT month FROM ulak.jobs WHERE id = %(id)s::uuid)"
 """Finds the partition of what hangs on a job; SQLite has none."""
@@ -58,10 +59,8 @@ OWNED_BY = """
     WHERE owner = %s::text AND (at, job_id) < (%s::bigint, %s::uuid)
     ORDER BY at DESC, job_id DESC LIMIT %s::bigint
 """
-PROGRESS = f"SELECT {columns(Progress)} FROM ulak.progress WHERE job_id = %s::uuid"
-REQUESTS = f"""
-    SELECT {REQUEST_COLUMNS} FROM ulak.requests WHERE job_id = %s::uuid ORDER BY at, kind, name
-"""
+PROGRESS = select("progress", Progress, "WHERE job_id = %s::uuid")
+REQUESTS = select("requests", Request, "WHERE job_id = %s::uuid ORDER BY at, kind, name")
 COUNTS = """
     SELECT flow, flow_version, state, role, sum(jobs)::bigint FROM (
         SELECT flow, flow_version, state, role, jobs FROM ulak.counts
@@ -73,24 +72,18 @@ COUNTS = """
 _SLOTS = "SELECT limit_name, n, job_id, closed, of_state FROM ulak.slots"
 SLOTS = f"{_SLOTS} ORDER BY limit_name, n"
 SLOTS_OF = f"{_SLOTS} WHERE limit_name = %s::text ORDER BY n"
-FIRST_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs ORDER BY id LIMIT %s::bigint"
-JOBS_UPWARD = f"""
-    SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id > %s::uuid ORDER BY id LIMIT %s::bigint
-"""
+FIRST_JOBS = select("jobs", JobRow, "ORDER BY id LIMIT %s::bigint")
+JOBS_UPWARD = select("jobs", JobRow, "WHERE id > %s::uuid ORDER BY id LIMIT %s::bigint")
 MESSAGES_OF = f"""
     SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries WHERE job_id = %s::uuid ORDER BY seq, n, handler
 """
-_KEYS = """
-    SELECT tenant, flow, key, job_id, expires_at FROM ulak.dedup
-    WHERE (tenant, flow, key) {after} (%s::text, %s::text, %s::text)
-    ORDER BY tenant, flow, key LIMIT %s::bigint
-"""
-FIRST_KEYS = _KEYS.format(after=">=")
-NEXT_KEYS = _KEYS.format(after=">")
-PROOFS = """
-    SELECT tenant, proof_id, job_id, seq, body, hash FROM ulak.proofs
-    WHERE tenant = %s::text AND proof_id > %s::bigint ORDER BY proof_id LIMIT %s::bigint
-"""
+_AFTER = "(tenant, flow, key) > (%s::text, %s::text, %s::text)"
+KEYS = select("dedup", DedupRow, f"WHERE {_AFTER} ORDER BY tenant, flow, key LIMIT %s::bigint")
+PROOFS = select(
+    "proofs",
+    ProofRow,
+    "WHERE tenant = %s::text AND proof_id > %s::bigint ORDER BY proof_id LIMIT %s::bigint",
+)
 PROOF_HEADS = "SELECT tenant, proof_id, hash FROM ulak.proof_heads ORDER BY tenant"
 
 OWNED = {
@@ -121,16 +114,75 @@ CONDITIONS = {
 """What an index says of its jobs, word for word, so that it serves a plan without the values."""
 _TYPES = {"id": "uuid", "job_id": "uuid", "created_at": "bigint", "changed_at": "bigint"}
 
+FIRST_ID = bytes(16)
+
+DUE = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs /* INDEXED BY jobs_waking */
+    WHERE wake_at <= %s::bigint AND leased_by IS NULL AND (wake_at, id) > (%s::bigint, %s::uuid)
+    ORDER BY wake_at, id LIMIT %s::bigint
+"""
+# Few are leased, and any number may be due.
+OVERDUE_LEASED = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs /* INDEXED BY jobs_leased */
+    WHERE wake_at <= %s::bigint AND leased_by IS NOT NULL
+    AND NOT EXISTS (SELECT FROM ulak.requests WHERE job_id = jobs.id AND kind = 'expire')
+    ORDER BY wake_at, id LIMIT %s::bigint
+"""
+ASKED = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs
+    WHERE id IN (SELECT job_id FROM ulak.requests WHERE job_id > %s::uuid) AND leased_by IS NULL
+    ORDER BY id LIMIT %s::bigint
+"""
+OF_STATE = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs /* INDEXED BY jobs_ended */
+    WHERE lane = '' AND role <> 'held' AND role <> 'waiting' AND changed_at < %s::bigint
+      AND flow = %s::text AND state = %s::text AND id > %s::uuid
+    ORDER BY id LIMIT %s::bigint
+"""
+
+LOCK_JOB = "SELECT leased_by FROM ulak.jobs WHERE id = %s::uuid FOR NO KEY UPDATE"
+ASK = f"""
+    INSERT INTO ulak.requests ({REQUEST_COLUMNS})
+    VALUES (%s::uuid, %s::text, %s::text, %s::text, %s::text, %s::bytea, %s::bigint)
+    ON CONFLICT (job_id, kind, name) DO NOTHING
+"""
+COUNT_REQUESTS = """
+    UPDATE ulak.jobs
+    SET requests = (SELECT count(*) FROM ulak.requests WHERE job_id = %(id)s::uuid)
+    WHERE id = %(id)s::uuid
+"""
+REPORT = """
+    INSERT INTO ulak.progress (job_id, fraction, note, at)
+    SELECT %(id)s::uuid, %(fraction)s::float8, %(note)s::text, %(at)s::bigint
+    WHERE EXISTS (SELECT FROM ulak.jobs WHERE id = %(id)s::uuid)
+    ON CONFLICT (job_id) DO UPDATE
+    SET fraction = excluded.fraction, note = excluded.note, at = excluded.at
+"""
+# What jobs are parked on, each found by one step along the index.
+PARKED_NAMES = """
+    WITH RECURSIVE parked (name) AS (
+        SELECT (
+            SELECT parked_on FROM ulak.jobs /* INDEXED BY jobs_parked */
+            WHERE parked_on > %s::text ORDER BY parked_on LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT parked_on FROM ulak.jobs /* INDEXED BY jobs_parked */
+            WHERE parked_on > parked.name ORDER BY parked_on LIMIT 1
+        ) FROM parked WHERE parked.name IS NOT NULL
+    )
+    SELECT name FROM parked WHERE name IS NOT NULL LIMIT %s::bigint
+"""
+
 Statement = tuple[str, dict[str, Any]]
 
 
 def payload(db: Session, job_id: bytes) -> Payload | None:
-    row = db.row(PAYLOAD, {"id": Id(job_id)})
-    return None if row is None else Payload(*row)
+    return fetch_one(db, Payload, PAYLOAD, {"id": Id(job_id)})
 
 
 def results(db: Session, job_id: bytes) -> list[Result]:
-    return [as_result(row) for row in db.rows(RESULTS, {"id": Id(job_id)})]
+    return fetch(db, Result, RESULTS, {"id": Id(job_id)})
 
 
 def key(db: Session, now: Instant, tenant: str, flow: str, key: str) -> bytes | None:
@@ -150,25 +202,22 @@ def owned(
 
 
 def progress(db: Session, job_id: bytes) -> Progress | None:
-    row = db.row(PROGRESS, (Id(job_id),))
-    return None if row is None else Progress(*row)
+    return fetch_one(db, Progress, PROGRESS, (Id(job_id),))
 
 
 def trail(db: Session, job_id: bytes, after: int = 0, limit: int = 1000) -> list[Event]:
     facts = {"id": Id(job_id), "after": after, "limit": limit}
-    return [as_event(row) for row in db.rows(TRAIL, facts)]
+    return fetch(db, Event, TRAIL, facts)
 
 
 def read_jobs(db: Session, statements: Iterable[Statement], limit: int) -> list[JobRow]:
-    """Walk the jobs of each part of a filter downward by id."""
     found: list[JobRow] = []
     for statement, facts in statements:
-        found += map(as_job, db.rows(statement, facts))
+        found += fetch(db, JobRow, statement, facts)
     return sorted(found, reverse=True)[:limit]
 
 
 def count_jobs(db: Session, where: JobFilter, after: bytes | None = None) -> int:
-    """Count the jobs of a filter, part by part."""
     jobs = 0
     for _, matching, facts in find_matching(where, after):
         row = db.row(f"SELECT count(*) FROM {matching}", facts)
@@ -209,22 +258,21 @@ def _write_term(term: Term, place: str) -> str:
 
 
 def counts(db: Session) -> list[CountRow]:
-    return [CountRow(*row) for row in db.rows(COUNTS)]
+    return fetch(db, CountRow, COUNTS)
 
 
 def requests(db: Session, job_id: bytes) -> list[Request]:
-    return [as_request(row) for row in db.rows(REQUESTS, (Id(job_id),))]
+    return fetch(db, Request, REQUESTS, (Id(job_id),))
 
 
 def slots(db: Session, limit: str | None = None) -> list[SlotRow]:
-    found = db.rows(SLOTS) if limit is None else db.rows(SLOTS_OF, (limit,))
-    return [SlotRow(*row) for row in found]
+    return fetch(db, SlotRow, SLOTS) if limit is None else fetch(db, SlotRow, SLOTS_OF, (limit,))
 
 
 def jobs_upward(db: Session, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
     if not after:
-        return [as_job(row) for row in db.rows(FIRST_JOBS, (limit,))]
-    return [as_job(row) for row in db.rows(JOBS_UPWARD, (Id(after), limit))]
+        return fetch(db, JobRow, FIRST_JOBS, (limit,))
+    return fetch(db, JobRow, JOBS_UPWARD, (Id(after), limit))
 
 
 def messages_of(db: Session, job_id: bytes) -> list[OutboxRow]:
@@ -232,15 +280,48 @@ def messages_of(db: Session, job_id: bytes) -> list[OutboxRow]:
 
 
 def keys(db: Session, last: DedupRow | None) -> list[DedupRow]:
-    """Return the page of dedup keys that follows this one."""
     after = ("", "", "") if last is None else last[:3]
-    statement = FIRST_KEYS if last is None else NEXT_KEYS
-    return [DedupRow(*row) for row in db.rows(statement, (*after, KEYS_PER_PAGE))]
+    return fetch(db, DedupRow, KEYS, (*after, KEYS_PER_PAGE))
 
 
 def proofs(db: Session, tenant: str, after: int = 0, limit: int = 1000) -> list[ProofRow]:
-    return [ProofRow(*row) for row in db.rows(PROOFS, (tenant, after, limit))]
+    return fetch(db, ProofRow, PROOFS, (tenant, after, limit))
 
 
 def proof_heads(db: Session) -> dict[str, tuple[int, bytes]]:
     return {row[0]: (row[1], row[2]) for row in db.rows(PROOF_HEADS)}
+
+
+def due(
+    db: Session, now: Instant, limit: int, after: tuple[Instant, bytes] = (0, b"")
+) -> list[JobRow]:
+    wake_at, job_id = after
+    return fetch(db, JobRow, DUE, (now, wake_at, Id(job_id or FIRST_ID), limit))
+
+
+def overdue_leased(db: Session, now: Instant, limit: int) -> list[JobRow]:
+    return fetch(db, JobRow, OVERDUE_LEASED, (now, limit))
+
+
+def request(t: Transaction, request: Request) -> bool:
+    """Record a request; answer whether a worker has the job."""
+    # The row is taken first, so that what is counted afterwards is all there is.
+    held = t.db.row(LOCK_JOB, (Id(request.job_id),))
+    if held is None:
+        return False
+    t.db.execute(ASK, (Id(request.job_id), *request[1:]))
+    t.db.execute(COUNT_REQUESTS, {"id": Id(request.job_id)})
+    t.made_due = held[0] is None
+    return held[0] is not None
+
+
+def report(t: Transaction, progress: Sequence[Progress]) -> None:
+    for latest in sorted(progress, key=lambda p: p.job_id):
+        t.db.execute(REPORT, {**latest._asdict(), "id": Id(latest.job_id)})
+
+
+def ended(
+    db: Session, flow: str, state: str, before: Instant, limit: int, after: bytes = b""
+) -> list[JobRow]:
+    facts = (before, flow, state, Id(after or FIRST_ID), limit)
+    return fetch(db, JobRow, OF_STATE, facts)

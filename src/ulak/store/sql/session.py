@@ -1,13 +1,17 @@
-"""What the shared statements are run with: a connection, and a write that is under way."""
+"""What the shared statements are written with, and run with: a connection, and a write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from ulak.clock import Instant
+from ulak.core.job import Event, JobRow, Message, Request, Result
+from ulak.store.protocol import OutboxRow
 
 Row = tuple[Any, ...]
+R = TypeVar("R", bound=Row)
 
 
 class Id(bytes):
@@ -54,21 +58,59 @@ _TYPES: Mapping[str, str] = {**dict.fromkeys(_NUMBERS, "bigint"), "payload": "by
 
 
 def columns(record: type[Row]) -> str:
-    """Name the columns of a record, one after the other."""
     return ", ".join(record._fields)  # type: ignore[attr-defined] # every record is a named tuple
 
 
 def places(record: type[Row]) -> str:
-    """Write a place for each value of a record."""
     return ", ".join(f"%s::{_TYPES.get(name, 'text')}" for name in columns(record).split(", "))
 
 
+def select(table: str, record: type[Row], rest: str) -> str:
+    return f"SELECT {columns(record)} FROM ulak.{table} {rest}"
+
+
 def insert(table: str, record: type[Row]) -> str:
-    """Write the statement that inserts a record."""
     return f"INSERT INTO ulak.{table} ({columns(record)}) VALUES ({places(record)})"
 
 
 def put(table: str, record: type[Row], key: str) -> str:
-    """Write the statement that inserts a record, or takes the place of the one of its key."""
     setting = ", ".join(f"{name} = excluded.{name}" for name in columns(record).split(", "))
     return f"{insert(table, record)} ON CONFLICT ({key}) DO UPDATE SET {setting}"
+
+
+def fetch(db: Session, record: type[R], statement: str, facts: Any = ()) -> list[R]:
+    return [tuple.__new__(record, row) for row in db.rows(statement, facts)]
+
+
+def fetch_one(db: Session, record: type[R], statement: str, facts: Any = ()) -> R | None:
+    row = db.row(statement, facts)
+    return None if row is None else tuple.__new__(record, row)
+
+
+as_job = partial(tuple.__new__, JobRow)
+as_event = partial(tuple.__new__, Event)
+as_result = partial(tuple.__new__, Result)
+as_request = partial(tuple.__new__, Request)
+
+JOB_COLUMNS = columns(JobRow)
+EVENT_COLUMNS = columns(Event)
+RESULT_COLUMNS = columns(Result)
+REQUEST_COLUMNS = columns(Request)
+OUTBOX_COLUMNS = ", ".join((*Message._fields, *OutboxRow._fields[1:]))
+
+
+def as_message_row(row: Row) -> OutboxRow:
+    return OutboxRow(Message(*row[:7]), *row[7:])
+
+
+ADD_AUDIT = """
+    INSERT INTO ulak.audit (at, actor, act, subject, note, details)
+    VALUES (%s::bigint, %s::text, %s::text, %s::text, %s::text, %s::text)
+"""
+
+
+def write_audit(
+    t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
+) -> None:
+    """Write down what an operator did, in the transaction that does it."""
+    t.db.execute(ADD_AUDIT, (t.now, actor, act, subject, note or None, details))

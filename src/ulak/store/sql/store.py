@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ulak.clock import Clock
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store.protocol import NO_RATES, DedupRow
-from ulak.store.sql import audit, control, credentials, outbox, reads, schedules, stops, upkeep
+from ulak.store.sql import control, outbox, reads
 from ulak.store.sql.control import Control
 from ulak.store.sql.session import Session, Transaction
 from ulak.store.verbs import read, read_now, written
@@ -55,36 +55,36 @@ class SqlStore(ABC):
     buckets = read(control.find_buckets)
     pauses = read_now(control.find_pauses)
     weights = read(control.find_weights)
-    audit_trail = read(audit.trail)
-    stop_accepting = written("stop", stops.stop_accepting)
-    accept = written("stop", stops.accept)
-    stops = read(stops.every)
+    audit_trail = read(control.find_audit)
+    stop_accepting = written("stop", control.stop_accepting)
+    accept = written("stop", control.accept)
+    stops = read(control.find_stops)
 
     # --- jobs -------------------------------------------------------------------
 
-    request = written("request", upkeep.request)
-    report = written("report", upkeep.report)
-    due = read_now(upkeep.due)
-    overdue_leased = read_now(upkeep.overdue_leased)
-    ended = read(upkeep.ended)
+    request = written("request", reads.request)
+    report = written("report", reads.report)
+    due = read_now(reads.due)
+    overdue_leased = read_now(reads.overdue_leased)
+    ended = read(reads.ended)
 
     # --- schedules --------------------------------------------------------------
 
-    keep_schedules = written("schedules", schedules.keep)
-    due_schedules = read(schedules.due)
-    pause_schedule = written("schedule-pause", schedules.pause)
-    resume_schedule = written("schedule-pause", schedules.resume)
-    ticks = read(schedules.ticks)
-    schedules = read(schedules.every)
+    keep_schedules = written("schedules", control.keep_schedules)
+    due_schedules = read(control.find_due_schedules)
+    pause_schedule = written("schedule-pause", control.pause_schedule)
+    resume_schedule = written("schedule-pause", control.resume_schedule)
+    ticks = read(control.find_ticks)
+    schedules = read(control.find_schedules)
 
     # --- credentials ------------------------------------------------------------
 
-    add_credential = written("credential", credentials.add)
-    change_credential = written("credential", credentials.change)
-    note_use = written("credential", credentials.note_use)
-    find_credential = read(credentials.find)
-    forget_credentials = written("credential", credentials.forget)
-    credentials = read(credentials.of_kind)
+    add_credential = written("credential", control.add_credential)
+    change_credential = written("credential", control.change_credential)
+    note_use = written("credential", control.note_use)
+    find_credential = read(control.find_credential)
+    forget_credentials = written("credential", control.forget_credentials)
+    credentials = read(control.find_credentials)
 
     # --- outbox -----------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from ulak.errors import BadInput
 from ulak.store import batches
 from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
-from ulak.store.sql.rows import JOB_COLUMNS, as_job
+from ulak.store.sql.session import JOB_COLUMNS, as_job
 from ulak.store.sqlite import stops
 from ulak.store.sqlite.followers import POST
 from ulak.store.sqlite.writer import connect

@@ -24,7 +24,7 @@ from ulak.store.in_turn import (
     is_family,
 )
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Renewal, Want
-from ulak.store.sql.rows import JOB_COLUMNS, RESULT_COLUMNS, as_job, as_request, as_result
+from ulak.store.sql.session import JOB_COLUMNS, RESULT_COLUMNS, as_job, as_request, as_result
 from ulak.store.sqlite import control, fairness, keys, trail
 from ulak.store.sqlite.commits import ANY_REQUESTS
 from ulak.store.sqlite.order import Rest

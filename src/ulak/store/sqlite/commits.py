@@ -30,8 +30,7 @@ from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.protocol.outbox import read_flows
-from ulak.store.sql.rows import REQUEST_COLUMNS, as_request
-from ulak.store.sql.session import Row
+from ulak.store.sql.session import REQUEST_COLUMNS, Row, as_request
 from ulak.store.sqlite import intake, outbox, trail
 from ulak.store.sqlite.followers import FLOWS
 from ulak.store.sqlite.order import Rest

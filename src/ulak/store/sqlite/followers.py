@@ -12,7 +12,7 @@ from ulak.core.delivery import MOST_EVENTS, make_delivery
 from ulak.core.job import Event
 from ulak.store.protocol import outbox
 from ulak.store.protocol.outbox import Followed
-from ulak.store.sql.rows import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
+from ulak.store.sql.session import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
 from ulak.store.sqlite.rows import PACKED_IDS, pack
 
 FLOWS = "(SELECT group_concat(flow, ' ') FROM main.handlers WHERE flow IS NOT NULL)"

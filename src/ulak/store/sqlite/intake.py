@@ -13,8 +13,7 @@ from operator import itemgetter
 from ulak.core.job import JobRow, NewJob, Payload
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added
-from ulak.store.sql.rows import JOB_COLUMNS, as_job
-from ulak.store.sql.session import Row
+from ulak.store.sql.session import JOB_COLUMNS, Row, as_job
 from ulak.store.sqlite import trail
 from ulak.store.sqlite.order import Rest
 from ulak.store.sqlite.rows import (

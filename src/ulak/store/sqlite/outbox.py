@@ -14,7 +14,7 @@ from ulak.core.job import Message
 from ulak.store.protocol import OutboxRow, Settled
 from ulak.store.sql import outbox
 from ulak.store.sql.outbox import Line, Outbox, identity
-from ulak.store.sql.rows import OUTBOX_COLUMNS, as_message_row
+from ulak.store.sql.session import OUTBOX_COLUMNS, as_message_row
 from ulak.store.sqlite.session import SharedTransaction, own, translate
 from ulak.store.sqlite.writer import Transaction
 

@@ -12,7 +12,7 @@ from ulak.ids import to_text
 from ulak.store.protocol import JobFilter, WorkerRow
 from ulak.store.protocol.filters import BY_END, UNORDERED, find_id
 from ulak.store.sql.reads import MOST_ORPHANS, OWNED, Statement, find_matching, read_jobs
-from ulak.store.sql.rows import JOB_COLUMNS
+from ulak.store.sql.session import JOB_COLUMNS
 from ulak.store.sqlite.commits import is_in_trail
 from ulak.store.sqlite.session import Session
 

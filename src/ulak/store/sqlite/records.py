@@ -16,7 +16,7 @@ from ulak.store.records import (
     details_of,
     subject_of,
 )
-from ulak.store.sql import audit
+from ulak.store.sql.session import write_audit
 from ulak.store.sqlite.session import SharedTransaction
 from ulak.store.sqlite.writer import Transaction
 
@@ -112,7 +112,7 @@ def forget(t: Transaction, id: RecordId, actor: str, note: str) -> bool:
         return False
     t.db.execute(FORGET, id._asdict())
     details = json.dumps(details_of(RecordRow._make(found)))
-    audit.note(SharedTransaction(t), actor, FORGOTTEN, subject_of(id), note, details)
+    write_audit(SharedTransaction(t), actor, FORGOTTEN, subject_of(id), note, details)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Ticks with their jobs; what else is done with schedules is in `ulak.store.sql.schedules`."""
+"""Ticks with their jobs; what else is done with schedules is in `ulak.store.sql.control`."""
 
 from __future__ import annotations
 

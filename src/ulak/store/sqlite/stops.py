@@ -2,7 +2,7 @@
 
 A job in a caller's transaction is judged as well, so that this is read as steps, with the care for
 a caller's connection that `ulak.store.sqlite.caller` explains. How stops are set is in
-`ulak.store.sql.stops`.
+`ulak.store.sql.control`.
 """
 
 from __future__ import annotations

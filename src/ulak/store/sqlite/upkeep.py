@@ -1,4 +1,4 @@
-"""What keeps the store tidy in SQLite's own words; the rest is in `ulak.store.sql.upkeep`."""
+"""What keeps the store tidy in SQLite's own words; the rest is in `ulak.store.sql.reads`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from ulak.clock import Instant
 from ulak.core.job import JobRow, Request, is_of_state
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
 from ulak.store.protocol import jobs
-from ulak.store.sql import audit
-from ulak.store.sql.reads import requests
-from ulak.store.sql.rows import as_job
-from ulak.store.sql.upkeep import ASKED, PARKED_NAMES
+from ulak.store.sql.reads import ASKED, PARKED_NAMES, requests
+from ulak.store.sql.session import as_job, write_audit
 from ulak.store.sqlite import keys
 from ulak.store.sqlite.commits import settle
 from ulak.store.sqlite.rows import PACKED_IDS, pack
@@ -110,5 +108,5 @@ def prune(
     t.db.executemany(FORGET_KEY, held)
     if ended and actor:
         details = jobs.prune_details(len(ended), before)
-        audit.note(SharedTransaction(t), actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
+        write_audit(SharedTransaction(t), actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
     return len(ended)

@@ -9,7 +9,8 @@ import pytest
 from ulak.clock import ManualClock
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store.postgres import connections
-from ulak.store.postgres.connections import PLAIN, Connections, Session, Transaction
+from ulak.store.postgres.connections import Connections
+from ulak.store.postgres.session import PLAIN, Session, Transaction
 from ulak.store.processes import StoreAway
 
 PID = "SELECT pg_backend_pid()"

@@ -10,9 +10,8 @@ import psycopg
 import pytest
 
 from ulak.clock import ManualClock
-from ulak.store.postgres.connections import Connections
-from ulak.store.postgres.lent import LentConnections
-from ulak.store.postgres.values import Row
+from ulak.store.postgres.connections import Connections, LentConnections
+from ulak.store.sql.session import Row
 
 
 class Door(Connections):

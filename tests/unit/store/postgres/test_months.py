@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ulak.clock import ManualClock, to_instant
 from ulak.core.outcome import Cancel
 from ulak.store.postgres import PostgresStore, months
-from ulak.store.postgres.connections import Session
+from ulak.store.postgres.session import Session
 from ulak.testing.conformance.desk import Desk
 
 JANUARY = datetime(2026, 1, 15, tzinfo=UTC)

@@ -10,16 +10,15 @@ from psycopg.rows import tuple_row
 
 from bench.postgres_claims import engine_on, load
 from ulak.clock import micros
-from ulak.store.postgres import standing
-from ulak.store.postgres.caller import own_cursor
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.postgres.reads import list_statements
+from ulak.store.postgres.reads import STATEMENTS, list_statements
 from ulak.store.postgres.records import CLEAN
 from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
-from ulak.store.postgres.values import Id, Texts
+from ulak.store.postgres.values import Texts, own_cursor
 from ulak.store.protocol import ClaimRequest, JobFilter, Want
 from ulak.store.sql.reads import OWNED_BY
+from ulak.store.sql.session import Id
 
 # A hundredth of the table of E-23: nearly all of it is none of this worker's business.
 SCALE = 0.01
@@ -114,7 +113,7 @@ def test_jobs_are_counted_along_the_index_of_their_kind(
     facts: dict[str, Any] = {"lanes": Texts(["served/loop/served@1#work"] * 3), "now": 1}
     facts |= {"limit": 10_001, "start": "a", "end": "b", "since": 1}
     counting = {"next": "jobs_parked", "parked": "jobs_parked", "leased": "jobs_leased"}
-    for name, statement in standing.STATEMENTS.items():
+    for name, statement in STATEMENTS.items():
         index = "jobs_ended" if name == "ends" else counting.get(name, "jobs_claimable")
         found = explain(loaded, statement, facts)
         assert index in found, statement

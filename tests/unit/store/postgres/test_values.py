@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.databases import Databases
 from ulak.store.postgres import values
-from ulak.store.postgres.values import Blobs, Groups, Id, Ids, Numbers, Sheet, Texts
+from ulak.store.postgres.values import Blobs, Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.sql.session import Id
 
 BIG = 2**63 - 1
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

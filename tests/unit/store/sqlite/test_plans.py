@@ -10,7 +10,7 @@ import pytest
 from ulak.store.protocol import JobFilter
 from ulak.store.sql import control
 from ulak.store.sql import outbox as shared_outbox
-from ulak.store.sql import upkeep as shared_upkeep
+from ulak.store.sql import reads as shared_reads
 from ulak.store.sql.reads import OWNED_BY
 from ulak.store.sqlite import (
     SqliteStore,
@@ -95,7 +95,7 @@ def test_whoever_uses_no_flow_control_pays_one_step_for_it(store: SqliteStore, p
         (tokens.READY, "buckets_ready (ready_at<?)"),
         (tokens.PARKED, "jobs_parked (parked_on=?)"),
         (control.OVER, "pauses_ending (until_at<?)"),
-        (shared_upkeep.PARKED_NAMES, "jobs_parked (parked_on>?)"),
+        (shared_reads.PARKED_NAMES, "jobs_parked (parked_on>?)"),
     ],
 )
 def test_what_is_parked_is_found_by_an_index_of_its_own(
@@ -131,7 +131,7 @@ def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (shared_upkeep.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
+        (shared_reads.DUE, "jobs_waking ((wake_at,id)>(?,?) AND wake_at<?)"),
         (upkeep.ENDED, "jobs_ended (changed_at<?)"),
         (outbox.TAKE, "deliveries_heads (handler=? AND not_before<?)"),
         (outbox.RAISE_HEAD, "deliveries_open (handler=? AND key=?)"),
@@ -151,7 +151,7 @@ def test_upkeep_and_relays_read_an_index_of_their_own(
 def test_leased_jobs_past_their_date_are_looked_for_among_the_leased(
     store: SqliteStore, path: Path
 ) -> None:
-    assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, shared_upkeep.OVERDUE_LEASED)
+    assert "USING INDEX jobs_leased (leased_by>?)" in plan(path, shared_reads.OVERDUE_LEASED)
 
 
 @pytest.mark.shows("E-75")
