@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from ulak.clock import Clock
 from ulak.errors import StoreError
 from ulak.store import faults
 from ulak.store.postgres import timeouts, values
-from ulak.store.postgres.timeouts import NoAnswer, TimedConnection
-from ulak.store.processes import StoreAway, Watchers, WouldWait, get_deadline
-from ulak.store.sql.session import Row
-
-if TYPE_CHECKING:
-    from ulak.store.postgres.listener import Listener
-
-import asyncio
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from psycopg.rows import tuple_row
-
 from ulak.store.postgres.session import (
     BEGIN,
     FOREIGN,
@@ -42,6 +31,7 @@ from ulak.store.postgres.session import (
     LOCK,
     MOST_IDLE_MS,
     PLAIN,
+    TRANSLATING,
     Session,
     Transaction,
     change_settings,
@@ -51,7 +41,12 @@ from ulak.store.postgres.session import (
     settings,
     translated,
 )
-from ulak.store.postgres.values import own_cursor
+from ulak.store.postgres.timeouts import Address, Probes, TimedConnection
+from ulak.store.processes import StoreAway, Watchers, WouldWait, get_deadline
+from ulak.store.sql.session import Row
+
+if TYPE_CHECKING:
+    from ulak.store.postgres.listener import Listener
 
 T = TypeVar("T")
 
@@ -75,23 +70,18 @@ WARY_FOR_S = 3.0
 # random: a hundred workers must not knock at once when a server comes back.
 LONGEST_PAUSE_S = 0.2
 
+# How often psycopg runs a statement of the program before it prepares it: its own default.
 PREPARE_AFTER = 5
-"""How often psycopg runs a statement of the program before it prepares it: its own default."""
-
+# More statements than the store has: none is prepared twice.
 MOST_PREPARED = 500
-"""More statements than the store has: none is prepared twice."""
-
+# How often a transaction is tried when others get in its way; each try is a draw.
 MOST_TRIES = 8
-"""How often a transaction is tried when others get in its way; each try is a draw."""
 
+# The last is a statement that was prepared and is no more: it is sent in full the next time.
+_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.InvalidSqlStatementName)
 
-class _Address(NamedTuple):
-    """Which of the servers that a URL may lead to; the names are libpq's."""
-
-    host: str
-    hostaddr: str | None
-    """None for a unix socket."""
-    port: str
+# One moment for every statement: whoever reads a list and its head wants them to fit.
+BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class _Taken:
@@ -139,17 +129,14 @@ class Connections:
         self._rings: list[Callable[[], None]] = []
         self._listener: Listener | None = None
         self._watchers = Watchers()
-        self._probing = threading.Lock()
-        self._probed: dict[_Address, tuple[float, bool]] = {}
-        """Until when the last probe speaks for all of a server, and whether that has answered."""
+        self._probes = Probes(self._open)
+        self.lent = LentConnections(self, prepare=prepare)
         self._every: WeakSet[psycopg.Connection[Row]] = WeakSet()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
-        """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
 
     def tell_by(self, listener: Listener, watchers: Watchers) -> None:
-        """Let this listener tell other processes, and tell those who wait for moves here."""
         self._listener = listener
         self._watchers = watchers
 
@@ -167,9 +154,8 @@ class Connections:
         """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
 
         A transaction that others got in the way of is tried again, so `work` may be called
-        several times. It waits no longer than its patience for what others hold, by
-        default as long as a commit. With `in_order` batches are joined to their rows as they come,
-        by index.
+        several times. It waits no longer than its patience for what others hold. With `in_order`
+        batches are joined to their rows as they come, by index.
 
         Raises:
             AlreadyThere: a row of this key is stored.
@@ -188,8 +174,9 @@ class Connections:
             chosen[LOCK] = patience_ms
         for tries in range(1, MOST_TRIES + 1):
             try:
-                with self._session(chosen, urgent=urgent) as db:
-                    db.connection.give_up_at = _earliest_of_both()
+                with _Taken(self, self.take(chosen, urgent), urgent) as db:
+                    longest = time.monotonic() + timeouts.LONGEST_TRANSACTION_S
+                    db.connection.give_up_at = min(longest, get_deadline() or longest)
                     transaction, answer = self._transact(db, work, chosen, points.inside)
                 break
             except _IN_THE_WAY as error:
@@ -248,25 +235,15 @@ class Connections:
         return transaction, answer
 
     def use(self, work: Callable[[Session], T]) -> T:
-        """Run `work` on a connection of its own, each statement by itself: reads, and schemas.
-
-        Raises:
-            StoreError: the database could not answer.
-        """
-        try:
-            with self._session(PLAIN) as db:
-                db.connection.give_up_at = get_deadline()
-                if self._prepare and db.chosen != PLAIN:
-                    db.execute(change_settings(PLAIN))
-                db.chosen = PLAIN
-                return work(db)
-        except FOREIGN as error:
-            raise translated(error) from error
+        """Run `work` on a connection of its own, each statement by itself: reads, and schemas."""
+        with TRANSLATING, _Taken(self, self.take(PLAIN, False), False) as db:
+            db.connection.give_up_at = get_deadline()
+            if self._prepare and db.chosen != PLAIN:
+                db.execute(change_settings(PLAIN))
+            db.chosen = PLAIN
+            return work(db)
 
     # --- connections ------------------------------------------------------------
-
-    def _session(self, chosen: Mapping[str, object], *, urgent: bool = False) -> _Taken:
-        return _Taken(self, self.take(chosen, urgent), urgent)
 
     def take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
         with self._changed:
@@ -318,11 +295,7 @@ class Connections:
             other.connection.close()
 
     def connect(self) -> TimedConnection:
-        """Open a connection that leaves transactions to us and knows our values.
-
-        Raises:
-            StoreError: the server does not answer, or it is too early to ask again.
-        """
+        """Open a connection that leaves transactions to us and knows our values."""
         own = {IDLE: MOST_IDLE_MS, LOCK: timeouts.LOCK_TIMEOUT_MS}
         connection = self._connect(timeouts.SERVER | own)
         if self._prepare:
@@ -332,14 +305,15 @@ class Connections:
         return connection
 
     def connect_plainly(self) -> TimedConnection:
-        """Open a connection that leaves transactions to us and is otherwise psycopg's own.
+        """Open a connection that leaves transactions to us and is otherwise psycopg's own."""
+        return self._connect(timeouts.SERVER)
+
+    def _connect(self, session: Mapping[str, object]) -> TimedConnection:
+        """Open a connection with these settings.
 
         Raises:
             StoreError: the server does not answer, or it is too early to ask again.
         """
-        return self._connect(timeouts.SERVER)
-
-    def _connect(self, session: Mapping[str, object]) -> TimedConnection:
         if time.monotonic() < self._not_before:
             raise StoreAway("PostgreSQL does not answer; the next attempt follows shortly")
         try:
@@ -350,8 +324,8 @@ class Connections:
             raise (StoreError(said) if is_refusal(error) else StoreAway(said)) from error
         # A URL may name several servers, and a name may come to lead to another one.
         info = connection.info
-        address = _Address(info.host, info.hostaddr or None, str(info.port))
-        connection.probe = partial(self._is_there, address)
+        address = Address(info.host, info.hostaddr or None, str(info.port))
+        connection.probe = partial(self._probes.has_answer, address)
         if self._prepare:
             # Behind a pooler nothing is: the session is another's next.
             connection.execute(f"SELECT {settings(session, whole_session=True)}", prepare=False)
@@ -367,27 +341,6 @@ class Connections:
         self._every.add(connection)
         return connection
 
-    def _is_there(self, address: _Address) -> bool:
-        """Ask on a connection of its own whether a server answers; for all who wait, once."""
-        with self._probing:
-            holds_until, is_there = self._probed.get(address, (0.0, True))
-            if time.monotonic() >= holds_until:
-                is_there = self._has_answered(address)
-                self._probed[address] = (time.monotonic() + timeouts.PROBE_HOLDS_S, is_there)
-            return is_there
-
-    def _has_answered(self, address: _Address) -> bool:
-        try:
-            # Whatever it has become: it may be a standby by now.
-            with self._open(**address._asdict(), target_session_attrs="any") as connection:
-                connection.give_up_at = time.monotonic() + timeouts.CONNECT_TIMEOUT_S
-                connection.execute("SELECT 1", prepare=False)
-        except (NoAnswer, errors.ConnectionTimeout):
-            return False
-        except psycopg.Error:
-            return True  # a refusal is an answer; a host that is gone is found out by the kernel
-        return True
-
     def forget(self) -> None:
         """Close every connection in a forked child, without a word to the server.
 
@@ -402,27 +355,13 @@ class Connections:
         os.close(nowhere)
 
     def close(self) -> None:
+        self.lent.close()
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         for session in idle:
             session.connection.close()
-
-
-def _earliest_of_both() -> float:
-    """Return when a transaction of the store must have its answer: its own end, or its caller's."""
-    longest = time.monotonic() + timeouts.LONGEST_TRANSACTION_S
-    deadline = get_deadline()
-    return longest if deadline is None else min(longest, deadline)
-
-
-# The last is a statement that was prepared and is no more: it is sent in full the next time.
-_IN_THE_WAY = (errors.SerializationFailure, errors.DeadlockDetected, errors.InvalidSqlStatementName)
-
-
-# One moment for every statement: whoever reads a list and its head wants them to fit.
-BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class LentConnections:
@@ -441,11 +380,8 @@ class LentConnections:
         Raises:
             StoreError: the server does not answer, or it refuses to begin.
         """
-        with self._lock:
-            if self._closed:
-                raise StoreError("this store is closed")
-            session = self._idle.pop() if self._idle else None
-        try:
+        session = self._find_idle()
+        with TRANSLATING:
             if session is not None:
                 try:
                     return self._begin(begin, session)
@@ -455,22 +391,19 @@ class LentConnections:
                     # It was lost while it lay here: so were the others, most likely.
                     self._close_idle()
             return self._begin(begin, self._new_session())
-        except FOREIGN as error:
-            raise translated(error) from error
 
     async def take(self, *, new: bool = False) -> Session:
         """Lend a connection to code on an event loop, for it to begin a transaction; `give_back`
         or `drop` it. With `new`, none that lay here: the last one was lost. Whoever is cancelled
-        meanwhile has none to give back.
+        meanwhile has none to give back."""
+        session = self._find_idle(new=new)
+        return await self._connect_aside() if session is None else session
 
-        Raises:
-            StoreError: the server does not answer.
-        """
+    def _find_idle(self, *, new: bool = False) -> Session | None:
         with self._lock:
             if self._closed:
                 raise StoreError("this store is closed")
-            session = self._idle.pop() if self._idle and not new else None
-        return await self._connect_aside() if session is None else session
+            return self._idle.pop() if self._idle and not new else None
 
     def drop(self, session: Session) -> bool:
         """Give up a connection; tell whether it was lost, and the idle ones most likely too."""
@@ -493,18 +426,13 @@ class LentConnections:
         try:
             yield session.connection
         finally:
-            if not is_rolled_back(session):
-                session.connection.close()
             self.give_back(session)
 
     def _begin(self, begin: Callable[[Session], T], session: Session) -> T:
         try:
             return begin(session)
         except BaseException:
-            if is_rolled_back(session):
-                self.give_back(session)
-            else:
-                session.connection.close()
+            self.give_back(session)
             raise
 
     async def _connect_aside(self) -> Session:
@@ -529,25 +457,23 @@ class LentConnections:
         return brought.pop()
 
     def _keep(self, brought: deque[Session]) -> None:
-        try:
-            session = brought.pop()
-        except IndexError:
-            return
-        self.give_back(session)
+        with suppress(IndexError):
+            self.give_back(brought.pop())
 
     def _new_session(self) -> Session:
         connection = self._connections.connect_plainly()
         # As every transaction of the store: a change must see what was committed before it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.read_only = False
-        cursor = own_cursor(psycopg.Cursor(connection, row_factory=tuple_row))
+        cursor = values.own_cursor(psycopg.Cursor(connection, row_factory=tuple_row))
         return Session(connection, prepare=self._prepare, cursor=cursor)
 
     def give_back(self, session: Session) -> None:
+        """Take back what is open on a connection, and keep it for the next."""
         connection = session.connection
-        idle = connection.info.transaction_status == TransactionStatus.IDLE
+        is_idle = is_rolled_back(session)
         with self._lock:
-            if idle and not self._closed:
+            if is_idle and not self._closed:
                 # What a program has set here would surprise the next.
                 connection.row_factory = tuple_row
                 connection.cursor_factory = psycopg.Cursor

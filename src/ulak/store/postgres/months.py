@@ -67,8 +67,11 @@ def existing(db: Session) -> set[int]:
     return {row[0] for row in db.rows(EXISTING)}
 
 
-def stray(db: Session) -> set[int]:
-    return {row[0] for table in TABLES for row in db.rows(STRAY.format(table=table))}
+def move_strays(db: Session) -> None:
+    """Give the rows of the last partitions partitions of their own, however many there are."""
+    strays = {row[0] for table in TABLES for row in db.rows(STRAY.format(table=table))}
+    for month in sorted(strays - existing(db)):
+        make(db, month, most=None)
 
 
 def make(db: Session, month: int, *, most: int | None = MOST_MOVED) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -22,14 +22,9 @@ from ulak.store.processes import StoreAway
 from ulak.store.protocol.outbox import NO_FLOWS
 from ulak.store.sql.session import Row
 
-if TYPE_CHECKING:
-    pass
-
-
 CountKey = tuple[str, int, str, str]
 
 SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""The server's own time, at the moment when it comes to this expression."""
 
 
 class ServerClock:
@@ -68,16 +63,10 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 # to plan a claim takes longer than to run it. Where there is no index the server would believe
 # that it has a great deal to do, and compile what it then runs: 80 ms for a look at one row.
 IN_ORDER = {
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_seqscan": "off",
+    **dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off"),
     "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
 }
-
-
 PLAIN: Mapping[str, object] = {}
-"""The settings of a session that nobody has changed."""
 
 
 def settings(values: Mapping[str, object], *, whole_session: bool = False) -> str:
@@ -121,9 +110,8 @@ class Session:
     ) -> None:
         self.connection = connection
         self.chosen: Mapping[str, object] | None = PLAIN
-        """The settings that it has; None when nobody can tell."""
+        """The settings that it has; None when they are not known."""
         self.used_at = 0.0
-        """When it was given back, by the monotonic clock."""
         self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
         self._cursor = cursor or connection.cursor(binary=True)
         self._plain = connection.cursor()
@@ -186,7 +174,6 @@ class Transaction:
 
     @property
     def by_server(self) -> bool:
-        """Whether it is the server's time that decides."""
         return isinstance(self._clock, ServerClock)
 
     def hear(self, now: Instant) -> None:
@@ -216,10 +203,8 @@ class Transaction:
         if counted:
             flows, versions, states, roles = zip(*(key for key, _ in counted), strict=True)
             jobs = [n for _, n in counted]
-            self.db.execute(
-                APPEND_DELTAS,
-                (Texts(flows), Numbers(versions), Texts(states), Texts(roles), Numbers(jobs)),
-            )
+            columns = Texts(flows), Numbers(versions), Texts(states), Texts(roles), Numbers(jobs)
+            self.db.execute(APPEND_DELTAS, columns)
         if self.links:
             trail.chain(self.db, self.links)
 
@@ -239,9 +224,9 @@ def is_rolled_back(session: Session) -> bool:
 
 FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 
-
 # What the server says of itself and not of what it was sent, by the class of its code: it loses
-# connections, takes no writes now, lacks room or memory, is being stopped, or must plan anew.
+# connections, takes no writes now, lacks room or memory, stops or starts, or must plan anew.
+_LOSSES = ("08", "57P0")
 _FOR_NOW = ("08", "0A", "25", "26", "40", "53", "55", "57", "58")
 # An undefined schema, table, column, function or parameter type: of another release, or by hand.
 _MISSING = ("3F000", "42P01", "42703", "42883", "42704")
@@ -253,55 +238,55 @@ def translated(error: Exception) -> StoreError:
     Whatever is not for now may be the fault of one row alone, as with a foreign trigger
     that raises: so it is `WriteRefused`, and batches are parted until that row stands alone.
     """
-    if isinstance(error, errors.LockNotAvailable):
-        return Contended(
-            f"a transaction of somebody else holds what is needed: {first_line(error)}"
-        )
-    if isinstance(error, errors.QueryCanceled):
-        return Contended(
-            f"PostgreSQL has ended a statement that took too long: {first_line(error)}"
-        )
     if not isinstance(error, psycopg.Error):
         return WriteRefused(f"PostgreSQL will not store this: {error}")
+    reason, code = first_line(error), error.sqlstate
+    if isinstance(error, errors.LockNotAvailable):
+        return Contended(f"a transaction of somebody else holds what is needed: {reason}")
+    if isinstance(error, errors.QueryCanceled):
+        return Contended(f"PostgreSQL has ended a statement that took too long: {reason}")
     if isinstance(error, errors.UniqueViolation):
-        return AlreadyThere(f"PostgreSQL: {first_line(error)}")
-    if _is_loss(error):
-        return StoreAway(f"PostgreSQL could not do it: {first_line(error)}")
-    if error.sqlstate is None and not isinstance(error, psycopg.DataError):
-        return StoreError(f"PostgreSQL could not do it: {first_line(error)}")
-    if error.sqlstate is not None and error.sqlstate.startswith(_FOR_NOW):
-        return StoreError(f"PostgreSQL could not do it: {first_line(error)}")
+        return AlreadyThere(f"PostgreSQL: {reason}")
+    if code is None:
+        is_loss = isinstance(error, psycopg.OperationalError)
+        is_for_now = not isinstance(error, psycopg.DataError)
+    else:
+        is_loss, is_for_now = code.startswith(_LOSSES), code.startswith(_FOR_NOW)
+    if is_loss:
+        return StoreAway(f"PostgreSQL could not do it: {reason}")
+    if is_for_now:
+        return StoreError(f"PostgreSQL could not do it: {reason}")
     if isinstance(error, errors.InsufficientPrivilege):
         return Misconfigured(
-            f"PostgreSQL does not let this role do it: {first_line(error)}; grant it the right, or "
+            f"PostgreSQL does not let this role do it: {reason}; grant it the right, or "
             "connect as the role that the schema ulak belongs to"
         )
-    if error.sqlstate is not None and error.sqlstate in _MISSING:
+    if code in _MISSING:
         return Misconfigured(
-            f"PostgreSQL lacks what this program needs: {first_line(error)}; compare the releases "
-            "by `ulak doctor`, then run `ulak migrate` or the newer program"
+            f"PostgreSQL lacks what this program needs: {reason}; compare the releases by "
+            "`ulak doctor`, then run `ulak migrate` or the newer program"
         )
-    return WriteRefused(f"PostgreSQL will not store this: {first_line(error)}")
+    return WriteRefused(f"PostgreSQL will not store this: {reason}")
 
 
-def _is_loss(error: psycopg.Error) -> bool:
-    if error.sqlstate is None:
-        return isinstance(error, psycopg.OperationalError)
-    return error.sqlstate.startswith(("08", "57P0"))
+class _Translating:
+    """Raises what psycopg raises inside as an error of the store."""
 
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, FOREIGN):
+            raise translated(error) from error
+
+
+TRANSLATING = _Translating()
 
 # libpq gives no code for what a server says before it lets anybody in.
 _REFUSALS = (
-    "authentication failed",
-    "certificate",
-    "does not exist",
-    "does not support SSL",
-    "invalid",
-    "is not permitted to log in",
-    "no password supplied",
-    "no pg_hba.conf entry",
+    "authentication failed", "certificate", "does not exist", "does not support SSL", "invalid",
+    "is not permitted to log in", "no password supplied", "no pg_hba.conf entry",
     "permission denied",
-)
+)  # fmt: skip
 
 
 def is_refusal(error: psycopg.Error) -> bool:

@@ -39,13 +39,12 @@ from ulak.store.postgres.connections import (
     COMMIT_PATIENCE_MS,
     SUBMIT_PATIENCE_MS,
     Connections,
-    LentConnections,
 )
 from ulak.store.postgres.control import CONTROL
 from ulak.store.postgres.listener import Listener
 from ulak.store.postgres.outbox import OUTBOX
 from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, ServerClock, Session, Transaction
-from ulak.store.postgres.transactions import PostgresTransaction, begin_stage
+from ulak.store.postgres.transactions import PostgresStage, PostgresTransaction
 from ulak.store.processes import Watchers, tell_of_forks
 from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, Tick
 from ulak.store.records import RecordClaim, RecordId, RecordRow
@@ -103,16 +102,13 @@ class PostgresStore(SqlStore):
         self._months_at: dict[int, float] = {}
         self._retire_at = 0.0
         self._parked = FIRST_PAGE
-        """Where the next look at what jobs are parked on begins."""
         self._here: Row | None = None
         self._is_ordinary = True
-        """Whether the last claim has found nothing that bars the straight way."""
+        """The last claim found nothing that bars the straight way."""
         self._stopped: set[str] = set()
-        """Flows that were stopped when their jobs were last looked at, so that no write fails in
-        vain while a stop lasts."""
+        """Flows that were stopped when last seen, so that no write fails in vain meanwhile."""
         self._particular: set[str] = set()
         """Flows that are open, and of which a lone job could not be stored like most."""
-        self._lent: LentConnections | None = None
         self._opening = threading.Lock()
         self._is_inherited = False
         """It was open when this process was forked: its first use opens it here."""
@@ -143,16 +139,12 @@ class PostgresStore(SqlStore):
             connections.on_commit(ring)
             listener.on_ring(ring)
         listener.wait_until_it_hears()
-        self._lent = LentConnections(connections, prepare=not self._pooled)
         self._open, self._listener = connections, listener
 
     def close(self) -> None:
         self._is_inherited = False
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
-        lent, self._lent = self._lent, None
-        if lent is not None:
-            lent.close()
         if connections is not None:
             connections.close()
         if listener is not None:
@@ -169,7 +161,6 @@ class PostgresStore(SqlStore):
         self._is_inherited = self._is_inherited or self._open is not None
         connections, self._open = self._open, None
         listener, self._listener = self._listener, None
-        self._lent = None
         if connections is not None:
             connections.forget()
         if listener is not None:
@@ -177,25 +168,16 @@ class PostgresStore(SqlStore):
         self._watchers.clear()
 
     def migrate(self) -> tuple[int, int]:
-        if self._open is not None:
-            return self._migrate(self._open)
-        connections = self._new_connections()
+        connections = self._open or self._new_connections()
         try:
-            return self._migrate(connections)
+            versions = connections.use(migrations.upgrade)
+            # Whoever migrates may make tables; those who work need not.
+            connections.use(months.move_strays)
+            connections.use(self._make_months)
+            return versions
         finally:
-            connections.close()
-
-    def _migrate(self, connections: Connections) -> tuple[int, int]:
-        versions = connections.use(migrations.upgrade)
-        # Whoever migrates may make tables; those who work need not.
-        connections.use(self._move_strays)
-        connections.use(self._make_months)
-        return versions
-
-    def _move_strays(self, db: Session) -> None:
-        """Give the rows of the last partitions partitions of their own, however many there are."""
-        for month in sorted(months.stray(db) - months.existing(db)):
-            months.make(db, month, most=None)
+            if connections is not self._open:
+                connections.close()
 
     @property
     def newest_schema(self) -> int:
@@ -241,8 +223,7 @@ class PostgresStore(SqlStore):
         return [] if password is None else [str(password)]
 
     def ring_heard(self) -> tuple[bool | None, int]:
-        """Return whether the last test of the ring was heard, None when there is none or it was
-        not tested yet, and how many rings of others have been; asks nobody."""
+        """Return whether the last test of the ring was heard, if any, and how many rings were."""
         listener = self._listener
         return (None, 0) if listener is None else (listener.is_well, listener.heard)
 
@@ -312,7 +293,7 @@ class PostgresStore(SqlStore):
         return Claimed(taken, t.now, requests, next_at, 0)
 
     def _run_in_order(self, kind: str, work: Callable[[Transaction], T]) -> T:
-        """Run what a worker does all the time: with the same settings, which its session keeps."""
+        """Run what a worker does all the time, with settings that its session keeps."""
         return self._db.run(kind, work, in_order=True, patience_ms=COMMIT_PATIENCE_MS)
 
     register = written("register", leases.register)
@@ -346,33 +327,24 @@ class PostgresStore(SqlStore):
     # --- stages' transactions (`ulak.store.stage.StageStore`) -------------------------
 
     def begin_stage(self) -> StageTransaction:
-        return begin_stage(self._to_lend, self.clock, self._db.tell)
+        return PostgresStage(self._db.lent, self.clock, self._db.tell)
 
     # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
 
     def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> PostgresTransaction:
         # Only who wants the same key waits for it, so there is nobody to tell the purpose to.
-        return PostgresTransaction(self._to_lend, self.clock, self._db.tell, patience_ms)
+        return PostgresTransaction(self._db.lent, self.clock, self._db.tell, patience_ms)
 
     def reading(self) -> AbstractContextManager[psycopg.Connection[Row]]:
-        return self._to_lend.reading()
-
-    @property
-    def _to_lend(self) -> LentConnections:
-        if self._lent is None and self._is_inherited:
-            self.open()
-        if self._lent is None:
-            raise StoreError("this store is not open; call open() first")
-        return self._lent
+        return self._db.lent.reading()
 
     # --- idempotency records ----------------------------------------------------
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        return self._db.run(
-            "record",
-            lambda t: records.claim(t, row, ttl_us, lease_us),
-            patience_ms=COMMIT_PATIENCE_MS,
-        )
+        def claim(t: Transaction) -> RecordClaim:
+            return records.claim(t, row, ttl_us, lease_us)
+
+        return self._db.run("record", claim, patience_ms=COMMIT_PATIENCE_MS)
 
     renew_records = written("record", records.renew, urgent=True)
     mark_record = written("record", records.mark)

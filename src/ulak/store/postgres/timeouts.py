@@ -8,9 +8,10 @@ asks over a second connection whether the server answers anybody.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -70,11 +71,7 @@ class TimedConnection(psycopg.Connection[Row]):
     """When no answer counts any more, by the monotonic clock."""
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
-        """Wait as psycopg does, which wakes ten times a second, but not for ever.
-
-        Raises:
-            NoAnswer: the deadline has passed, or the server answers nobody.
-        """
+        """Wait as psycopg does, which wakes ten times a second, but not for ever."""
         try:
             return super().wait(self._timed(gen), *arguments, **options)
         except NoAnswer:
@@ -104,3 +101,41 @@ class TimedConnection(psycopg.Connection[Row]):
         except StopIteration as end:
             answer: T = end.value
             return answer
+
+
+class Address(NamedTuple):
+    """One of the servers that a URL may lead to, in libpq's words; a socket has no `hostaddr`."""
+
+    host: str
+    hostaddr: str | None
+    port: str
+
+
+class Probes:
+    """Asks on a connection of its own whether a server answers; once for all who wait."""
+
+    def __init__(self, connect: Callable[..., TimedConnection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._last: dict[Address, tuple[float, bool]] = {}
+        """Until when the last probe speaks for all of a server, and whether that has answered."""
+
+    def has_answer(self, address: Address) -> bool:
+        with self._lock:
+            holds_until, has_answer = self._last.get(address, (0.0, True))
+            if time.monotonic() >= holds_until:
+                has_answer = self._ask(address)
+                self._last[address] = (time.monotonic() + PROBE_HOLDS_S, has_answer)
+            return has_answer
+
+    def _ask(self, address: Address) -> bool:
+        try:
+            # Whatever it has become: it may be a standby by now.
+            with self._connect(**address._asdict(), target_session_attrs="any") as connection:
+                connection.give_up_at = time.monotonic() + CONNECT_TIMEOUT_S
+                connection.execute("SELECT 1", prepare=False)
+        except (NoAnswer, psycopg.errors.ConnectionTimeout):
+            return False
+        except psycopg.Error:
+            return True  # a refusal is an answer; a host that is gone is found out by the kernel
+        return True

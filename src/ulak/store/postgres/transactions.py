@@ -21,9 +21,9 @@ from ulak.store.postgres.session import (
     IDLE,
     IN_ORDER,
     LOCK,
+    TRANSLATING,
     Session,
     Transaction,
-    is_rolled_back,
     settings,
     translated,
 )
@@ -35,14 +35,12 @@ T = TypeVar("T")
 
 
 class Complaints(NamedTuple):
-    """What whoever wrote is told, in the words of what it wrote in."""
+    """What the program is told whose connection is gone, who has caught the error of a statement,
+    or who has ended the transaction already."""
 
     lost: str
-    """The connection is gone."""
     swallowed: str
-    """A statement failed, and the error was not let out."""
     ended_by_hand: str
-    """The transaction has ended already."""
 
 
 def begin_block(session: Session) -> psycopg.Transaction:
@@ -51,6 +49,10 @@ def begin_block(session: Session) -> psycopg.Transaction:
     block = psycopg.Transaction(session.connection)
     block.__enter__()
     return block
+
+
+def end_block(block: psycopg.Transaction) -> None:
+    block.__exit__(None, None, None)
 
 
 def undo_block(block: psycopg.Transaction) -> None:
@@ -65,12 +67,7 @@ def undo_block(block: psycopg.Transaction) -> None:
 
 
 def must_be_open(connection: psycopg.Connection[Any], complaints: Complaints) -> None:
-    """Refuse to go on with a transaction that is not there any more, or that cannot commit.
-
-    Raises:
-        StoreError: the connection was lost.
-        BadInput: whoever wrote has ended it, or has swallowed an error.
-    """
+    """Refuse to go on with a transaction that is not there any more, or that cannot commit."""
     status = connection.info.transaction_status
     if connection.broken:
         raise StoreError(complaints.lost)
@@ -137,16 +134,13 @@ class PostgresTransaction:
         return session.connection
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        def claim(t: Transaction) -> RecordClaim:
-            return records.claim(t, row, ttl_us, lease_us)
-
-        claimed = self._first(claim) if self._session is None else self._own(claim)
+        claimed = self._run(lambda t: records.claim(t, row, ttl_us, lease_us))
         if claimed.is_mine:
             self._claimed = row.owner_token
         return claimed
 
     def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._own(lambda t: records.mark(t, row, lease_us))
+        return self._run(lambda t: records.mark(t, row, lease_us))
 
     def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
         if row.owner_token == self._claimed:
@@ -154,28 +148,19 @@ class PostgresTransaction:
             must_be_open(self._begun().connection, COMPLAINTS)
             self._ended = (row, ttl_us)
             return True
-        return self._own(lambda t: records.finish(t, row, ttl_us))
+        return self._run(lambda t: records.finish(t, row, ttl_us))
 
     def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
-        def take(t: Transaction) -> list[Followed]:
-            return outbox.take_events(t.db, t.now, handler, limit)
-
-        return self._first(take) if self._session is None else self._own(take)
+        return self._run(lambda t: outbox.take_events(t.db, t.now, handler, limit))
 
     def finish_events(self, taken: Sequence[Followed]) -> None:
-        self._own(lambda t: outbox.finish_events(t.db, taken))
+        self._run(lambda t: outbox.finish_events(t.db, taken))
 
     def settle_events(self, settled: Sequence[Settled]) -> None:
-        self._own(lambda t: outbox.settle(t, settled))
+        self._run(lambda t: outbox.settle(t, settled))
 
     def undo(self) -> None:
-        block, self._block = self._block, None
-        if block is None:
-            return
-        try:
-            undo_block(block)
-        except psycopg.Error as error:
-            raise translated(error) from error
+        self._end_block(undo_block)
 
     def commit(self) -> None:
         points = faults.POINTS["transaction"]
@@ -186,7 +171,7 @@ class PostgresTransaction:
             return
         try:
             must_be_open(self._session.connection, COMPLAINTS)
-            self._release_rows()
+            self._end_block(end_block)
             faults.point(points.inside)
             self._finish(self._session)
         finally:
@@ -206,14 +191,12 @@ class PostgresTransaction:
     async def claim_record_on_loop(
         self, row: RecordRow, *, ttl_us: int, lease_us: int | None
     ) -> RecordClaim:
-        try:
+        with TRANSLATING:
             try:
                 claim = await self._claim_with(await self._lent.take(), row, ttl_us, lease_us)
             except _Lost:
                 session = await self._lent.take(new=True)
                 claim = await self._claim_with(session, row, ttl_us, lease_us)
-        except FOREIGN as error:
-            raise translated(error) from error
         if claim.is_mine:
             self._claimed = row.owner_token
         return claim
@@ -243,10 +226,8 @@ class PostgresTransaction:
             session.execute("COMMIT")
             return finished
 
-        try:
+        with TRANSLATING:
             finished = await self._exchange(session, send)
-        except FOREIGN as error:
-            raise translated(error) from error
         self._lent.give_back(session)
         faults.point(points.after)
         if not finished.rows:
@@ -277,8 +258,6 @@ class PostgresTransaction:
         except StoreError:
             # The program has left a block of its own open; the server takes everything back.
             session.connection.close()
-        if not is_rolled_back(session):
-            session.connection.close()
         self._lent.give_back(session)
 
     def _begun(self) -> Session:
@@ -304,14 +283,13 @@ class PostgresTransaction:
 
         return self._lent.lend(begin)
 
-    def _own(self, work: Callable[[Transaction], T]) -> T:
+    def _run(self, work: Callable[[Transaction], T]) -> T:
+        if self._session is None:
+            return self._first(work)
         session = self._begun()
         must_be_open(session.connection, COMPLAINTS)
-        try:
-            with session.pipeline:
-                return work(Transaction(session, self._clock))
-        except FOREIGN as error:
-            raise translated(error) from error
+        with TRANSLATING, session.pipeline:
+            return work(Transaction(session, self._clock))
 
     def _finish(self, session: Session) -> None:
         try:
@@ -328,14 +306,11 @@ class PostgresTransaction:
         if finished is not None and not finished.rows:
             raise StoreError("the record was removed by whoever wrote in its transaction")
 
-    def _release_rows(self) -> None:
+    def _end_block(self, end: Callable[[psycopg.Transaction], None]) -> None:
         block, self._block = self._block, None
-        if block is None:
-            return
-        try:
-            block.__exit__(None, None, None)
-        except psycopg.Error as error:
-            raise translated(error) from error
+        if block is not None:
+            with TRANSLATING:
+                end(block)
 
 
 STAGE_COMPLAINTS = Complaints(
@@ -347,32 +322,18 @@ STAGE_COMPLAINTS = Complaints(
 )
 
 
-def begin_stage(
-    lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]
-) -> PostgresStage:
-    def begin(session: Session) -> PostgresStage:
-        return PostgresStage(session, begin_block(session), clock, tell, lent.give_back)
-
-    return lent.lend(begin)
-
-
 class PostgresStage:
-    """One transaction of a stage (`ulak.store.stage.StageTransaction`)."""
+    """A stage's own transaction (`ulak.store.transaction.StageTransaction`): rows of the program
+    and the stage's move are one commit."""
 
     def __init__(
-        self,
-        session: Session,
-        block: psycopg.Transaction,
-        clock: Clock,
-        tell: Callable[[Transaction], None],
-        give_back: Callable[[Session], None],
+        self, lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]
     ) -> None:
-        self.connection = session.connection
-        self._session = session
-        self._block = block
+        self._session, self._block = lent.lend(lambda session: (session, begin_block(session)))
+        self.connection = self._session.connection
         self._clock = clock
         self._tell = tell
-        self._give_back = give_back
+        self._give_back = lent.give_back
         self._is_over = False
 
     def commit(self, change: Change) -> Receipt:
@@ -403,7 +364,7 @@ class PostgresStage:
         self._give_back(self._session)
 
     def _write(self, change: Change) -> tuple[Transaction, Receipt]:
-        try:
+        with TRANSLATING:
             # What the stage writes may wait for as long as the program likes; its move may not.
             own = IN_ORDER | {LOCK: str(timeouts.LOCK_TIMEOUT_MS)}
             self._session.execute(f"SELECT {settings(own)}")
@@ -411,15 +372,13 @@ class PostgresStage:
             (receipt,) = commits.commit(transaction, [change])
             if isinstance(receipt, Committed):
                 transaction.finish()
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
-            raise translated(error) from error
         return transaction, receipt
 
     def _finish(self) -> None:
         """Commit. What is refused only now is something that the stage wrote."""
         self._is_over = True
         try:
-            self._block.__exit__(None, None, None)
+            end_block(self._block)
         except psycopg.OperationalError as error:
             raise translated(error) from error
         finally:
