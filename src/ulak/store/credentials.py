@@ -76,18 +76,18 @@ LINK: Final = "link"
 _LEFT_OUT = frozenset({"kind", "id", "hash"})
 
 
-def subject_of(row: CredentialRow) -> str:
+def credential_subject(row: CredentialRow) -> str:
     """Return the subject of a line of audit about a credential."""
     return f"credential/{row.kind}/{row.id}"
 
 
-def details_of(row: CredentialRow, before: CredentialRow | None) -> str:
+def credential_details(row: CredentialRow, before: CredentialRow | None) -> str:
     """Write what a credential is now and what it was before, without its hash."""
     was = None if before is None else _facts(before)
     return json.dumps({**_facts(row), "before": was}, separators=(",", ":"))
 
 
-def changed(row: CredentialRow, stored: CredentialRow | None) -> CredentialRow | None:
+def changed_credential(row: CredentialRow, stored: CredentialRow | None) -> CredentialRow | None:
     """Return what is to be stored when this row is given, None when its guard refuses it.
 
     A use that was noted meanwhile stays: it moves no version, so the guard does not see it.

@@ -48,9 +48,6 @@ MOST_UNPARKED: Final = 500
 MOST_ADOPTED: Final = 500
 
 
-# --- names ----------------------------------------------------------------------
-
-
 def stage_of(name: str) -> str:
     """Return the `flow/state` of a limit, a bucket or one of their keys."""
     return "/".join(name.split("/", 2)[:2])
@@ -101,9 +98,6 @@ def slot_in(name: str, terms: LimitTerms, row: JobRow) -> str | None:
     return f"{mark}{name}/{keys.get('slot', '')}"
 
 
-# --- what jobs are parked on ----------------------------------------------------
-
-
 class Page(NamedTuple):
     """Which names upkeep looks at next, of those that jobs are parked on."""
 
@@ -119,9 +113,6 @@ class Page(NamedTuple):
 
 
 FIRST_PAGE: Final = Page("", False)
-
-
-# --- tokens ---------------------------------------------------------------------
 
 
 class Level(NamedTuple):
@@ -169,9 +160,6 @@ def terms_of(row: RateRow) -> RateTerms:
 def declared_terms(row: RateRow) -> RateTerms:
     """Return the rate that the flow declares."""
     return RateTerms(row.declared_n, row.declared_per_us, row.declared_burst)
-
-
-# --- what is declared and what operators set --------------------------------------
 
 
 def declared_limit(known: LimitRow | None, name: str, terms: LimitTerms, now: Instant) -> LimitRow:
@@ -225,15 +213,9 @@ def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -
     return BucketRow(bucket.name, *level, None if bucket.ready_at is None else now)
 
 
-# --- turns ----------------------------------------------------------------------
-
-
 def price_of_turn(weight: int) -> int:
     """Return by how much a turn moves a tenant on."""
     return TURN // weight
-
-
-# --- pauses and lines of audit --------------------------------------------------
 
 
 def open_lanes(lanes: Iterable[str], paused: Collection[tuple[str, str]]) -> tuple[str, ...]:

@@ -138,12 +138,12 @@ class RecordStore(Protocol):
         that do the same; what is `processing` on a living lease stays."""
 
 
-def subject_of(id: RecordId) -> str:
+def record_subject(id: RecordId) -> str:
     """Return what the audit calls a record; two that differ in tenant or key share it."""
     return f"idempotency/{id.scope}"
 
 
-def details_of(row: RecordRow) -> dict[str, Any]:
+def record_details(row: RecordRow) -> dict[str, Any]:
     """Return what the audit keeps of a record that was forgotten: never what was answered."""
     return {
         "tenant": row.tenant_id, "key": row.key, "status": row.status,

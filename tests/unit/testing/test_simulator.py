@@ -17,7 +17,7 @@ from ulak.core.lifecycle import CANCELLED, FINAL, UNDOING
 from ulak.core.on_end import is_end
 from ulak.errors import BadInput
 from ulak.store.memory import MemoryStore
-from ulak.store.memory_tables import key_of
+from ulak.store.memory.tables import key_of
 from ulak.store.postgres import PostgresStore
 from ulak.store.sqlite.store import SqliteStore
 from ulak.testing.broken import BROKEN, Gapped

@@ -9,7 +9,14 @@ from typing import Any
 from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
 from ulak.store.postgres.values import Numbers, Texts
-from ulak.store.records import FORGOTTEN, RecordClaim, RecordId, RecordRow, details_of, subject_of
+from ulak.store.records import (
+    FORGOTTEN,
+    RecordClaim,
+    RecordId,
+    RecordRow,
+    record_details,
+    record_subject,
+)
 from ulak.store.sql.session import Row, write_audit
 
 COLUMNS = ", ".join(RecordRow._fields)
@@ -176,8 +183,8 @@ def forget(t: Transaction, id: RecordId, actor: str, note: str) -> bool:
     found = t.db.row(FORGET, {**id._asdict(), "now": t.now, "by_server": t.by_server})
     if found is None:
         return False
-    details = json.dumps(details_of(RecordRow._make(found)))
-    write_audit(t, actor, FORGOTTEN, subject_of(id), note, details)
+    details = json.dumps(record_details(RecordRow._make(found)))
+    write_audit(t, actor, FORGOTTEN, record_subject(id), note, details)
     return True
 
 

@@ -404,8 +404,8 @@ def find_ticks(
 def add_credential(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
     is_new = t.db.touch(ADD_CREDENTIAL, tuple(row)) == 1
     if is_new:
-        details = credentials.details_of(row, None)
-        write_audit(t, actor, act, credentials.subject_of(row), note, details)
+        details = credentials.credential_details(row, None)
+        write_audit(t, actor, act, credentials.credential_subject(row), note, details)
     return is_new
 
 
@@ -413,12 +413,12 @@ def change_credential(
     t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str
 ) -> bool:
     stored = fetch_one(t.db, CredentialRow, f"{CREDENTIAL} FOR UPDATE", (row.kind, row.id))
-    new = credentials.changed(row, stored)
+    new = credentials.changed_credential(row, stored)
     if new is None:
         return False
     t.db.execute(CHANGE_CREDENTIAL, (*new, row.kind, row.id))
-    details = credentials.details_of(new, stored)
-    write_audit(t, actor, act, credentials.subject_of(row), note, details)
+    details = credentials.credential_details(new, stored)
+    write_audit(t, actor, act, credentials.credential_subject(row), note, details)
     return True
 
 

@@ -36,8 +36,6 @@ class Rest:
         self.owned: list[tuple[bytes, str]] = []
         """Jobs and who owns them from now on."""
 
-    # --- new jobs ---------------------------------------------------------------
-
     def add(self, job: NewJob) -> None:
         """Store a job, with its key, which nobody may hold."""
         self._new[job.row.id] = job
@@ -57,8 +55,6 @@ class Rest:
     def new_jobs(self) -> list[NewJob]:
         """Return the jobs that will be stored, by id."""
         return [self._new[job_id] for job_id in sorted(self._new)]
-
-    # --- keys -------------------------------------------------------------------
 
     def holder_of(self, row: JobRow) -> bytes | None:
         """Return the job that will hold this job's dedup key."""
@@ -86,8 +82,6 @@ class Rest:
         if key is not None:
             self._keys.setdefault(key, []).append((takes, row.id, expires_at))
 
-    # --- slots ------------------------------------------------------------------
-
     def free_places(self, limit: str) -> int:
         """Return how many more jobs may run under this limit."""
         steps = self._slots.get(limit, [])
@@ -107,8 +101,6 @@ class Rest:
         """Take a slot of which `free_places` knows."""
         self._slots.setdefault(limit, []).append((_TAKES, row.id, is_of_state(row.slot)))
 
-    # --- pauses -----------------------------------------------------------------
-
     def has_paused_key(self, row: JobRow) -> bool:
         """Tell whether a key by which this job would run is paused."""
         return control.paused_key(self._t, row.slot, row.rate) is not None
@@ -116,8 +108,6 @@ class Rest:
     def pause(self, key: str, until: Instant, actor: str) -> None:
         """Pause a key until then."""
         self._pauses.append((key, until, actor))
-
-    # --- writing ----------------------------------------------------------------
 
     def write(self) -> int:
         """Write keys, slots and pauses; answer how many jobs were unparked."""

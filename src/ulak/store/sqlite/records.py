@@ -13,8 +13,8 @@ from ulak.store.records import (
     RecordClaim,
     RecordId,
     RecordRow,
-    details_of,
-    subject_of,
+    record_details,
+    record_subject,
 )
 from ulak.store.sql.session import write_audit
 from ulak.store.sqlite.session import SharedTransaction
@@ -111,8 +111,8 @@ def forget(t: Transaction, id: RecordId, actor: str, note: str) -> bool:
     if not found:
         return False
     t.db.execute(FORGET, id._asdict())
-    details = json.dumps(details_of(RecordRow._make(found)))
-    write_audit(SharedTransaction(t), actor, FORGOTTEN, subject_of(id), note, details)
+    details = json.dumps(record_details(RecordRow._make(found)))
+    write_audit(SharedTransaction(t), actor, FORGOTTEN, record_subject(id), note, details)
     return True
 
 

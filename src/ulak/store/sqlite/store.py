@@ -123,8 +123,6 @@ class SqliteStore(SqlStore):
         """It was open when this process was forked: its first use opens it here."""
         processes.tell_of_forks(self)
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> None:
         with self._opening:
             if self._open_writer is None:
@@ -292,8 +290,6 @@ class SqliteStore(SqlStore):
         """Return how many bytes of the WAL are in use."""
         return self._opened.wal.size()
 
-    # --- writing ----------------------------------------------------------------
-
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
         return self._run("add", lambda t: intake.add(t, jobs))
 
@@ -309,15 +305,11 @@ class SqliteStore(SqlStore):
     leased = read(own_read(claims.leased))
     dismiss = written("dismiss", own(upkeep.dismiss))
 
-    # --- flow control -----------------------------------------------------------
-
     _control = CONTROL
     change_limit = written("limit", CONTROL.change_limit)
     resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
     count_waiting = read(own_read(stops.count_waiting))
-
-    # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
 
     caller_kinds = caller.KINDS
 
@@ -339,8 +331,6 @@ class SqliteStore(SqlStore):
         with caller.borrow(self._callers, connection, execute) as db:
             yield _InsideStore(self, db)
 
-    # --- upkeep -----------------------------------------------------------------
-
     asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
@@ -353,8 +343,6 @@ class SqliteStore(SqlStore):
     prune = written("prune", own(upkeep.prune))
 
     tick = written("tick", own(schedules.tick))
-
-    # --- idempotency records ----------------------------------------------------
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
         return self._run("record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us))
@@ -372,8 +360,6 @@ class SqliteStore(SqlStore):
     forget_record = written("record", own(records.forget))
     clean_records = written("record", own(records.clean))
 
-    # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
-
     def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> SqliteTransaction:
         writer = self._writer
         patience = PATIENCE_MS if patience_ms is None else patience_ms
@@ -388,8 +374,6 @@ class SqliteStore(SqlStore):
         if self._wakeup is not None:
             self._wakeup.ring()
         self._watchers.ring()
-
-    # --- outbox -----------------------------------------------------------------
 
     post_messages = written("post", own(outbox.post))
 
@@ -408,8 +392,6 @@ class SqliteStore(SqlStore):
     discard_message = written("redrive", OUTBOX.discard)
     expire_messages = written("sweep", own(outbox.expire))
 
-    # --- reading ----------------------------------------------------------------
-
     find_job = read(own_read(intake.find_job))
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
@@ -423,8 +405,6 @@ class SqliteStore(SqlStore):
         return self._read(lambda db: reads.workers(db.own, self.clock))
 
     scan_orphans = read(own_read(reads.orphans))
-
-    # --- waking -----------------------------------------------------------------
 
     def changed_elsewhere(self) -> bool:
         return self._writer.changed_elsewhere()

@@ -165,8 +165,6 @@ class LentTurns:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    # --- the file in which these transactions queue, and say who they are ------------
-
     def _wait_for_the_file(self, until: float) -> None:
         if self._closed:
             raise StoreError("this store is closed")
@@ -267,8 +265,6 @@ class SqliteTransaction:
         faults.point(points.after)
         if self._was_lent:
             self._tell()
-
-    # --- parts (`ulak.store.transaction.PartedTransaction`) ----------------------------
 
     def begin_part(self, purpose: bytes) -> None:
         self._say(purpose)

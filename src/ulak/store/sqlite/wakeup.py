@@ -139,8 +139,6 @@ class Wakeup:
         if self._stir is not None:
             os.close(self._stir)
 
-    # --- the thread -------------------------------------------------------------
-
     def _serve(self, stir: int) -> None:
         quiet_ms = QUIET_MS
         while not self._stopping:

@@ -130,8 +130,6 @@ class MemoryTables:
         position = len(self._audit) + 1
         self._audit.append(AuditRow(position, now, actor, act, subject, note or None, details))
 
-    # --- jobs -------------------------------------------------------------------
-
     def _put(self, row: JobRow) -> None:
         """Store a job, and keep every index and counter true. The only way a row changes."""
         self._take_away(row.id)
@@ -171,8 +169,6 @@ class MemoryTables:
         self._keys = {k: key for k, key in self._keys.items() if key.job_id not in job_ids}
         self._drop_messages([m for m in self._messages if m[0] in job_ids])
         self._ticks = {t: tick for t, tick in self._ticks.items() if tick.job_id not in job_ids}
-
-    # --- what hangs on a job ----------------------------------------------------
 
     def _append(self, tenant: str, events: Sequence[Event], proofs: Sequence[bytes]) -> None:
         """Add events to the trail; what they prove is chained at the end of the transaction."""
@@ -247,8 +243,6 @@ class MemoryTables:
         pending = self._requests.get(job_id, {}).values()
         return sorted(pending, key=lambda asked: (asked.at, asked.kind, asked.name))
 
-    # --- keys -------------------------------------------------------------------
-
     def _holder(self, key: Key | None, now: Instant) -> bytes | None:
         """Return the job that holds this dedup key now; an expired key is held by nobody."""
         held = None if key is None else self._keys.get(key)
@@ -264,8 +258,6 @@ class MemoryTables:
         """Give the key back, unless another job has taken it over since."""
         if key is not None and key in self._keys and self._keys[key].job_id == job_id:
             del self._keys[key]
-
-    # --- slots ------------------------------------------------------------------
 
     def _free_places(self, limit: str) -> int:
         """Return how many more may run. One in a closed slot counts until it has drained."""

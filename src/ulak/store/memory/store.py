@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
-from ulak.core.admission import StopRow
 from ulak.core.change import (
     COMMITTED,
     EVERY_STAGE,
@@ -27,7 +26,6 @@ from ulak.core.job import (
     SIDE,
     JobRow,
     Message,
-    NewJob,
     Request,
     is_of_state,
     lane_before,
@@ -39,13 +37,10 @@ from ulak.ids import to_text
 from ulak.store import flow_control as control
 from ulak.store.batches import SUSPECT_LAPSES, is_full, must_be_a_batch, own_event, refusal_of
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
-from ulak.store.memory_credentials import MemoryCredentials
-from ulak.store.memory_records import MemoryRecords
-from ulak.store.memory_schedules import MemorySchedules
-from ulak.store.memory_tables import key_of, urgency
+from ulak.store.memory.intake import MemoryIntake
+from ulak.store.memory.tables import key_of, urgency
 from ulak.store.protocol import (
     LARGEST_CLAIM_BYTES,
-    Added,
     Claim,
     Claimed,
     ClaimRequest,
@@ -62,7 +57,7 @@ Due = tuple[str, JobRow]
 """A job and what its lane or its family was without a stage: the stages share their turns."""
 
 
-class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
+class MemoryStore(MemoryIntake):
     """A `Store` in the memory of this process."""
 
     features = Features(
@@ -76,8 +71,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(SystemClock() if clock is None else clock)
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> None:
         """Nothing to do."""
 
@@ -86,34 +79,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
 
     def migrate(self) -> tuple[int, int]:
         return (1, 1)
-
-    # --- intake -----------------------------------------------------------------
-
-    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
-        with self._transaction() as now:
-            return [self._add(job, now, self._stop_for(job)) for job in jobs]
-
-    def _add(self, job: NewJob, now: Instant, stop: StopRow | None = None) -> Added:
-        added = self._find_or_put(job, now, stop)
-        if job.owner and added.stop is None:
-            self._owners.setdefault(added.row.id, {}).setdefault(job.owner, now)
-        return added
-
-    def _find_or_put(self, job: NewJob, now: Instant, stop: StopRow | None) -> Added:
-        if job.row.id in self._jobs:
-            return Added(self._jobs[job.row.id], True)
-        holder = self._holder(key_of(job.row), now)
-        if holder is not None:
-            return Added(self._jobs[holder], False)
-        if stop is not None:
-            return Added(job.row, False, stop)
-        self._put(job.row)
-        self._payloads[job.row.id] = job.payload
-        self._take_key(key_of(job.row), job.row.id, job.key_expires_at)
-        self._append(job.row.tenant, [job.event], [] if job.proof is None else [job.proof])
-        return Added(job.row, True)
-
-    # --- commit -----------------------------------------------------------------
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
         with self._transaction() as now:
@@ -195,8 +160,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
             self._add(job, now)
         actor = change.events[-1].actor if change.events else kinds.ENGINE
         self._asked_pauses += [(key, until, actor) for key, until in change.pauses]
-
-    # --- claims and leases ------------------------------------------------------
 
     def claim(self, request: ClaimRequest) -> Claimed:
         with self._transaction() as now:
@@ -366,8 +329,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
         with self._lock:
             return sorted(self._on_shelf("leased", worker))
 
-    # --- requests, progress ------------------------------------------------------
-
     def request(self, request: Request) -> bool:
         with self._transaction():
             row = self._jobs.get(request.job_id)
@@ -385,8 +346,6 @@ class MemoryStore(MemorySchedules, MemoryCredentials, MemoryRecords):
     def report(self, progress: Sequence[Progress]) -> None:
         with self._transaction():
             self._progress.update({p.job_id: p for p in progress if p.job_id in self._jobs})
-
-    # --- upkeep -----------------------------------------------------------------
 
     def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
         with self._transaction() as now:

@@ -10,8 +10,8 @@ from ulak.core.job import JobRow, NewJob, held_slot
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
-from ulak.store.memory_reads import MemoryReads
-from ulak.store.memory_tables import urgency
+from ulak.store.memory.reads import MemoryReads
+from ulak.store.memory.tables import urgency
 from ulak.store.protocol import (
     NO_RATES,
     AuditRow,
@@ -26,8 +26,6 @@ from ulak.store.protocol import (
 
 class MemoryControl(MemoryReads):
     """What operators set, and what a claim asks about it."""
-
-    # --- limits -----------------------------------------------------------------
 
     def declare(
         self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
@@ -87,8 +85,6 @@ class MemoryControl(MemoryReads):
         for n in range(1, max(places, len(slots)) + 1):
             slot = slots.get(n, SlotRow(name, n, None, 0))
             slots[n] = slot._replace(closed=int(n > places))
-
-    # --- rates ------------------------------------------------------------------
 
     def _declare_rate(self, name: str, terms: RateTerms, now: Instant) -> None:
         known = self._rates.get(name)
@@ -187,8 +183,6 @@ class MemoryControl(MemoryReads):
         self._buckets[name] = BucketRow(name, *level, ready_at)
         return unparked
 
-    # --- pauses -----------------------------------------------------------------
-
     def pause(
         self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
     ) -> PauseRow | None:
@@ -251,8 +245,6 @@ class MemoryControl(MemoryReads):
                 return key
         return None
 
-    # --- stops ------------------------------------------------------------------
-
     def stop_accepting(self, stop: StopRow) -> StopRow | None:
         with self._transaction():
             before = self._stops.get(stop[:2])
@@ -295,8 +287,6 @@ class MemoryControl(MemoryReads):
             mine = [r for r in rows if r.lane in waiting.lanes and r.tenant == waiting.tenant]
             return min(len(mine), waiting.limit)
 
-    # --- weights and turns ------------------------------------------------------
-
     def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
         with self._transaction() as now:
             known = self._weights.pop(tenant, None)
@@ -318,8 +308,6 @@ class MemoryControl(MemoryReads):
         known = self._weights.get(tenant)
         weight = 1 if known is None else known.weight
         self._turns[family][tenant] = (had + control.price_of_turn(weight), had)
-
-    # --- upkeep and reading -----------------------------------------------------
 
     def sweep(self, limit: int) -> int:
         with self._transaction() as now:
