@@ -15,7 +15,7 @@ from ulak.errors import StoreError
 from ulak.store.processes import StoreAway, WouldWait
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.store.sqlite import SqliteStore, writer
-from ulak.store.sqlite.turns import LockFile
+from ulak.store.sqlite.files import LockFile
 
 LEASE_US = 30_000_000
 

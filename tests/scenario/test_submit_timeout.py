@@ -14,7 +14,7 @@ from ulak.engine.engine import Engine
 from ulak.errors import StoreError, UnknownOutcome
 from ulak.store.postgres import timeouts
 from ulak.store.sqlite import writer
-from ulak.store.sqlite.turns import LockFile
+from ulak.store.sqlite.files import LockFile
 from ulak.testing.servers import Postgres
 
 SHORT_S = 0.5

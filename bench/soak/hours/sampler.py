@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from ulak.clock import SECOND, Instant
-from ulak.store.sqlite.wal import Wal
+from ulak.store.sqlite.files import Wal
 
 SAMPLES = "samples.jsonl"
 MB = 1_000_000

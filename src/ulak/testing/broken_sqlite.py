@@ -11,9 +11,8 @@ from typing import Final
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.store.protocol import Added, Claimed, ClaimRequest
-from ulak.store.sqlite import SqliteStore, commits, intake, keys
-from ulak.store.sqlite.session import own
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite import SqliteStore, commits, control, intake
+from ulak.store.sqlite.session import Transaction, own
 
 # As long as a log writer might wait for company; a kill finds the gap soon.
 GAP_S = 0.03
@@ -111,7 +110,7 @@ class SlotFreedByALapse(SqliteStore):
         for slot in self.slots():
             job = None if slot.job_id is None else self.find_job(slot.job_id)
             if job is not None and job.lapsed and slot.of_state:
-                free = partial(keys.free_slot, limit=slot.limit, job_id=job.id)
+                free = partial(control.free_slot, limit=slot.limit, job_id=job.id)
                 self._write("claim", own(free))
         return claimed
 

@@ -26,7 +26,7 @@ from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.pace import count_queued
 from ulak.services.pdf.submitting import QuotaExceeded
 from ulak.store.protocol import JobFilter
-from ulak.store.sqlite.stops import waiting_steps
+from ulak.store.sqlite.intake import waiting_steps
 from ulak.wiring import store_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus

@@ -25,8 +25,8 @@ from ulak.store import batches
 from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
 from ulak.store.sql.session import JOB_COLUMNS, as_job
-from ulak.store.sqlite import stops
-from ulak.store.sqlite.followers import POST
+from ulak.store.sqlite import intake
+from ulak.store.sqlite.trail import DELIVER
 from ulak.store.sqlite.writer import connect
 
 KINDS = (
@@ -96,11 +96,11 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
                 if job.owner:
                     yield from _write(OWN, (held[0][0], job.owner, now))
                 return Added(_read_job(first[0]), False)
-    stop = yield from stops.find_steps(row.flow, row.tenant)
+    stop = yield from intake.find_steps(row.flow, row.tenant)
     if stop is not None:
         raise stopped(stop)
     if ask is not None:
-        ask.judge((yield from stops.waiting_steps(ask.waiting)))
+        ask.judge((yield from intake.waiting_steps(ask.waiting)))
     yield from _write(INSERT_PAYLOAD, (row.id, *job.payload))
     yield INSERT_EVENT, tuple(job.event)
     if job.owner:
@@ -110,7 +110,7 @@ def add_steps(callers: Callers, job: NewJob, now: Instant, ask: Ask | None) -> S
     if job.proof is not None:
         yield from _prove(job, job.proof)
     yield APPEND_DELTA, (row.flow, row.flow_version, row.state, row.role, 1)
-    yield POST, tuple(make_delivery(row.flow, job.event))
+    yield DELIVER, tuple(make_delivery(row.flow, job.event))
     yield INSERT_JOB, tuple(row)
     return Added(row, True)
 

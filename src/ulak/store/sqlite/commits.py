@@ -4,7 +4,7 @@ A batch is first written as a whole: one guarded update over all its rows, which
 one of them. The guards of operators' changes are looked at before it, which suffices where there is
 one writer. Only then are events written, so that no line of a trail is ever without its move.
 If the update touched fewer, everything is taken back and the changes are walked one by one.
-Either way they are taken by id, and what they do to other tables is written after (`order.py`).
+Either way they are taken by id, and what they do to other tables is written after (`intake.Rest`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.protocol.outbox import read_flows
 from ulak.store.sql.session import REQUEST_COLUMNS, Row, as_request
 from ulak.store.sqlite import intake, outbox, trail
-from ulak.store.sqlite.followers import FLOWS
-from ulak.store.sqlite.order import Rest
+from ulak.store.sqlite.intake import Rest
 from ulak.store.sqlite.rows import ABSENT, PACKED_IDS, Spread, pack
-from ulak.store.sqlite.writer import CountKey, Transaction
+from ulak.store.sqlite.session import CountKey, Transaction
+from ulak.store.sqlite.trail import FLOWS
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
 _OWN = (

@@ -1,21 +1,32 @@
-"""New jobs: the row, the first event, the payload, the key.
+"""New jobs, and the order of writes.
 
-A batch is decided in the order of its caller, so that of two with one key the first is stored,
-and written in the order of every write.
+A batch is decided change by change in the order of its caller, so that of two jobs with one key
+the first is stored, against what is stored and what the batch has done so far. What it does to
+other tables waits in a `Rest` until all its jobs are written.
+
+Writes go by one order: jobs by id, keys, slots, pauses; the heads of chains come last of all. Two
+that write the same rows in one order can wait for each other, never in a circle. In a file there
+is one writer at a time; every store keeps the order all the same, so that what one of them answers
+to a batch does not depend on how its caller happened to arrange it. (Jobs that have most columns
+in common are one statement: they are by id within it.)
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
+from typing import Any
 
-from ulak.core.job import JobRow, NewJob, Payload
+from ulak.clock import Instant
+from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
+from ulak.core.job import JobRow, NewJob, Payload, is_of_state
+from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
-from ulak.store.protocol import Added
-from ulak.store.sql.session import JOB_COLUMNS, Row, as_job
-from ulak.store.sqlite import trail
-from ulak.store.sqlite.order import Rest
+from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
+from ulak.store.protocol.schedules import must_be_ticks
+from ulak.store.sql.session import JOB_COLUMNS, Row, as_job, columns
+from ulak.store.sqlite import control, trail
 from ulak.store.sqlite.rows import (
     ABSENT_TEXT,
     NULLABLE_NUMBER,
@@ -26,8 +37,194 @@ from ulak.store.sqlite.rows import (
     inserting,
     or_absent,
 )
-from ulak.store.sqlite.stops import find_stops
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite.session import Transaction
+
+ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
+_STOPS = """
+    SELECT CAST(flow AS BLOB), CAST(tenant AS BLOB), +retry_after_us, CAST(actor AS BLOB),
+        CAST(note AS BLOB), +at
+    FROM main.stops
+"""
+# Its own stop is said before that of all tenants.
+STOP_FOR = f"""{_STOPS} WHERE flow = ? AND (tenant = ? OR tenant = '{EVERY_TENANT}')
+    ORDER BY tenant = '{EVERY_TENANT}' LIMIT 1
+"""
+# The conditions of the indexes are repeated word by word.
+COUNT_STANDING = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM main.jobs INDEXED BY jobs_claimable
+        WHERE leased_by IS NULL AND parked_on IS NULL AND lane <> '' AND lane = ? AND tenant = ?
+        LIMIT ?
+    )
+"""
+# Everything that begins with `flow/state`, or with that and a slash: a slash is followed by a zero.
+COUNT_PARKED = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM main.jobs INDEXED BY jobs_parked
+        WHERE parked_on IS NOT NULL AND parked_on >= ?1 AND parked_on < ?1 || '0'
+          AND lane = ?2 AND tenant = ?3
+        LIMIT ?4
+    )
+"""
+
+
+def find_stops(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> Stops:
+    """Return the stops of these new jobs, by flow and tenant."""
+    if db.execute(ANY_STOP).fetchone() is None:
+        return NO_STOPS
+    pairs = {(job.row.flow, job.row.tenant) for job in jobs if not job.is_admitted}
+    found = {pair: db.execute(STOP_FOR, pair).fetchone() for pair in sorted(pairs)}
+    return {pair: _stop(row) for pair, row in found.items() if row is not None}
+
+
+def find_steps(flow: str, tenant: str) -> Steps[StopRow | None]:
+    """Find the stop that keeps a new job out."""
+    found: Rows = yield STOP_FOR, (flow, tenant)
+    return _stop(found[0]) if found else None
+
+
+def count_waiting(db: sqlite3.Connection, waiting: Waiting) -> int:
+    """Count the jobs that wait, up to the limit."""
+    steps = waiting_steps(waiting)
+    return take(steps, lambda sql, values: Rows(db.execute(sql, values).fetchall()))
+
+
+def waiting_steps(waiting: Waiting) -> Steps[int]:
+    """Count the jobs that wait, up to the limit."""
+    count = 0
+    for lane in waiting.lanes:
+        standing: Rows = yield COUNT_STANDING, (lane, waiting.tenant, waiting.limit)
+        count += standing[0][0]
+        for name in waiting.parked_on:
+            parked: Rows = yield COUNT_PARKED, (name, lane, waiting.tenant, waiting.limit)
+            count += parked[0][0]
+    return min(count, waiting.limit)
+
+
+def _stop(values: tuple[Any, ...]) -> StopRow:
+    return StopRow._make(v.decode() if isinstance(v, bytes) else v for v in values)
+
+
+_FREES, _TAKES = False, True
+
+
+class Rest:
+    """What a batch writes after the jobs that it moves: new jobs, keys, slots and pauses."""
+
+    def __init__(self, t: Transaction) -> None:
+        self._t = t
+        self._new: dict[bytes, NewJob] = {}
+        self._keys: dict[control.Key, list[tuple[bool, bytes, Instant | None]]] = {}
+        self._slots: dict[str, list[tuple[bool, bytes, bool]]] = {}
+        """Per limit the steps: whether a slot is taken, for which job, and whether for a state."""
+        self._places: dict[str, tuple[int, int]] = {}
+        """Per limit, how many places are free after so many of its steps."""
+        self._pauses: list[tuple[str, Instant, str]] = []
+        self.owned: list[tuple[bytes, str]] = []
+        """Jobs and who owns them from now on."""
+
+    def add(self, job: NewJob) -> None:
+        """Store a job, with its key, which nobody may hold."""
+        self._new[job.row.id] = job
+        self.take_key(job.row, job.key_expires_at)
+        self.own(job.row.id, job.owner)
+
+    def own(self, job_id: bytes, owner: str) -> None:
+        """Add an owner to a job, if somebody is named."""
+        if owner:
+            self.owned.append((job_id, owner))
+
+    def find_new(self, job_id: bytes) -> JobRow | None:
+        """Return a job that will be stored."""
+        job = self._new.get(job_id)
+        return None if job is None else job.row
+
+    def new_jobs(self) -> list[NewJob]:
+        """Return the jobs that will be stored, by id."""
+        return [self._new[job_id] for job_id in sorted(self._new)]
+
+    def holder_of(self, row: JobRow) -> bytes | None:
+        """Return the job that will hold this job's dedup key."""
+        key = control.key_of(row)
+        if key is None:
+            return None
+        held = control.holder_of(self._t, key)
+        for takes, job_id, _ in self._keys.get(key, ()):
+            if takes:
+                held = job_id
+            elif held == job_id:
+                held = None
+        return held
+
+    def free_key(self, row: JobRow) -> None:
+        """Give the key back, unless another job has taken it over."""
+        self._keep_key(row, _FREES, None)
+
+    def take_key(self, row: JobRow, expires_at: Instant | None) -> None:
+        """Take a key that nobody holds, or that has expired."""
+        self._keep_key(row, _TAKES, expires_at)
+
+    def _keep_key(self, row: JobRow, takes: bool, expires_at: Instant | None) -> None:
+        key = control.key_of(row)
+        if key is not None:
+            self._keys.setdefault(key, []).append((takes, row.id, expires_at))
+
+    def free_places(self, limit: str) -> int:
+        """Return how many more jobs may run under this limit."""
+        steps = self._slots.get(limit, [])
+        if limit not in self._places:
+            self._places[limit] = control.free_places(self._t, limit), 0
+        places, seen = self._places[limit]
+        for takes, job_id, _ in steps[seen:]:
+            places += -1 if takes else control.holds_slot(self._t, limit, job_id)
+        self._places[limit] = places, len(steps)
+        return places
+
+    def free_slot(self, limit: str, job_id: bytes) -> None:
+        """Free the slot that this job holds."""
+        self._slots.setdefault(limit, []).append((_FREES, job_id, False))
+
+    def take_slot(self, limit: str, row: JobRow) -> None:
+        """Take a slot of which `free_places` knows."""
+        self._slots.setdefault(limit, []).append((_TAKES, row.id, is_of_state(row.slot)))
+
+    def has_paused_key(self, row: JobRow) -> bool:
+        """Tell whether a key by which this job would run is paused."""
+        return control.paused_key(self._t, row.slot, row.rate) is not None
+
+    def pause(self, key: str, until: Instant, actor: str) -> None:
+        """Pause a key until then."""
+        self._pauses.append((key, until, actor))
+
+    def write(self) -> int:
+        """Write keys, slots and pauses; answer how many jobs were unparked."""
+        for key in sorted(self._keys):
+            for takes, job_id, expires_at in self._keys[key]:
+                if takes:
+                    control.take_key(self._t, key, job_id, expires_at)
+                else:
+                    control.free_key(self._t, key, job_id)
+        unparked = sum(self._write_slots())
+        for name, until, actor in sorted(self._pauses):
+            control.pause_key(self._t, name, until, actor)
+        return unparked
+
+    def _write_slots(self) -> Iterator[int]:
+        for limit in sorted(self._slots):
+            freed = 0
+            steps = self._slots[limit]
+            if any(takes for takes, _, _ in steps):
+                control.open_slots(self._t, limit)
+            for takes, job_id, of_state in steps:
+                if takes:
+                    control.take_slot(self._t, limit, job_id, of_state=of_state)
+                else:
+                    freed += control.free_slot(self._t, limit, job_id)
+            # Last, so that nobody is let in to a place that this very batch has taken.
+            if freed:
+                places = min(freed, control.free_places(self._t, limit))
+                yield control.pass_on(self._t, limit, places)
+
 
 _OWN = {
     "id": "?",
@@ -205,3 +402,33 @@ def find_job(db: sqlite3.Connection, job_id: bytes) -> JobRow | None:
     """Return the job as it is stored."""
     row = db.execute(FIND_JOB, (job_id,)).fetchone()
     return None if row is None else as_job(row)
+
+
+FIND_SCHEDULE = f"SELECT {columns(ScheduleRow)} FROM schedules WHERE name = ?"
+MOVE_SCHEDULE = "UPDATE schedules SET next_at = ? WHERE name = ?"
+HAS_TICK = "SELECT 1 FROM ticks WHERE schedule = ? AND due_at = ?"
+INSERT_TICK = "INSERT INTO ticks (schedule, due_at, job_id) VALUES (?, ?, ?)"
+
+
+def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
+    """Write what its guard lets through: jobs first, then the ticks that name them."""
+    must_be_ticks(ticks)
+    rest = Rest(t)
+    written: dict[str, bool] = {}
+    made: list[TickRow] = []
+    for tick in sorted(ticks, key=lambda tick: tick.row.name):
+        name = tick.row.name
+        stored = t.db.execute(FIND_SCHEDULE, (name,)).fetchone()
+        written[name] = (
+            stored == tick.row and tick.row.paused_at is None and tick.row.next_at <= t.now
+        )
+        if not written[name]:
+            continue
+        for job in tick.jobs:
+            due_at = job.row.scheduled_for or 0
+            if t.db.execute(HAS_TICK, (name, due_at)).fetchone() is None:
+                made.append(TickRow(name, due_at, admit(t, rest, job).row.id))
+        t.db.execute(MOVE_SCHEDULE, (tick.next_at, name))
+    finish(t, rest)
+    t.db.executemany(INSERT_TICK, made)
+    return [written[tick.row.name] for tick in ticks]

@@ -1,22 +1,25 @@
-"""Deliveries: written by the commit that sends a message, taken by relays in order per key.
+"""Deliveries: written by the commit that sends a message, taken in order per key by relays, and by
+the transactions in which followers get events.
 
 What both databases say in the same words is in `ulak.store.sql.outbox`.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
 from ulak.clock import Instant
-from ulak.core.delivery import KEPT_US, PENDING, SENT
-from ulak.core.job import Message
+from ulak.core.delivery import KEPT_US, MOST_EVENTS, PENDING, SENT
+from ulak.core.job import Event, Message
 from ulak.store.protocol import OutboxRow, Settled
+from ulak.store.protocol.outbox import Followed, choose_heads, gather_events
 from ulak.store.sql import outbox
 from ulak.store.sql.outbox import Line, Outbox, identity
-from ulak.store.sql.session import OUTBOX_COLUMNS, as_message_row
-from ulak.store.sqlite.session import SharedTransaction, own, translate
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sql.session import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
+from ulak.store.sqlite.rows import PACKED_IDS, pack
+from ulak.store.sqlite.session import SharedTransaction, Transaction, own, translate
 
 UNRANKED, UNKNOWN_HANDLERS, OLD_LINES = map(
     translate, (outbox.UNRANKED, outbox.UNKNOWN_HANDLERS, outbox.OLD_LINES)
@@ -68,8 +71,8 @@ GIVE_UP = f"""
 """
 # The first open delivery of a line is its head, if it is pending.
 RAISE_HEAD = """
-    UPDATE deliveries SET head = 1 WHERE head <> 1 AND state = 'pending' AND position = (
-        SELECT min(position) FROM deliveries WHERE handler = ? AND key = ? AND open = 1
+    UPDATE main.deliveries SET head = 1 WHERE head <> 1 AND state = 'pending' AND position = (
+        SELECT min(position) FROM main.deliveries WHERE handler = ? AND key = ? AND open = 1
     )
 """
 EXPIRE = """
@@ -152,3 +155,34 @@ def expire(t: Transaction, limit: int) -> int:
 
 OUTBOX: Outbox[SharedTransaction] = Outbox(lambda _t, _keys: None, own(_raise))
 """Nobody else writes: no key needs to be held."""
+
+
+DUE_HEADS = f"""
+    SELECT {OUTBOX_COLUMNS} FROM main.deliveries INDEXED BY deliveries_heads
+    WHERE head = 1 AND handler = ? AND not_before <= ? ORDER BY not_before, position LIMIT ?
+"""
+LINES = f"""
+    SELECT d.key, d.position, {", ".join(f"e.{name}" for name in Event._fields)}
+    FROM main.deliveries AS d JOIN main.events AS e ON e.job_id = d.job_id AND e.seq = d.seq
+    WHERE d.handler = ? AND d.key IN (SELECT value FROM json_each(?)) AND d.open = 1
+    ORDER BY d.key, d.position LIMIT {MOST_EVENTS + 1}
+"""
+JOBS = f"SELECT {JOB_COLUMNS} FROM main.jobs WHERE id IN {PACKED_IDS}"
+REMOVE = "DELETE FROM main.deliveries WHERE position = ?"
+
+
+def take_events(db: sqlite3.Connection, now: Instant, handler: str, limit: int) -> list[Followed]:
+    """Read the events that are due; nobody else writes before they are finished."""
+    due = db.execute(DUE_HEADS, (handler, now, limit)).fetchall()
+    heads = choose_heads(list(map(as_message_row, due)))
+    found = db.execute(LINES, (handler, json.dumps(list(heads)))).fetchall()
+    lines = [(row[0], row[1], as_event(row[2:])) for row in found]
+    ids = pack({event.job_id: None for *_, event in lines})
+    jobs = {row[0]: as_job(row) for row in db.execute(JOBS, (ids,)).fetchall()}
+    return gather_events(lines, heads, jobs)
+
+
+def finish_events(db: sqlite3.Connection, taken: Sequence[Followed]) -> None:
+    """Remove what a follower has got, and let the next of each job come forward."""
+    db.executemany(REMOVE, [(position,) for one in taken for position in one.positions])
+    db.executemany(RAISE_HEAD, [(one.head.handler, one.head.message.key) for one in taken])

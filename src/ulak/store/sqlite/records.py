@@ -17,8 +17,7 @@ from ulak.store.records import (
     record_subject,
 )
 from ulak.store.sql.session import write_audit
-from ulak.store.sqlite.session import SharedTransaction
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite.session import SharedTransaction, Transaction
 
 COLUMNS = ", ".join(RecordRow._fields)
 _BOUND = ", ".join(f":{name}" for name in RecordRow._fields)

@@ -37,21 +37,19 @@ from ulak.store.sqlite import (
     commits,
     control,
     intake,
+    leases,
     migrations,
     outbox,
-    reads,
     records,
-    schedules,
-    standing,
-    stops,
     upkeep,
 )
 from ulak.store.sqlite.control import CONTROL
+from ulak.store.sqlite.files import Files
 from ulak.store.sqlite.outbox import OUTBOX
-from ulak.store.sqlite.session import Session, SharedTransaction, own, own_read, shared
+from ulak.store.sqlite.session import Session, SharedTransaction, Transaction, own, own_read, shared
 from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransaction
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
-from ulak.store.sqlite.writer import Files, Readers, Transaction, Writer
+from ulak.store.sqlite.writer import Readers, Writer
 from ulak.store.transaction import refuse_while_holding
 from ulak.store.verbs import read, read_now, written
 
@@ -299,17 +297,17 @@ class SqliteStore(SqlStore):
     def claim(self, request: ClaimRequest) -> Claimed:
         return self._run("claim", lambda t: claims.claim(t, request))
 
-    register = written("register", own(claims.register))
-    renew = written("renew", own(claims.renew), urgent=True)
-    unregister = written("unregister", own(claims.unregister))
-    leased = read(own_read(claims.leased))
+    register = written("register", own(leases.register))
+    renew = written("renew", own(leases.renew), urgent=True)
+    unregister = written("unregister", own(leases.unregister))
+    leased = read(own_read(leases.leased))
     dismiss = written("dismiss", own(upkeep.dismiss))
 
     _control = CONTROL
     change_limit = written("limit", CONTROL.change_limit)
     resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
-    count_waiting = read(own_read(stops.count_waiting))
+    count_waiting = read(own_read(intake.count_waiting))
 
     caller_kinds = caller.KINDS
 
@@ -342,7 +340,7 @@ class SqliteStore(SqlStore):
     fold_counts = written("fold", own(upkeep.fold_counts))
     prune = written("prune", own(upkeep.prune))
 
-    tick = written("tick", own(schedules.tick))
+    tick = written("tick", own(intake.tick))
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
         return self._run("record", lambda t: records.claim(t.db, t.now, row, ttl_us, lease_us))
@@ -397,14 +395,14 @@ class SqliteStore(SqlStore):
     def add_owner(self, job_id: bytes, owner: str) -> None:
         self._run("add", lambda t: intake.own(t, [(job_id, owner)]))
 
-    find_commits = read(own_read(reads.commits))
-    list_jobs = read(reads.list_jobs)
-    count_standing = read_now(own_read(standing.count))
+    find_commits = read(own_read(upkeep.commits))
+    list_jobs = read(upkeep.list_jobs)
+    count_standing = read_now(own_read(upkeep.count_standing))
 
     def workers(self) -> list[WorkerRow]:
-        return self._read(lambda db: reads.workers(db.own, self.clock))
+        return self._read(lambda db: upkeep.workers(db.own, self.clock))
 
-    scan_orphans = read(own_read(reads.orphans))
+    scan_orphans = read(own_read(upkeep.orphans))
 
     def changed_elsewhere(self) -> bool:
         return self._writer.changed_elsewhere()

@@ -1,13 +1,16 @@
-"""Lines of the trail and results, as they are written by claims, commits and intake."""
+"""Events, and what hangs on them: results, chains of proofs, deliveries to followers."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import itemgetter
 
-from ulak.core.draft import proof_body
-from ulak.core.job import Event, JobRow, Result
+from ulak.core.delivery import make_delivery
+from ulak.core.job import Event, Result
+from ulak.store.batches import FIRST_HASH, Link, linked
+from ulak.store.protocol import outbox
 from ulak.store.sql.session import Row
 from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
@@ -17,9 +20,7 @@ from ulak.store.sqlite.rows import (
     Spread,
     inserting,
     or_absent,
-    pack,
 )
-from ulak.store.sqlite.writer import Transaction
 
 _SHARED = (
     "kind", "from_state", "to_state", "actor", "code", "message", "details", "round", "attempt",
@@ -70,26 +71,56 @@ def append_one(db: sqlite3.Connection, event: Event) -> None:
     INSERT_EVENT.write(db, (bytearray(job_id), *facts, bytearray(commit_id)))
 
 
-def append_own(t: Transaction, written: Sequence[tuple[JobRow, Event]]) -> None:
-    """Write events that no change brought, each with its job, and prove what must be proved.
-
-    A store knows no flows. A job whose first event has a proof is of a flow with proofs.
-    """
-    if not written:
-        return
-    events = [event for _, event in written]
-    append(t.db, events)
-    t.follow((job.flow, [event]) for job, event in written)
-    if not t.db.execute(ANY_PROOFS).fetchone()[0]:
-        return
-    ids = pack(event.job_id for event in events)
-    proven = {job_id for (job_id,) in t.db.execute(JOBS_WITH_PROOFS, (ids,)).fetchall()}
-    for job, event in written:
-        if event.job_id in proven:
-            t.prove(job.tenant, [event], [proof_body(event)])
-
-
 def keep(db: sqlite3.Connection, results: Sequence[Result]) -> None:
     """Write results; a later one of the same name takes the place of the earlier."""
     rows = [(bytearray(r.job_id), r.round, r.stage, r.name, bytearray(r.data)) for r in results]
     WRITE_RESULTS.write(db, rows)
+
+
+PROOF_HEAD = "SELECT proof_id, hash FROM proof_heads WHERE tenant = ?"
+ADD_PROOF = """
+    INSERT INTO proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
+"""
+SET_PROOF_HEAD = """
+    INSERT INTO proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
+    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
+"""
+
+
+def chain(db: sqlite3.Connection, links: Iterable[Link]) -> None:
+    """Append the links of one transaction to their chains: by tenant, job and number."""
+    for tenant, own in groupby(sorted(links), key=itemgetter(0)):
+        number, link = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
+        rows = [(tenant, *facts) for facts in linked(number, link, own)]
+        db.executemany(ADD_PROOF, rows)
+        db.execute(SET_PROOF_HEAD, (tenant, rows[-1][1], rows[-1][-1]))
+
+
+FLOWS = "(SELECT group_concat(flow, ' ') FROM main.handlers WHERE flow IS NOT NULL)"
+"""The flows that are followed, as one value: part of a statement that is run anyway."""
+
+
+READ_FLOWS = f"SELECT {FLOWS}"
+
+
+DELIVER = """
+    INSERT INTO main.deliveries (
+        job_id, seq, n, key, topic, data, at, handler, not_before, head
+    )
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, h.name, ?7,
+        NOT EXISTS (
+            SELECT 1 FROM main.deliveries AS d
+            WHERE d.handler = h.name AND d.key = ?4 AND d.open = 1
+        )
+    FROM main.handlers AS h WHERE h.flow = ?5
+"""
+
+
+def read_flows(db: sqlite3.Connection) -> frozenset[str]:
+    """Return the flows that are followed."""
+    return outbox.read_flows(db.execute(READ_FLOWS).fetchone()[0])
+
+
+def deliver(db: sqlite3.Connection, events: Iterable[tuple[str, Event]]) -> None:
+    """Write the deliveries of events, each with its flow, in their order."""
+    db.executemany(DELIVER, [make_delivery(flow, event) for flow, event in events])

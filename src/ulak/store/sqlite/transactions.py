@@ -20,9 +20,10 @@ from ulak.errors import BadInput, Contended, StoreError
 from ulak.store import faults
 from ulak.store.protocol import Followed, Settled
 from ulak.store.records import RecordClaim, RecordRow
-from ulak.store.sqlite import followers, outbox, records
-from ulak.store.sqlite.turns import LockFile
-from ulak.store.sqlite.writer import Transaction, Writer, connect, translated
+from ulak.store.sqlite import outbox, records
+from ulak.store.sqlite.files import LockFile
+from ulak.store.sqlite.session import Transaction
+from ulak.store.sqlite.writer import Writer, connect, translated
 
 T = TypeVar("T")
 
@@ -236,10 +237,10 @@ class SqliteTransaction:
         return self._own(lambda: records.finish(self._db, self._clock.now(), row, ttl_us))
 
     def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
-        return self._own(lambda: followers.take(self._db, self._clock.now(), handler, limit))
+        return self._own(lambda: outbox.take_events(self._db, self._clock.now(), handler, limit))
 
     def finish_events(self, taken: Sequence[Followed]) -> None:
-        self._own(lambda: followers.finish(self._db, taken))
+        self._own(lambda: outbox.finish_events(self._db, taken))
 
     def settle_events(self, settled: Sequence[Settled]) -> None:
         self._own(lambda: outbox.settle(Transaction(self._db, self._clock), settled))

@@ -1,21 +1,114 @@
-"""What keeps the store tidy in SQLite's own words; the rest is in `ulak.store.sql.reads`."""
+"""What reads and tidies in SQLite's own words; the rest is in `ulak.store.sql`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ulak.clock import Instant
+from ulak.clock import Clock, Instant
+from ulak.core.backlog import Standing
+from ulak.core.change import Change
 from ulak.core.job import JobRow, Request, is_of_state
+from ulak.ids import to_text
+from ulak.store import standing
 from ulak.store.flow_control import ON_KEY, ON_RATE, Page
-from ulak.store.protocol import jobs
-from ulak.store.sql.reads import ASKED, PARKED_NAMES, requests
-from ulak.store.sql.session import as_job, write_audit
-from ulak.store.sqlite import keys
-from ulak.store.sqlite.commits import settle
+from ulak.store.protocol import JobFilter, WorkerRow, jobs
+from ulak.store.protocol.filters import BY_END, UNORDERED, find_id
+from ulak.store.sql import reads
+from ulak.store.sql.reads import (
+    ASKED,
+    MOST_ORPHANS,
+    OWNED,
+    PARKED_NAMES,
+    Statement,
+    find_matching,
+    read_jobs,
+    requests,
+)
+from ulak.store.sql.session import JOB_COLUMNS, as_job, write_audit
+from ulak.store.sqlite import control
+from ulak.store.sqlite.commits import is_in_trail, settle
+from ulak.store.sqlite.control import Buckets
 from ulak.store.sqlite.rows import PACKED_IDS, pack
-from ulak.store.sqlite.session import Session, SharedTransaction
-from ulak.store.sqlite.tokens import Buckets
-from ulak.store.sqlite.writer import Transaction
+from ulak.store.sqlite.session import Session, SharedTransaction, Transaction
+
+WORKERS = f"SELECT boot, ends_us, {', '.join(WorkerRow._fields)} FROM workers ORDER BY id"
+SENT_BY_JOBS = "(SELECT job_id FROM deliveries WHERE seq > 0)"
+
+
+def commits(db: sqlite3.Connection, changes: Sequence[Change]) -> list[bool]:
+    return [is_in_trail(db, change) for change in changes]
+
+
+def list_jobs(
+    db: Session, where: JobFilter, after: bytes | None = None, limit: int = 100
+) -> list[JobRow]:
+    return read_jobs(db, list_statements(where, after, limit), limit)
+
+
+def list_statements(where: JobFilter, after: bytes | None, limit: int) -> Iterator[Statement]:
+    """Write the query for each part of a filter; values are bound, never written into it."""
+    for by, matching, facts in find_matching(where, after):
+        source = matching
+        if by in (BY_END, UNORDERED):
+            # Not in the order of ids: only ids are sorted, and few rows are read whole.
+            few = f"SELECT id FROM {matching} ORDER BY id DESC LIMIT %(limit)s"
+            source = f"ulak.jobs WHERE id IN ({few})"
+        order = f"ORDER BY {find_id(where)} DESC LIMIT %(limit)s"
+        yield f"SELECT {JOB_COLUMNS} FROM {source} {order}", {**facts, "limit": limit}
+
+
+def workers(db: sqlite3.Connection, clock: Clock) -> list[WorkerRow]:
+    now, here = clock.now(), clock.uptime()
+    found: list[WorkerRow] = []
+    for boot, ends_us, *columns in db.execute(WORKERS).fetchall():
+        row = WorkerRow(*columns)
+        if boot is not None and here.boot:
+            # As the time of day is now: it may have been set since the lease was renewed.
+            left_us = ends_us - here.us if boot == here.boot else min(row.expires_at - now, 0)
+            row = row._replace(expires_at=now + left_us)
+        found.append(row)
+    return found
+
+
+def orphans(db: sqlite3.Connection) -> list[str]:
+    """Name what belongs to no job, by table and then by job."""
+    found: list[str] = []
+    for name, table in OWNED.items():
+        # The names of tables are our own.
+        source = SENT_BY_JOBS if table == "deliveries" else table
+        rows = db.execute(
+            f"SELECT DISTINCT job_id FROM {source} WHERE job_id IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_id) ORDER BY job_id LIMIT ?",
+            (MOST_ORPHANS,),
+        ).fetchall()
+        found += [f"{name} of job {to_text(row[0])}: there is no such job" for row in rows]
+    return found
+
+
+STATEMENTS = standing.write_statements(
+    "jobs INDEXED BY {index}",
+    "(SELECT value AS lane, key AS place FROM json_each({lanes})) AS lanes",
+    ":{name}",
+)
+
+
+def count_standing(db: sqlite3.Connection, now: Instant) -> Standing:
+    """Count how jobs stand, all at one moment."""
+
+    def ask(name: str, **facts: Any) -> list[Any]:
+        if "lanes" in facts:
+            facts["lanes"] = json.dumps(facts["lanes"])
+        return db.execute(STATEMENTS[name], facts).fetchall()
+
+    db.execute("BEGIN")
+    try:
+        return standing.count(ask, now, reads.counts(Session(db)))
+    finally:
+        db.execute("ROLLBACK")
+
 
 # As many names that jobs are parked on as one look takes: a few milliseconds of the one writer.
 MOST_NAMES = 500
@@ -78,8 +171,8 @@ def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
             known = t.db.execute(IS_KNOWN_PAUSE, (name.removeprefix(ON_KEY),)).fetchone()
             places = limit if known is None else 0
         else:
-            places = limit if is_of_state(name) else keys.free_places(t, name)
-        unparked += keys.pass_on(t, name, min(places, limit - unparked))
+            places = limit if is_of_state(name) else control.free_places(t, name)
+        unparked += control.pass_on(t, name, min(places, limit - unparked))
     buckets.write()
     return unparked, page.following(names, most, is_rich=unparked >= limit)
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ulak.clock import Clock, Instant, Uptime
-from ulak.core.job import Event
+from ulak.clock import Clock
 from ulak.errors import Misconfigured, StoreError, WriteRefused
 from ulak.store import faults
 from ulak.store.processes import StoreAway, WouldWait, get_deadline
-from ulak.store.sqlite import followers, proofs
-from ulak.store.sqlite.turns import LockFile, Turns
-from ulak.store.sqlite.wal import Wal
+from ulak.store.sqlite.files import Files, LockFile, Turns, Wal
+from ulak.store.sqlite.session import Transaction
 
 T = TypeVar("T")
 
-CountKey = tuple[str, int, str, str]
 
 # How long a writer waits for somebody who writes without the lock file: a caller's own
 # transaction, or a shell. A guess; ulak's own writers queue on the lock file instead.
@@ -39,123 +35,10 @@ CACHED_STATEMENTS = 512
 # A guess: the largest batch (4 MiB) several times over, with the indexes it touches.
 CACHE_KIB = 32 * 1024
 
-APPEND_DELTA = (
-    "INSERT INTO count_deltas (flow, flow_version, state, role, jobs) VALUES (?, ?, ?, ?, ?)"
-)
-
 
 # A look costs two system calls. Eight of the largest batches (4 MiB and their indexes) may pass
 # before the WAL is brought home; it is then some tens of MiB longer than it need be.
 LOOK_AT_WAL_EVERY = 8
-
-
-# Three system calls, too many for each write; seldom enough to cost nothing.
-LOOK_AT_FILES_EVERY_S = 0.25
-
-
-class Files:
-    """The files of a database, as they were when it was opened.
-
-    SQLite goes on writing to a file that was deleted or replaced, and says nothing: what it
-    acknowledges then is lost.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        names = (str(path), f"{path}-wal", f"{path}-shm")
-        self._known = {name: self._identify(name) for name in names}
-        self._look_at = 0.0
-
-    def check(self) -> None:
-        """See now and then that they are still there; once one is not, at every call.
-
-        Raises:
-            StoreError: one was deleted or replaced.
-        """
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = 0.0
-        for name, known in self._known.items():
-            if self._identify(name) != known:
-                raise self._gone(name)
-        self._look_at = now + LOOK_AT_FILES_EVERY_S
-
-    def _identify(self, name: str) -> tuple[int, int]:
-        try:
-            found = os.stat(name)
-        except OSError as error:
-            raise self._gone(name) from error
-        return found.st_dev, found.st_ino
-
-    def _gone(self, name: str) -> StoreError:
-        return StoreError(
-            f"{name} was deleted or replaced while {self._path} was open: nothing is acknowledged "
-            "any more; stop every process that uses it, restore the file, and start them again"
-        )
-
-
-class Transaction:
-    """What one write sees and leaves: the connection, the time, what it counted and proves."""
-
-    __slots__ = (
-        "_clock", "counts", "db", "followed", "followed_events", "links", "made_due", "now",
-    )  # fmt: skip
-
-    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
-        self.db = db
-        self.now: Instant = clock.now()
-        self._clock = clock
-        self.counts: dict[CountKey, int] = {}
-        self.links: list[proofs.Link] = []
-        self.followed: frozenset[str] | None = None
-        """The flows that are followed, once it has looked."""
-        self.followed_events: list[tuple[str, Event]] = []
-        self.made_due = False
-
-    def uptime(self) -> Uptime:
-        """Return how long the machine has been running: leases end by it."""
-        return self._clock.uptime()
-
-    def count(self, key: CountKey, jobs: int) -> None:
-        """Add to the number of jobs that stand in a state."""
-        self.counts[key] = self.counts.get(key, 0) + jobs
-
-    def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
-        """Chain these events when everything else is written: heads of chains are taken last."""
-        for event, body in zip(events, bodies, strict=False):
-            self.links.append((tenant, event.job_id, event.seq, body))
-
-    def follow(self, written: Iterable[tuple[str, Iterable[Event]]]) -> None:
-        """Let the followers of these flows have the events of each, which are written."""
-        if self.followed is None:
-            self.followed = followers.read_flows(self.db)
-        if self.followed:
-            for flow, events in written:
-                if flow in self.followed:
-                    self.followed_events += [(flow, event) for event in events]
-                    self.made_due = True
-
-    def finish(self) -> None:
-        """Write what is written last."""
-        if self.followed_events:
-            followers.post(self.db, self.followed_events)
-        for key, jobs in self.counts.items():
-            if jobs:
-                self.db.execute(APPEND_DELTA, (*key, jobs))
-        if self.links:
-            proofs.chain(self.db, self.links)
-
-    def start_over(self) -> None:
-        """Take back everything and begin again: the whole batch did not go through as one."""
-        if self.db.in_transaction:
-            self.db.execute("ROLLBACK")
-        self.db.execute("BEGIN IMMEDIATE")
-        self.counts.clear()
-        self.links.clear()
-        self.followed = None
-        self.followed_events.clear()
-        self.made_due = False
 
 
 class Writer:

@@ -5,7 +5,7 @@ import pytest
 from ulak.core.job import Payload
 from ulak.core.policy import LimitTerms
 from ulak.store.protocol import ClaimRequest, Want
-from ulak.store.sqlite import SqliteStore, claims
+from ulak.store.sqlite import SqliteStore, claims, leases
 from ulak.testing.conformance import Desk
 from ulak.testing.conformance.flows import LINE, TIGHT
 
@@ -34,7 +34,7 @@ def test_jobs_of_several_lanes_come_by_how_long_they_are_due(store: SqliteStore)
 
 def test_a_payload_of_any_length_comes_back_as_it_was(store: SqliteStore) -> None:
     desk = Desk(store)
-    payloads = [b"", bytes(range(256)), bytes(claims.LONGEST_PACKED), b"\xff" * 100_000]
+    payloads = [b"", bytes(range(256)), bytes(leases.LONGEST_PACKED), b"\xff" * 100_000]
     store.add([desk.new(payload=data) for data in payloads])
     desk.hire("w")
     assert [claim.payload for claim in desk.claim("w", 9)] == [Payload(p, 1) for p in payloads]

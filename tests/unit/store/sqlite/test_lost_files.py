@@ -13,7 +13,8 @@ import pytest
 import ulak
 from tests.scenario.doubles import eventually, settings
 from ulak.errors import StoreError
-from ulak.store.sqlite import SqliteStore, writer
+from ulak.store.sqlite import SqliteStore
+from ulak.store.sqlite import files as files_of
 from ulak.testing.conformance import Desk
 
 LOST = "was deleted or replaced while .* was open: nothing is acknowledged any more"
@@ -21,7 +22,7 @@ LOST = "was deleted or replaced while .* was open: nothing is acknowledged any m
 
 @pytest.fixture(autouse=True)
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "LOOK_AT_FILES_EVERY_S", 0.0)
+    monkeypatch.setattr(files_of, "LOOK_AT_FILES_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_lost_file_is_noticed_as_often_as_stores_look(
     desk: Desk, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    assert writer.LOOK_AT_FILES_EVERY_S <= 5, "within seconds"
+    assert files_of.LOOK_AT_FILES_EVERY_S <= 5, "within seconds"
     path.unlink()
 
     def is_refused() -> bool:
@@ -146,10 +147,10 @@ def test_a_lost_file_is_noticed_as_often_as_stores_look(
 
 
 def test_the_files_are_looked_at_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "LOOK_AT_FILES_EVERY_S", 60.0)
+    monkeypatch.setattr(files_of, "LOOK_AT_FILES_EVERY_S", 60.0)
     for name in ("", "-wal", "-shm"):
         path.with_name(path.name + name).touch()
-    files, now = writer.Files(path), time.monotonic()
+    files, now = files_of.Files(path), time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     files.check()
     path.unlink()

@@ -12,18 +12,8 @@ from ulak.store.sql import control
 from ulak.store.sql import outbox as shared_outbox
 from ulak.store.sql import reads as shared_reads
 from ulak.store.sql.reads import OWNED_BY
-from ulak.store.sqlite import (
-    SqliteStore,
-    claims,
-    fairness,
-    keys,
-    outbox,
-    reads,
-    standing,
-    tokens,
-    trail,
-    upkeep,
-)
+from ulak.store.sqlite import SqliteStore, claims, lanes, leases, outbox, trail, upkeep
+from ulak.store.sqlite import control as own_control
 from ulak.store.sqlite.session import translate
 
 LAST = b"\xff" * 16
@@ -44,7 +34,7 @@ def plan(path: Path, statement: str) -> str:
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, claims.NEXT_DUE])
+@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, lanes.NEXT_DUE])
 def test_a_claim_reads_one_range_per_lane_and_priority(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
@@ -58,7 +48,7 @@ def test_a_claim_reads_one_range_per_lane_and_priority(
 @pytest.mark.shows("E-23", "E-50")
 @pytest.mark.parametrize(
     ("statement", "look"),
-    [(claims.standing_in(3), "(lane=?)"), (claims.families_standing_in(3), "(lane>? AND lane<?)")],
+    [(lanes.standing_in(3), "(lane=?)"), (lanes.families_standing_in(3), "(lane>? AND lane<?)")],
 )
 def test_a_lane_in_which_nothing_stands_costs_one_look(
     store: SqliteStore, path: Path, statement: str, look: str
@@ -70,7 +60,7 @@ def test_a_lane_in_which_nothing_stands_costs_one_look(
 
 
 @pytest.mark.shows("E-23", "E-60")
-@pytest.mark.parametrize("statement", [fairness.PRESENT, fairness.NEXT_DUE])
+@pytest.mark.parametrize("statement", [lanes.PRESENT, lanes.NEXT_OF_FAMILY])
 def test_a_claim_skips_along_the_index_from_tenant_to_tenant(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
@@ -92,8 +82,8 @@ def test_whoever_uses_no_flow_control_pays_one_step_for_it(store: SqliteStore, p
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (tokens.READY, "buckets_ready (ready_at<?)"),
-        (tokens.PARKED, "jobs_parked (parked_on=?)"),
+        (own_control.READY_BUCKETS, "buckets_ready (ready_at<?)"),
+        (own_control.PARKED, "jobs_parked (parked_on=?)"),
         (control.OVER, "pauses_ending (until_at<?)"),
         (shared_reads.PARKED_NAMES, "jobs_parked (parked_on>?)"),
     ],
@@ -107,7 +97,7 @@ def test_what_is_parked_is_found_by_an_index_of_its_own(
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize("statement", [claims.LEASE, claims.LEASED, claims.ENTER])
+@pytest.mark.parametrize("statement", [leases.LEASE, leases.LEASED, leases.ENTER])
 def test_leasing_finds_jobs_by_id(store: SqliteStore, path: Path, statement: str) -> None:
     found = plan(path, statement)
     assert "SEARCH jobs USING PRIMARY KEY (id=?)" in found
@@ -116,14 +106,14 @@ def test_leasing_finds_jobs_by_id(store: SqliteStore, path: Path, statement: str
 
 @pytest.mark.shows("E-25")
 def test_rescue_reads_the_index_of_leased_jobs(store: SqliteStore, path: Path) -> None:
-    assert "USING INDEX jobs_leased (leased_by=?)" in plan(path, claims.LEASED_BY)
+    assert "USING INDEX jobs_leased (leased_by=?)" in plan(path, leases.LEASED_BY)
 
 
 @pytest.mark.shows("E-29")
 def test_a_freed_slot_finds_the_most_urgent_parked_job_without_sorting(
     store: SqliteStore, path: Path
 ) -> None:
-    found = plan(path, keys.UNPARK)
+    found = plan(path, own_control.UNPARK)
     assert "USING COVERING INDEX jobs_parked (parked_on=?)" in found
     assert "TEMP B-TREE" not in found
 
@@ -179,7 +169,7 @@ def test_a_list_reads_the_index_that_serves_its_filter(
     store: SqliteStore, path: Path, where: JobFilter, ways: list[str]
 ) -> None:
     assert where.unserved is None
-    found = [plan(path, statement) for statement, _ in reads.list_statements(where, LAST, 9)]
+    found = [plan(path, statement) for statement, _ in upkeep.list_statements(where, LAST, 9)]
     assert len(found) == len(ways)
     for read, way in zip(found, ways, strict=True):
         assert way in read
@@ -212,7 +202,7 @@ def test_a_list_reads_the_index_that_serves_its_filter(
 def test_jobs_are_counted_along_the_index_of_their_kind(
     store: SqliteStore, path: Path, statement: str, ways: list[str]
 ) -> None:
-    found = plan(path, standing.STATEMENTS[statement])
+    found = plan(path, upkeep.STATEMENTS[statement])
     for way in ways:
         assert way in found
     assert "SCAN jobs\n" not in found + "\n"

@@ -11,8 +11,9 @@ import pytest
 
 from ulak.errors import Contended, StoreError
 from ulak.store.sqlite import SqliteStore
-from ulak.store.sqlite.turns import Turns
-from ulak.store.sqlite.writer import Transaction, Writer
+from ulak.store.sqlite.files import Turns
+from ulak.store.sqlite.session import Transaction
+from ulak.store.sqlite.writer import Writer
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
