@@ -18,8 +18,7 @@ from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
 from ulak.store.caller import Driver, Execute, Rows, Steps
 from ulak.store.postgres import control, intake
-from ulak.store.postgres.session import Session
-from ulak.store.postgres.values import Ids, Numbers, Texts, own_cursor
+from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays, own_cursor
 from ulak.store.protocol import Added
 from ulak.store.sql.session import Id, Row, as_job
 
@@ -38,10 +37,6 @@ ELSEWHERE = (
     "database; connect to that one and keep your tables in it"
 )
 TAKE_OVER = f"{intake.TAKE_OVER} RETURNING tenant"
-
-
-def where_we_are(db: Session) -> Row | None:
-    return db.row(WHERE_WE_ARE)
 
 
 def add_steps(here: Row | None, job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
@@ -78,8 +73,9 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
             raise stopped(stop)
         if ask is not None:
             ask.judge((yield from control.waiting_steps(ask.waiting)))
-    if row.dedup_key is not None:
-        first = yield from _take_key(job, (row.tenant, row.flow, row.dedup_key), now)
+    key = intake.key_of(row)
+    if key is not None:
+        first = yield from _take_key(job, key, now)
         if first is not None:
             return Added(first, False)
     yield intake.INSERT, intake.bind([job])
@@ -87,10 +83,10 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
 
 
 def _find_holder(row: JobRow, now: Instant) -> Steps[JobRow | None]:
-    if row.dedup_key is None:
+    key = intake.key_of(row)
+    if key is None:
         return None
-    names = tuple(Texts([part]) for part in (row.tenant, row.flow, row.dedup_key))
-    held: Rows = yield intake.HOLDERS, names
+    held: Rows = yield intake.HOLDERS, as_arrays([key], Texts, Texts, Texts)
     return _read_holder(held[0], now) if held else None
 
 
@@ -103,15 +99,12 @@ def _read_holder(held: Row, now: Instant) -> JobRow | None:
 
 def _take_key(job: NewJob, key: intake.Key, now: Instant) -> Steps[Any]:
     """Take a key that is free or has expired, or answer the job that holds it."""
-    names = tuple(Texts([part]) for part in key)
+    wish = (*key, job.row.id, job.key_expires_at)
     for _ in range(intake.MOST_ROUNDS):
-        taken: Rows = yield (
-            intake.TAKE_FREE,
-            (*names, Ids([job.row.id]), Numbers([job.key_expires_at])),
-        )
+        taken: Rows = yield intake.TAKE_FREE, as_arrays([wish], Texts, Texts, Texts, Ids, Numbers)
         if taken:
             return None
-        held: Rows = yield intake.HOLDERS, names
+        held: Rows = yield intake.HOLDERS, as_arrays([key], Texts, Texts, Texts)
         if not held:
             continue  # freed in between
         first = _read_holder(held[0], now)
@@ -169,7 +162,9 @@ async def _execute_async(
 class Borrowed:
     """As much of a session as the verbs of the store use, over a caller's connection."""
 
-    def __init__(self, execute: Execute) -> None:
+    def __init__(self, here: Row | None, execute: Execute) -> None:
+        if execute(WHERE_WE_ARE, ()) != [here]:
+            raise BadInput(ELSEWHERE)
         self._execute = execute
 
     def rows(self, statement: str, facts: Any = ()) -> Rows:
@@ -184,9 +179,3 @@ class Borrowed:
 
     def touch(self, statement: str, facts: Any = ()) -> int:
         return self.rows(statement, facts).touched
-
-
-def borrow(here: Row | None, execute: Execute) -> Borrowed:
-    if execute(WHERE_WE_ARE, ()) != [here]:
-        raise BadInput(ELSEWHERE)
-    return Borrowed(execute)

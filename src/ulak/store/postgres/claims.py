@@ -23,24 +23,11 @@ from ulak.store.in_turn import (
     is_family,
 )
 from ulak.store.postgres import control, leases, slots, straight
-from ulak.store.postgres.leases import (
-    LEASE,
-    claimable,
-    claims_of,
-    count_bytes,
-    facts_of,
-    has_results,
-    keep_slots,
-    next_due,
-    priorities,
-    urgency,
-    with_results,
-    write_entries,
-)
+from ulak.store.postgres.leases import claims_of, facts_of, has_results, with_results, write_entries
 from ulak.store.postgres.session import Session, Transaction
 from ulak.store.postgres.slots import MOST_PARKED, Buckets, Supplies
 from ulak.store.postgres.straight import ANY_LAPSES, earliest
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays, name_arrays
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claim, Claimed, ClaimRequest, Want
 
 LEAST_LOOK = 16
@@ -59,16 +46,16 @@ _CANDIDATE = (
 CANDIDATES = f"""
     SELECT {_CANDIDATE.format(job="s")} FROM (
         SELECT c.* FROM unnest(%(lanes)s::text[]) AS l (lane)
-        CROSS JOIN LATERAL {priorities()} AS p (priority)
+        CROSS JOIN LATERAL {leases.PRIORITIES} AS p (priority)
         CROSS JOIN LATERAL (
             SELECT id, month, lane, priority, not_before, lapses, slot, rate, cost FROM ulak.jobs
-            WHERE {claimable("l", "p")}
+            WHERE {leases.claimable("l", "p")}
               AND lapses <= %(lapses)s::bigint
             ORDER BY not_before, id LIMIT %(places)s::bigint FOR NO KEY UPDATE SKIP LOCKED
         ) AS c
-        ORDER BY {urgency("c")} LIMIT %(places)s::bigint
+        ORDER BY {leases.urgency("c")} LIMIT %(places)s::bigint
     ) AS s
-    ORDER BY {urgency("s")}
+    ORDER BY {leases.urgency("s")}
 """
 # The first of each line, for those who take turns.
 LINES = f"""
@@ -76,13 +63,12 @@ LINES = f"""
     FROM unnest(%(lanes)s::text[], %(priorities)s::bigint[]) AS r (lane, priority)
     CROSS JOIN LATERAL (
         SELECT month, {", ".join(Candidate._fields[:-1])} FROM ulak.jobs
-        WHERE {claimable("r", "r")}
+        WHERE {leases.claimable("r", "r")}
           AND lapses <= %(lapses)s::bigint
         ORDER BY not_before, id LIMIT %(places)s::bigint FOR NO KEY UPDATE SKIP LOCKED
     ) AS c
     ORDER BY c.not_before, c.id
 """
-NEXT_DUE = next_due()
 PARK = """
     UPDATE ulak.jobs SET parked_on = p.parked_on
     FROM unnest(%s::uuid[], %s::text[]) AS p (id, parked_on) WHERE jobs.id = p.id
@@ -90,10 +76,7 @@ PARK = """
 
 
 def claim(t: Transaction, request: ClaimRequest) -> tuple[Claimed, bool]:
-    """Give back lapsed leases, then lease what is due; tell whether it was an ordinary claim.
-
-    It was, when the next one may go the straight way.
-    """
+    """Give back lapsed leases, then lease what is due; tell whether the next may go straight."""
     look = straight.look(t, request)
     t.hear(look.server_time)
     search = _Search(t, request)
@@ -157,7 +140,7 @@ class _Search:
             return self._take_in_turn(want)
         leased = straight.go_anyway(self._t, self._request, want, lapses=self._most_lapses)
         if leased is not None:
-            self._size += count_bytes(leased)
+            self._size += leases.count_bytes(leased)
             self.is_cut = self._size >= LARGEST_CLAIM_BYTES
             return claims_of(self._request, leased)
         self.is_ordinary = False
@@ -229,21 +212,23 @@ class _Search:
         return True
 
     def _park(self, shelf: Supplies) -> None:
-        """Write what was taken, and park those that lacked something."""
         slots.write(self._t.db, shelf.taken)
         if shelf.parked:
-            ids, reasons = zip(*sorted(shelf.parked), strict=True)
-            self._t.db.execute(PARK, (Ids(ids), Texts(reasons)))
+            self._t.db.execute(PARK, as_arrays(sorted(shelf.parked), Ids, Texts))
             self._parked += len(shelf.parked)
             self.is_cut = self.is_cut or self._parked >= MOST_PARKED
 
     def _lease(self, ids: Sequence[bytes]) -> list[Claim]:
         # Whoever has waited for buckets meanwhile is dated after the wait.
         facts = {**self._facts, "now": self._t.now, "ids": Ids(ids)}
-        leased = self._t.db.rows(LEASE, facts)
+        leased = self._t.db.rows(leases.LEASE, facts)
         write_entries(self._t, self._request.worker, leased)
         claims = claims_of(self._request, leased)
-        return keep_slots(self._t, claims, leased, self._request) if self._request.keeps else claims
+        return (
+            leases.keep_slots(self._t, claims, leased, self._request)
+            if self._request.keeps
+            else claims
+        )
 
 
 class _Lines:
@@ -256,7 +241,6 @@ class _Lines:
         self._depth = 0
 
     def look_ahead(self, lanes: Sequence[str], families: Sequence[Family], places: int) -> None:
-        """Read as much of every line as its share of the places may need."""
         lines = [(lane, priority) for lane in lanes for priority in PRIORITIES]
         for family in families:
             for standing in family.lanes:
@@ -283,11 +267,8 @@ class _Lines:
     def _read(
         self, lines: Sequence[tuple[str, int]], limit: int
     ) -> Iterator[tuple[tuple[str, int], Candidate]]:
-        lanes, priorities = zip(*lines, strict=True)
-        facts = {
-            **self._facts, "lanes": Texts(lanes), "priorities": Numbers(priorities),
-            "places": limit,
-        }  # fmt: skip
+        arrays = name_arrays(lines, {"lanes": Texts, "priorities": Numbers})
+        facts = {**self._facts, **arrays, "places": limit}
         for row in self._t.db.rows(LINES, facts):
             yield (row[0], row[1]), Candidate(*row[2:])
 
@@ -296,7 +277,7 @@ def _next_due(t: Transaction, lanes: Sequence[str]) -> Instant | None:
     dates = [find_next_of_family(t.db, lane, t.now) for lane in lanes if is_family(lane)]
     plain = [lane for lane in lanes if not is_family(lane)]
     if plain:
-        found = t.db.row(NEXT_DUE, {"lanes": Texts(plain), "now": t.now})
+        found = t.db.row(leases.NEXT_DUE, {"lanes": Texts(plain), "now": t.now})
         dates.append(None if found is None else found[0])
     return earliest(*dates)
 
@@ -356,7 +337,6 @@ NEXT_OF_FAMILY = (
 
 
 def hold_turns(db: Session, names: Iterable[str]) -> None:
-    """Take hold of the turns of these names, in their order."""
     for name in sorted(names):
         db.execute(HOLD_TURNS, (name,))
 
@@ -374,9 +354,7 @@ def read_family(db: Session, name: str, lanes: Iterable[str]) -> Family:
 def write_turns(db: Session, families: Sequence[Family]) -> None:
     turns = [turn for family in families for turn in family.turns()]
     if turns:
-        lanes, tenants, passed, began = zip(*turns, strict=True)
-        facts = (Texts(lanes), Texts(tenants), Numbers(passed), Numbers(began))
-        db.execute(PUT_TURNS, facts)
+        db.execute(PUT_TURNS, as_arrays(turns, Texts, Texts, Numbers, Numbers))
 
 
 def find_next_of_family(db: Session, family: str, now: Instant) -> Instant | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from ulak.clock import Instant
 from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
@@ -25,8 +25,9 @@ from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.outbox import FLOWS
 from ulak.store.postgres.session import Session, Transaction
-from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts, as_arrays
 from ulak.store.protocol.outbox import read_flows
+from ulak.store.sql.reads import COUNT_REQUESTS
 from ulak.store.sql.session import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -113,10 +114,9 @@ SETTLE = """
         SELECT * FROM unnest(%s::text[], %s::text[])
     )
 """
-COUNT_REQUESTS = """
-    UPDATE ulak.jobs SET requests = (SELECT count(*) FROM ulak.requests WHERE job_id = jobs.id)
-    WHERE id = %s::uuid
-"""
+
+
+_id = attrgetter("row.id")
 
 
 def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
@@ -144,8 +144,7 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
                 _count_move(t, change)
             rest.follow(change, stored.get(change.row.id, change.row))
         else:
-            old = stored.get(change.row.id)
-            receipts[change.row.id] = _commit_one(t, change, old, rest)
+            receipts[change.row.id] = _commit_one(t, change, stored.get(change.row.id), rest)
     rest.write()
     asked = [job_id for job_id, requests in moved.items() if requests]
     asked += [c.row.id for c in left if (row := stored.get(c.row.id)) and row.requests]
@@ -153,10 +152,6 @@ def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
         if isinstance(receipts[job_id], Committed):
             receipts[job_id] = Committed(tuple(requests))
     return [receipts[change.row.id] for change in changes]
-
-
-def _id(change: Change) -> bytes:
-    return change.row.id
 
 
 def _is_plain(change: Change) -> bool:
@@ -231,8 +226,7 @@ def _migrate(db: Session, rows: Iterable[tuple[JobRow, JobRow]]) -> None:
         if (row.flow_version, row.keys) != (old.flow_version, old.keys)
     ]
     if new:
-        ids, versions, keys_ = zip(*new, strict=True)
-        db.execute(MIGRATE, (Ids(ids), Numbers(versions), Texts(keys_)))
+        db.execute(MIGRATE, as_arrays(new, Ids, Numbers, Texts))
 
 
 def _count_difference(t: Transaction, old: JobRow, row: JobRow, version: int) -> None:
@@ -306,7 +300,8 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
         rest.give_up()
     free: list[int] = []
     if limit is not None and control.paused_key(t, row.slot, row.rate) is None:
-        free = slots.find_one(t.db, limit)
+        places = min(1, slots.free_of(t.db, [limit])[limit])
+        free = slots.find_free(t.db, {limit: places})[limit]
     if limit is not None and not free:
         return SlotTaken(limit)
     key = intake.key_of(row) if change.takes_key else None
@@ -316,7 +311,9 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
             return KeyTaken(holder.id)
     if limit is not None:
         # A job holds one slot at a time: the one of the stage before is given up first.
-        rest.leave_slot(change)
+        if change.frees_slot is not None:
+            rest.free_slots.append((change.frees_slot, row.id))
+            rest.give_up()
         slots.write(t.db, [(limit, free[0], row.id)], of_state=is_of_state(row.slot))
     return None
 
@@ -329,7 +326,7 @@ class Rest:
         self._results: list[tuple[int, Result]] = []
         self._spawns: list[NewJob] = []
         self._free_keys: list[tuple[intake.Key, bytes]] = []
-        self._free_slots: list[tuple[str, bytes]] = []
+        self.free_slots: list[tuple[str, bytes]] = []
         self._freed: Counter[str] = Counter()
         self._messages: list[Change] = []
         self._pauses: list[tuple[str, Instant, str]] = []
@@ -355,7 +352,7 @@ class Rest:
         if change.messages:
             self._messages.append(change)
         if change.frees_slot is not None and change.takes_slot is None:
-            self._free_slots.append((change.frees_slot, row.id))
+            self.free_slots.append((change.frees_slot, row.id))
         key = intake.key_of(row)
         if change.frees_key and key is not None:
             self._free_keys.append((key, row.id))
@@ -367,13 +364,8 @@ class Rest:
     def give_up(self) -> None:
         """Free the keys and slots of the changes so far: the next one may take them."""
         intake.free_keys(self._t.db, self._free_keys)
-        self._freed += slots.leave(self._t.db, self._free_slots)
-        self._free_keys, self._free_slots = [], []
-
-    def leave_slot(self, change: Change) -> None:
-        if change.frees_slot is not None:
-            self._free_slots.append((change.frees_slot, change.row.id))
-            self.give_up()
+        self._freed += slots.leave(self._t.db, self.free_slots)
+        self._free_keys, self.free_slots = [], []
 
     def write(self) -> None:
         """Write it all: jobs before keys, keys before slots, slots before pauses."""
@@ -399,7 +391,5 @@ def _requests_of(db: Session, ids: Iterable[bytes]) -> dict[bytes, list[Request]
 
 
 def settle(db: Session, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
-    """Drop settled requests and count those that are left."""
-    kinds, names = zip(*answers, strict=True) if answers else ((), ())
-    db.execute(SETTLE, (Id(job_id), Texts(kinds), Texts(names)))
-    db.execute(COUNT_REQUESTS, (Id(job_id),))
+    db.execute(SETTLE, (Id(job_id), *as_arrays(answers, Texts, Texts)))
+    db.execute(COUNT_REQUESTS, {"id": Id(job_id)})

@@ -1,4 +1,4 @@
-"""Connections and transactions: who waits for whom, and what a lost connection means."""
+"""Connections: those that the store writes and reads with, and those that it lends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -85,10 +85,7 @@ BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class _Taken:
-    """A session that is in use, and given back when the block ends.
-
-    A class, since every transaction enters one: a generator would cost it a microsecond more.
-    """
+    """A session in use, given back at the end; a generator would cost a microsecond more."""
 
     __slots__ = ("_pool", "_session", "_urgent")
 
@@ -124,23 +121,18 @@ class Connections:
         self._closed = False
         self._not_before = 0.0
         self._wary_until: dict[str, float] = {}
-        """For each kind of write that has waited in vain, until when it is wary."""
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
-        self._rings: list[Callable[[], None]] = []
+        self._rings: Sequence[Callable[[], None]] = ()
         self._listener: Listener | None = None
         self._watchers = Watchers()
         self._probes = Probes(self._open)
         self.lent = LentConnections(self, prepare=prepare)
         self._every: WeakSet[psycopg.Connection[Row]] = WeakSet()
 
-    def on_commit(self, ring: Callable[[], None]) -> None:
-        self._rings.append(ring)
-
-    def tell_by(self, listener: Listener, watchers: Watchers) -> None:
-        self._listener = listener
-        self._watchers = watchers
-
-    # --- transactions -----------------------------------------------------------
+    def tell_by(
+        self, listener: Listener, watchers: Watchers, rings: Sequence[Callable[[], None]]
+    ) -> None:
+        self._listener, self._watchers, self._rings = listener, watchers, rings
 
     def run(
         self,
@@ -177,7 +169,22 @@ class Connections:
                 with _Taken(self, self.take(chosen, urgent), urgent) as db:
                     longest = time.monotonic() + timeouts.LONGEST_TRANSACTION_S
                     db.connection.give_up_at = min(longest, get_deadline() or longest)
-                    transaction, answer = self._transact(db, work, chosen, points.inside)
+                    is_set = db.chosen == chosen
+                    db.chosen = None  # a rollback takes back what was set
+                    with db.pipeline:
+                        db.execute(BEGIN)
+                        if not self._prepare:
+                            db.execute(f"SELECT {settings(chosen)}")
+                        elif not is_set:
+                            db.execute(change_settings(chosen))
+                        transaction = Transaction(db, self._clock)
+                        answer = work(transaction)
+                        transaction.finish()
+                        faults.point(points.inside)
+                        db.execute("COMMIT")
+                        if transaction.made_due and self._listener is not None:
+                            self._ring_along(transaction)
+                    db.chosen = chosen
                 break
             except _IN_THE_WAY as error:
                 if tries == MOST_TRIES:
@@ -205,45 +212,20 @@ class Connections:
             return
         self._watchers.ring()
 
-    def _transact(
-        self,
-        db: Session,
-        work: Callable[[Transaction], T],
-        chosen: Mapping[str, object],
-        inside: str,
-    ) -> tuple[Transaction, T]:
-        is_set = db.chosen == chosen
-        db.chosen = None  # a rollback takes back what was set
-        with db.pipeline:
-            db.execute(BEGIN)
-            if not self._prepare:
-                db.execute(f"SELECT {settings(chosen)}")
-            elif not is_set:
-                db.execute(change_settings(chosen))
-            transaction = Transaction(db, self._clock)
-            answer = work(transaction)
-            transaction.finish()
-            faults.point(inside)
-            db.execute("COMMIT")
-            if transaction.made_due and self._listener is not None:
-                ring = self._listener.ring_along()
-                if ring is not None:
-                    transaction.has_rung = True
-                    db.pipeline.part()
-                    db.execute(ring)
-        db.chosen = chosen
-        return transaction, answer
+    def _ring_along(self, transaction: Transaction) -> None:
+        ring = None if self._listener is None else self._listener.ring_along()
+        if ring is not None:
+            transaction.has_rung = True
+            transaction.db.pipeline.part()
+            transaction.db.execute(ring)
 
     def use(self, work: Callable[[Session], T]) -> T:
-        """Run `work` on a connection of its own, each statement by itself: reads, and schemas."""
         with TRANSLATING, _Taken(self, self.take(PLAIN, False), False) as db:
             db.connection.give_up_at = get_deadline()
             if self._prepare and db.chosen != PLAIN:
                 db.execute(change_settings(PLAIN))
             db.chosen = PLAIN
             return work(db)
-
-    # --- connections ------------------------------------------------------------
 
     def take(self, chosen: Mapping[str, object], urgent: bool) -> Session:
         with self._changed:
@@ -309,11 +291,6 @@ class Connections:
         return self._connect(timeouts.SERVER)
 
     def _connect(self, session: Mapping[str, object]) -> TimedConnection:
-        """Open a connection with these settings.
-
-        Raises:
-            StoreError: the server does not answer, or it is too early to ask again.
-        """
         if time.monotonic() < self._not_before:
             raise StoreAway("PostgreSQL does not answer; the next attempt follows shortly")
         try:
@@ -328,7 +305,7 @@ class Connections:
         connection.probe = partial(self._probes.has_answer, address)
         if self._prepare:
             # Behind a pooler nothing is: the session is another's next.
-            connection.execute(f"SELECT {settings(session, whole_session=True)}", prepare=False)
+            connection.execute(f"SELECT {settings(session, local='false')}", prepare=False)
         return connection
 
     def _open(self, **chosen: str | None) -> TimedConnection:
@@ -342,11 +319,8 @@ class Connections:
         return connection
 
     def forget(self) -> None:
-        """Close every connection in a forked child, without a word to the server.
-
-        A goodbye would end the session of the parent; a socket that stayed open would keep that
-        session alive when the parent has died.
-        """
+        """Close every connection in a forked child, without a word to the server: a goodbye would
+        end the parent's session, and an open socket keep it alive when the parent has died."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         for connection in tuple(self._every):
             if not connection.closed:
@@ -375,11 +349,7 @@ class LentConnections:
         self._closed = False
 
     def lend(self, begin: Callable[[Session], T]) -> T:
-        """Begin a transaction on a connection; whoever gets it calls `give_back` in the end.
-
-        Raises:
-            StoreError: the server does not answer, or it refuses to begin.
-        """
+        """Begin a transaction on a connection; whoever gets it calls `give_back` in the end."""
         session = self._find_idle()
         with TRANSLATING:
             if session is not None:

@@ -1,4 +1,4 @@
-"""Flow control in PostgreSQL's own words; the rest is in `ulak.store.sql.control`."""
+"""Flow control, and what keeps new jobs out; the rest is in `ulak.store.sql.control`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import ON_RATE, Stops
 from ulak.store.postgres import slots
 from ulak.store.postgres.session import Session, Transaction
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays
 from ulak.store.sql import control
 from ulak.store.sql.control import IDLE_KEYS, Control, find_limit
 from ulak.store.sql.session import columns
@@ -106,8 +106,7 @@ def adopt(t: Transaction, name: str, terms: LimitTerms, job_ids: Sequence[bytes]
     for (job_id, _), limit in zip(found, held, strict=True):
         if limit is not None and known is not None:
             slots.occupy(t, limit, job_id, (find_limit(t, limit) or known).n)
-    ids, must_be = zip(*found, strict=True) if found else ((), ())
-    t.db.execute(SET_SLOTS, (Ids(ids), Texts(must_be), Texts(held)))
+    t.db.execute(SET_SLOTS, (*as_arrays(found, Ids, Texts), Texts(held)))
 
 
 CONTROL: Control[Transaction] = Control(slots.open_slots, slots.pass_on, find_misplaced, adopt)
@@ -117,14 +116,12 @@ paused_key = control.paused_key
 
 
 def sweep(t: Transaction, limit: int) -> int:
-    """Remove what counts for nothing any more."""
     idle = t.db.rows(IDLE_KEYS, (limit,))
     for (name,) in idle:
         t.db.execute(CLOSE_KEYS, (name,))
     left = t.db.rows(LEFT, (limit,))
     if left:
-        names, numbers = zip(*left, strict=True)
-        t.db.execute(FREE_LEFT, (Texts(names), Numbers(numbers)))
+        t.db.execute(FREE_LEFT, as_arrays(left, Texts, Numbers))
     filled = t.db.touch(FULL_BUCKETS, (t.now, limit))
     over = CONTROL.sweep_pauses(t, limit)
     worthless = t.db.touch(WORTHLESS_TURNS, (limit,))
@@ -175,7 +172,6 @@ def find_stops(db: Session, jobs: Sequence[NewJob]) -> Stops:
 
 
 def bind_pairs(jobs: Sequence[NewJob]) -> dict[str, Texts]:
-    """Return the flows and tenants of those new jobs that a stop keeps out."""
     pairs = sorted({(job.row.flow, job.row.tenant) for job in jobs if not job.is_admitted})
     flows, tenants = [flow for flow, _ in pairs], [tenant for _, tenant in pairs]
     return {"stop_flows": Texts(flows), "stop_tenants": Texts(tenants)}

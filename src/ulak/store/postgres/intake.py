@@ -1,4 +1,4 @@
-"""New jobs: the row, the first event, the payload, the key.
+"""New jobs: the row, the first event, the payload, the key; and the ticks that make them.
 
 Keys are taken first, in their order, and then every job is stored that has its key or needs none.
 That is not the order of other writes, and no circle can come of it: nobody else can wait for the
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from psycopg import errors
@@ -23,7 +24,7 @@ from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.postgres import control, trail
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.session import Session, Transaction
-from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts, as_arrays
 from ulak.store.protocol import Added, ScheduleRow, Tick
 from ulak.store.protocol.schedules import must_be_ticks
 from ulak.store.sql.session import EVENT_COLUMNS, JOB_COLUMNS, Id, Row, as_job, columns
@@ -31,7 +32,6 @@ from ulak.store.sql.session import EVENT_COLUMNS, JOB_COLUMNS, Id, Row, as_job, 
 _TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}
 
 JOB_TYPES = {name: _TYPES.get(hint, "text") for name, hint in get_type_hints(JobRow).items()}
-"""The type of every column of a job."""
 
 _OWN = (
     "id", "created_at", "dedup_key", "expires_at", "scheduled_for", "changed_at", "not_before",
@@ -131,6 +131,7 @@ OWN = """
     FOR KEY SHARE OF j SKIP LOCKED
     ON CONFLICT (job_id, owner) DO NOTHING
 """
+NONE_STORED: Mapping[bytes, JobRow] = MappingProxyType({})
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 
@@ -156,31 +157,25 @@ def add_plain(
     return [Added(job.row, True) for job in jobs]
 
 
-def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
-    """Store the jobs, as if none of them were there and no flow were stopped."""
-    return _add(t, jobs, {}, None)
-
-
 def add_again(t: Transaction, jobs: Sequence[NewJob], found: Stops = NO_STOPS) -> list[Added]:
-    """Store the jobs that are not stored already: the answer to their first `add` was lost.
-
-    Those that a stop keeps out are answered with it.
-    """
+    """Store the jobs that are not stored already; those that a stop keeps out get the stop."""
     ids = Ids(sorted({job.row.id for job in jobs}))
     stored = {row[0]: as_job(row) for row in t.db.rows(FIND_JOBS, (ids,))}
-    return _add(t, jobs, stored, found)
+    return add(t, jobs, stored, found)
 
 
 def add_carefully(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     return add_again(t, jobs, control.find_stops(t.db, jobs))
 
 
-def _add(
-    t: Transaction, jobs: Sequence[NewJob], stored: Mapping[bytes, JobRow], found: Stops | None
+def add(
+    t: Transaction,
+    jobs: Sequence[NewJob],
+    stored: Mapping[bytes, JobRow] = NONE_STORED,
+    found: Stops | None = None,
 ) -> list[Added]:
-    """Store jobs; a stop that was not found makes the write fail if `found` is None."""
+    """Store the jobs; a stop that was not found makes the write fail if `found` is None."""
     first: dict[Key, NewJob] = {}
-    """Of several with one key, the first."""
     chosen: dict[bytes, NewJob] = {}
     for job in jobs:
         key = key_of(job.row)
@@ -189,21 +184,15 @@ def _add(
         if key is not None:
             first[key] = job
         chosen[job.row.id] = job
-    out: dict[bytes, StopRow] = {}
-    if found:
-        out = {
-            job.row.id: found[job.row.flow, job.row.tenant]
-            for job in chosen.values()
-            if not job.is_admitted and (job.row.flow, job.row.tenant) in found
-        }
-    held = take_keys(
-        t,
-        {
-            key: (job.row.id, job.key_expires_at)
-            for key, job in first.items()
-            if job.row.id not in out
-        },
-    )
+    out: dict[bytes, StopRow] = {
+        job.row.id: found[job.row.flow, job.row.tenant]
+        for job in chosen.values()
+        if found and not job.is_admitted and (job.row.flow, job.row.tenant) in found
+    }
+    wishes = {
+        key: (job.row.id, job.key_expires_at) for key, job in first.items() if job.row.id not in out
+    }
+    held = take_keys(t, wishes)
     held |= find_holders(t, [key for key, job in first.items() if job.row.id in out])
     for key in held:
         del chosen[first[key].row.id]
@@ -240,17 +229,14 @@ def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:
-    ids, owners = zip(*owned, strict=True)
-    return now, Ids(ids), Texts(owners)
+    return now, *as_arrays(owned, Ids, Texts)
 
 
 def is_stop(error: BaseException | None) -> bool:
-    """Tell whether a write has failed because a flow is stopped, or is a particular one."""
     return isinstance(error, errors.DivisionByZero)
 
 
 def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = False) -> None:
-    """Store new jobs, by id, with payload and first event."""
     if not jobs:
         return
     for row, event, _, _, proof, *_ in jobs:
@@ -318,13 +304,7 @@ def key_of(row: JobRow) -> Key | None:
 
 
 def take_keys(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:
-    """Take what is free or has expired; answer the jobs that hold the rest, by key.
-
-    The loser's insert does nothing and a second statement reads: one statement cannot do both.
-
-    Raises:
-        Contended: a key changed hands each time it was looked at.
-    """
+    """Take what is free or has expired; return the jobs that hold the rest, by key."""
     left = dict(wishes)
     for _ in range(MOST_ROUNDS):
         for tenant, flow, key in _take_free(t.db, left):
@@ -337,7 +317,6 @@ def take_keys(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:
 
 
 def find_holders(t: Transaction, keys: Sequence[Key]) -> dict[Key, JobRow]:
-    """Return the jobs that hold these keys, without taking those that are free."""
     return {
         (tenant, flow, name): row
         for tenant, flow, name, _, expires_at, row in _holders(t.db, sorted(keys))
@@ -348,10 +327,8 @@ def find_holders(t: Transaction, keys: Sequence[Key]) -> dict[Key, JobRow]:
 def _take_free(db: Session, wishes: Mapping[Key, Wish]) -> list[Row]:
     if not wishes:
         return []
-    ordered = sorted(wishes)
-    tenants, flows, keys = zip(*ordered, strict=True)
-    ids, dates = zip(*(wishes[key] for key in ordered), strict=True)
-    return db.rows(TAKE_FREE, (Texts(tenants), Texts(flows), Texts(keys), Ids(ids), Numbers(dates)))
+    rows = [(*key, *wishes[key]) for key in sorted(wishes)]
+    return db.rows(TAKE_FREE, as_arrays(rows, Texts, Texts, Texts, Ids, Numbers))
 
 
 def _take_over(t: Transaction, left: dict[Key, Wish]) -> dict[Key, JobRow]:
@@ -371,20 +348,16 @@ def _take_over(t: Transaction, left: dict[Key, Wish]) -> dict[Key, JobRow]:
 def _holders(db: Session, keys: Sequence[Key]) -> list[Row]:
     if not keys:
         return []
-    tenants, flows, names = zip(*keys, strict=True)
     return [
         (*row[:5], None if row[5] is None else as_job(row[5:]))
-        for row in db.rows(HOLDERS, (Texts(tenants), Texts(flows), Texts(names)))
+        for row in db.rows(HOLDERS, as_arrays(keys, Texts, Texts, Texts))
     ]
 
 
 def free_keys(db: Session, held: Sequence[tuple[Key, bytes]]) -> None:
-    """Give keys back, unless other jobs have taken them over since."""
-    if not held:
-        return
-    ordered = sorted(held)
-    tenants, flows, keys = zip(*(key for key, _ in ordered), strict=True)
-    db.execute(FREE_KEYS, (Texts(tenants), Texts(flows), Texts(keys), Ids([i for _, i in ordered])))
+    if held:
+        rows = [(*key, job_id) for key, job_id in sorted(held)]
+        db.execute(FREE_KEYS, as_arrays(rows, Texts, Texts, Texts, Ids))
 
 
 TAKE_SCHEDULES = f"""
@@ -418,16 +391,14 @@ def tick(t: Transaction, ticks: Sequence[Tick]) -> list[bool]:
         and tick.row.next_at <= t.now
     ]
     dates = [(tick.row.name, job.row.scheduled_for or 0, job) for tick in won for job in tick.jobs]
-    facts = (Texts([name for name, _, _ in dates]), Numbers([due_at for _, due_at, _ in dates]))
-    ticked = {tuple(row) for row in t.db.rows(TICKED, facts)}
+    wanted = as_arrays([date[:2] for date in dates], Texts, Numbers)
+    ticked = {tuple(row) for row in t.db.rows(TICKED, wanted)}
     fresh = [(name, due_at, job) for name, due_at, job in dates if (name, due_at) not in ticked]
     added = add_again(t, [job for _, _, job in fresh])
     if fresh:
-        jobs = Ids([answer.row.id for answer in added])
-        t.db.execute(
-            INSERT_TICKS, (Texts([f[0] for f in fresh]), Numbers([f[1] for f in fresh]), jobs)
-        )
-    moved = (Texts([tick.row.name for tick in won]), Numbers([tick.next_at for tick in won]))
-    t.db.execute(MOVE_SCHEDULES, moved)
+        made = [(*date[:2], one.row.id) for date, one in zip(fresh, added, strict=True)]
+        t.db.execute(INSERT_TICKS, as_arrays(made, Texts, Numbers, Ids))
+    moved = [(tick.row.name, tick.next_at) for tick in won]
+    t.db.execute(MOVE_SCHEDULES, as_arrays(moved, Texts, Numbers))
     written = {tick.row.name for tick in won}
     return [tick.row.name in written for tick in ticks]

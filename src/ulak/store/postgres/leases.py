@@ -1,4 +1,4 @@
-"""Leases: a worker's row, by which every job that it holds lives, and what becomes of lost ones."""
+"""Leases: which jobs may be leased, what a lease writes, the worker's row by which it lives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ulak.store.batches import own_event
 from ulak.store.postgres import slots, trail
 from ulak.store.postgres.months import month_of
 from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Ids, Numbers, Texts, name_arrays
 from ulak.store.protocol import Claim, ClaimRequest, Renewal
 from ulak.store.sql.session import JOB_COLUMNS, RESULT_COLUMNS, Row, as_job, as_request, as_result
 
@@ -78,10 +78,7 @@ REQUESTS_OF_WORKER = f"""
 
 
 def give_back_lapsed(t: Transaction, worker: str) -> int:
-    """Take the lapsed leases of all workers away for one; return how many jobs were unparked.
-
-    What another transaction is writing to is left; its worker then stays for the next claimer.
-    """
+    """Take lapsed leases away, except of jobs being written; return how many jobs were unparked."""
     facts = {"now": t.now, "by_server": t.by_server, "worker": worker}
     workers = [row[0] for row in t.db.rows(LAPSED_WORKERS, facts)]
     if not workers:
@@ -115,7 +112,6 @@ def register(
 
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
-    """Extend a worker's lease if it is still there."""
     found = t.db.rows(RENEW, {"now": t.now, "until": t.now + lease_us, "worker": worker})
     if not found:
         return Renewal(False, t.now, [])
@@ -142,55 +138,43 @@ def requests_of(db: Session, worker: str) -> list[Request]:
 
 
 NOW = "%(now)s::bigint"
-"""The time, where it is a parameter."""
 
 
 def claimable(line: str, priority: str, when: str = "<=", now: str = NOW) -> str:
-    """Write the condition of jobs that may be leased, of the lane and the priority of a line."""
     return f"{standing(line)} AND priority = {priority}.priority AND not_before {when} {now}"
 
 
 def standing(line: str) -> str:
-    """Write the condition of jobs in a lane that wait for nothing but a worker and their time."""
     return f"lane = {line}.lane AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''"
 
 
-def priorities(line: str = "l") -> str:
-    """Write the priorities of a lane in which jobs may stand, from the most urgent that is there.
-
-    An empty lane has none and costs one look at the index. The order keeps to that index, whatever
-    the statistics say.
-    """
-    return f"""
+# The priorities of a lane in which jobs may stand, from the most urgent that is there. An empty
+# lane costs one look at the index, to which the order keeps the planner.
+PRIORITIES = f"""
         generate_series(coalesce((
             SELECT priority FROM ulak.jobs
-            WHERE {standing(line)}
+            WHERE {standing("l")}
             ORDER BY priority, not_before, id LIMIT 1
         )::integer, 4), 3)
+    """
+NEXT_DUE = f"""
+        SELECT min(c.not_before) FROM unnest(%(lanes)s::text[]) AS l (lane)
+        CROSS JOIN LATERAL {PRIORITIES} AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT not_before FROM ulak.jobs
+            WHERE {claimable("l", "p", ">")} ORDER BY not_before LIMIT 1
+        ) AS c
     """
 
 
 def urgency(job: str) -> str:
-    """Write the order in which jobs are leased: the most urgent, then the longest due."""
     return f"""
         CASE WHEN %(ageing)s::bigint = 0 THEN {job}.priority ELSE 0 END,
         {job}.not_before + {job}.priority * %(ageing)s::bigint, {job}.priority, {job}.id
     """
 
 
-def next_due(now: str = NOW) -> str:
-    """Write the query for the moment at which the next job of these lanes may be leased."""
-    return f"""
-        SELECT min(c.not_before) FROM unnest(%(lanes)s::text[]) AS l (lane)
-        CROSS JOIN LATERAL {priorities()} AS p (priority)
-        CROSS JOIN LATERAL (
-            SELECT not_before FROM ulak.jobs
-            WHERE {claimable("l", "p", ">", now)} ORDER BY not_before LIMIT 1
-        ) AS c
-    """
-
-
-def lease(now: str = NOW) -> str:
+def lease(now: str) -> str:
     """Write the statement that leases the jobs which a query `chosen` has selected."""
     return f"""
     UPDATE ulak.jobs AS j SET {_held(now)},
@@ -209,7 +193,7 @@ def lease(now: str = NOW) -> str:
     """
 
 
-def lease_without_entries(now: str = NOW) -> str:
+def lease_without_entries(now: str) -> str:
     return f"""
     UPDATE ulak.jobs AS j SET {_held(now)} FROM chosen WHERE j.id = chosen.id
     RETURNING {_taken("NULL::text")}
@@ -225,14 +209,13 @@ def _taken(origin: str) -> str:
     return f"{own}, j.month, {origin}, chosen.data, chosen.schema, chosen.trace"
 
 
+# What must be known of a job to lease it, besides its payload.
 CHOSEN = "id, month, flow, flow_version, state, role"
-"""What must be known of a job to lease it, besides its payload."""
-
 OWN_PAYLOAD = "JOIN ulak.payloads AS p ON p.job_id = n.id AND p.month = n.month"
 LEASE = f"""
     WITH near AS MATERIALIZED (SELECT {CHOSEN} FROM ulak.jobs WHERE id = ANY (%(ids)s::uuid[])),
     chosen AS MATERIALIZED (SELECT n.*, p.data, p.schema, p.trace FROM near AS n {OWN_PAYLOAD})
-    {lease()}
+    {lease(NOW)}
 """
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM ulak.results
@@ -250,25 +233,18 @@ def count_bytes(leased: Sequence[Row]) -> int:
 
 
 def facts_of(request: ClaimRequest) -> dict[str, Any]:
-    """Return the parameters of a lease that are the same for every job."""
-    return _entries(tuple(request.entries.items())) | {
-        "worker": request.worker,
-        "ageing": request.ageing_us,
-    }
+    own = {"worker": request.worker, "ageing": request.ageing_us}
+    return _entries(tuple(request.entries.items())) | own
 
 
 @lru_cache(64)
 def _entries(entries: tuple[tuple[tuple[str, int, str], str], ...]) -> dict[str, Any]:
-    return {
-        "flows": Texts([key[0] for key, _ in entries]),
-        "versions": Numbers([key[1] for key, _ in entries]),
-        "states": Texts([key[2] for key, _ in entries]),
-        "busy": Texts([busy for _, busy in entries]),
-    }
+    rows = [(*key, busy) for key, busy in entries]
+    kinds = {"flows": Texts, "versions": Numbers, "states": Texts, "busy": Texts}
+    return name_arrays(rows, kinds)
 
 
 def claims_of(request: ClaimRequest, leased: Sequence[Row]) -> list[Claim]:
-    """Read what was leased, in the order of its urgency, without results."""
     claims = [Claim(as_job(found[:_WIDTH]), Payload(*found[_DATA:_END]), ()) for found in leased]
     ageing = request.ageing_us
 

@@ -19,7 +19,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -58,11 +58,18 @@ LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 class Listener:
     """Hears the commits of other processes, and tells them of ours."""
 
-    def __init__(self, connections: Connections, watchers: Watchers, *, listens: bool) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        watchers: Watchers,
+        rings: Sequence[Callable[[], None]],
+        *,
+        listens: bool,
+    ) -> None:
         self._connections = connections
         self._watchers = watchers
         self._listens = listens
-        self._rings: list[Callable[[], None]] = []
+        self._rings = rings
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
@@ -87,10 +94,9 @@ class Listener:
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
         self._has_begun = threading.Event()
         self.heard = 0
-        """How many rings of other processes have arrived."""
         self.rung = 0
         self.is_well: bool | None = None
-        """Whether the last test of the ring arrived; None before the first, and without a ring."""
+        """The last test of the ring arrived; None before the first, and without a ring."""
         self._tested = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ulak-listener", daemon=True)
         self._thread.start()
@@ -98,9 +104,6 @@ class Listener:
     def wait_until_it_hears(self) -> None:
         """Wait, not for ever, until nothing that is committed from now on can be missed."""
         self._has_begun.wait(BEGIN_WITHIN_S)
-
-    def on_ring(self, ring: Callable[[], None]) -> None:
-        self._rings.append(ring)
 
     def ring(self) -> None:
         """Tell other processes that something was committed; a crowd of rings is one."""
@@ -115,7 +118,6 @@ class Listener:
         return self._ring if self._may_ring(time.monotonic()) else None
 
     def watch(self) -> None:
-        """Let other processes know that this one waits for jobs to move."""
         if self._listens and time.monotonic() >= self._next_waits:
             self._wake()
 
@@ -134,7 +136,6 @@ class Listener:
             return True
 
     def wait_for_test(self) -> bool | None:
-        """Return `is_well`, when the first test has ended."""
         if self._listens:
             self._tested.wait(TEST_PATIENCE_S)
         return self.is_well
@@ -151,15 +152,12 @@ class Listener:
         os.close(self._write_end)
 
     def forget(self) -> None:
-        """Close its pipe in a forked child, which has no such thread."""
         os.close(self._read_end)
         os.close(self._write_end)
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is full of wakes already
             os.write(self._write_end, b"!")
-
-    # --- the thread -------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._stopping:

@@ -14,14 +14,12 @@ from ulak.store.schemas import find_oldest, too_old
 
 log = logging.getLogger("ulak.postgres")
 
+# The oldest PostgreSQL whose partitions, statistics and statements are those we use.
 OLDEST_SERVER = 14
-"""The oldest PostgreSQL whose partitions, statistics and statements are those we use."""
-
+# The schema that this release reads and writes; the number of the last file of `schema/`.
 NEWEST = 9
-"""The schema that this release reads and writes; the number of the last file of `schema/`."""
-
+# The first schema that stores which is the oldest that may run on it.
 NAMES_OLDEST = 5
-"""The first schema that stores which is the oldest that may run on it."""
 
 # A migration that waits for a table holds up everybody who comes after it. So it waits a moment,
 # gives way for longer than that, and tries again: below the second after which the server would
@@ -43,9 +41,7 @@ PREPARE = """
 
 
 def version_of(db: Session) -> int:
-    """Return the version of the schema, 0 when there is none."""
-    found = db.row(HAS_VERSION)
-    if found is None or not found[0]:
+    if db.row(HAS_VERSION) != (True,):
         return 0
     version = db.row(VERSION)
     return 0 if version is None else int(version[0])
@@ -59,11 +55,7 @@ def oldest_of(db: Session) -> int:
 
 
 def create_or_check(db: Session) -> None:
-    """Create the schema where there is none; refuse one that this release must not run on.
-
-    Raises:
-        StoreError: naming the versions and the cure.
-    """
+    """Create the schema where there is none; refuse one that this release must not run on."""
     check_server(db)
     version = version_of(db)
     if version == 0:
@@ -92,8 +84,7 @@ def upgrade(db: Session) -> tuple[int, int]:
     not leave free in time is asked for again.
 
     Raises:
-        StoreError: the server is too old, the role may not do this, somebody does not leave a
-            table free, or this release must not run on the database; it says what would help.
+        StoreError: it cannot be done; the error says why, and what would help.
     """
     check_server(db)
     for tries in range(MOST_TRIES):
@@ -151,6 +142,4 @@ def _must_be_known(db: Session) -> None:
 
 
 def script(version: int) -> str:
-    """Return the statements that lead from the version before to this one."""
-    path = files(__package__) / "schema" / f"{version:04}.sql"
-    return path.read_text(encoding="utf-8")
+    return (files(__package__) / "schema" / f"{version:04}.sql").read_text(encoding="utf-8")

@@ -81,8 +81,8 @@ def make(db: Session, month: int, *, most: int | None = MOST_MOVED) -> bool:
     this month that are in the last partitions already are moved, at most so many: writers of
     the month wait meanwhile. A role that may not make tables leaves it to one that may.
     """
-    late = {table: db.row(LATE.format(table=table), (month, most)) for table in TABLES}
-    rows = {table: found[0] for table, found in late.items() if found is not None and found[0]}
+    found = {table: db.rows(LATE.format(table=table), (month, most)) for table in TABLES}
+    rows = {table: n for table, ((n,),) in found.items() if n}
     if most is not None and any(n >= most for n in rows.values()):
         log.warning(
             "a month has too many rows in the last partition to be moved beside workers; "

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ulak.clock import Instant
 from ulak.core.delivery import KEPT_US, MOST_EVENTS, PENDING, SENT, make_delivery
 from ulak.core.job import Event, Message
-from ulak.store.postgres.values import Array, Blobs, Ids, Numbers, Texts
+from ulak.store.postgres.values import Array, Blobs, Ids, Numbers, Texts, as_arrays
 from ulak.store.protocol import OutboxRow, Settled, outbox
 from ulak.store.protocol.outbox import Followed
-from ulak.store.sql.outbox import OLD_LINES, UNKNOWN_HANDLERS, UNRANKED, Line, Outbox
+from ulak.store.sql.outbox import OLD_LINES, UNKNOWN_HANDLERS, UNRANKED, Line, Outbox, identity
 from ulak.store.sql.session import JOB_COLUMNS, OUTBOX_COLUMNS, as_event, as_job, as_message_row
 
 if TYPE_CHECKING:
@@ -41,11 +41,9 @@ RAISE_HEADS = """
 
 
 def posting(wanted: str, *, ranked: bool) -> str:
-    """Write the statement that posts deliveries of messages.
+    """Write the statement that posts deliveries; `wanted` joins messages `m` with handlers `h`.
 
-    Args:
-        wanted: Joins the messages `m` with the handlers `h` that get them.
-        ranked: Whether their keys are held. If not, their places are found when they are taken.
+    Without `ranked` no keys are held, and their places are found when they are taken.
     """
     head = """(m.is_first AND NOT EXISTS (
         SELECT FROM ulak.deliveries AS d
@@ -71,11 +69,7 @@ def posting(wanted: str, *, ranked: bool) -> str:
 
 
 def bind(messages: Sequence[Message]) -> tuple[Array, ...]:
-    ids, seqs, numbers, keys, topics, data, dates = zip(*messages, strict=True)
-    return (
-        Ids(ids), Numbers(seqs), Numbers(numbers), Texts(keys), Texts(topics), Blobs(data),
-        Numbers(dates),
-    )  # fmt: skip
+    return as_arrays(messages, Ids, Numbers, Numbers, Texts, Texts, Blobs, Numbers)
 
 
 _WANTED = "LEFT JOIN ulak.handlers AS h ON h.topic = m.topic OR h.topic = '*'"
@@ -154,7 +148,6 @@ def post(t: Transaction, messages: Sequence[Message]) -> None:
 
 
 def post_unranked(t: Transaction, messages: Sequence[Message]) -> None:
-    """Write deliveries without holding their keys: their places are found when they are taken."""
     t.db.execute(POST_UNRANKED, bind(messages))
     t.made_due = True
 
@@ -180,8 +173,7 @@ def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxR
 
 
 def _raise(t: Transaction, lines: Iterable[Line]) -> None:
-    names, keys = zip(*sorted(set(lines)), strict=True)
-    t.db.execute(RAISE_HEADS, (Texts(names), Texts(keys)))
+    t.db.execute(RAISE_HEADS, as_arrays(sorted(set(lines)), Texts, Texts))
 
 
 def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
@@ -202,28 +194,16 @@ def settle(t: Transaction, settled: Sequence[Settled]) -> None:
         t.db.execute(DELIVERED, (t.now, *_identities(sent), answers))
     failed = [end for end in settled if end.state != SENT]
     if failed:
-        t.db.execute(
-            FAILED,
-            (
-                *_identities(failed),
-                Numbers([int(end.spends_try) for end in failed]),
-                Numbers([end.not_before for end in failed]),
-                Texts([end.error for end in failed]),
-                Texts([end.state for end in failed]),
-                Numbers([int(end.state == PENDING or end.blocks) for end in failed]),
-            ),
-        )
+        changes = [(end.spends_try, end.not_before, end.error, end.state) for end in failed]
+        is_open = Numbers([end.state == PENDING or end.blocks for end in failed])
+        columns = as_arrays(changes, Numbers, Numbers, Texts, Texts)
+        t.db.execute(FAILED, (*_identities(failed), *columns, is_open))
     if over:
         _raise(t, over)
 
 
-def _identities(rows: Sequence[OutboxRow | Settled]) -> tuple[Ids, Numbers, Numbers, Texts]:
-    return (
-        Ids([row.message.job_id for row in rows]),
-        Numbers([row.message.seq for row in rows]),
-        Numbers([row.message.n for row in rows]),
-        Texts([row.handler for row in rows]),
-    )
+def _identities(rows: Sequence[OutboxRow | Settled]) -> tuple[Array, ...]:
+    return as_arrays([identity(row) for row in rows], Ids, Numbers, Numbers, Texts)
 
 
 def expire(t: Transaction, limit: int) -> int:
@@ -248,6 +228,8 @@ FLOWS = "(SELECT string_agg(flow, ' ') FROM ulak.handlers WHERE flow IS NOT NULL
 _FOLLOWERS = "JOIN ulak.handlers AS h ON h.flow = m.topic"
 POST_EVENTS, POST_EVENTS_UNRANKED = (posting(_FOLLOWERS, ranked=ranked) for ranked in (True, False))
 
+# Only the head of a line is locked while a follower has its events: that keeps every other follower
+# of the name away, and nobody who writes further events waits for it.
 DUE_HEADS = f"""
     SELECT {OUTBOX_COLUMNS} FROM ulak.deliveries
     WHERE head = 1 AND handler = %s::text AND not_before <= %s::bigint
@@ -269,10 +251,7 @@ REMOVE_EVENTS = "DELETE FROM ulak.deliveries WHERE position = ANY (%s::bigint[])
 
 
 def post_events(db: Session, events: Iterable[tuple[str, Event]], *, ranked: bool) -> None:
-    """Write the deliveries of events, each with its flow, in their order.
-
-    The first event of a job is written with it (`intake.INSERT`).
-    """
+    """Write the deliveries of events, except the first of a job, which `intake.INSERT` writes."""
     deliveries = [make_delivery(flow, event) for flow, event in events]
     if ranked:
         db.execute(HOLD_KEYS, (Texts(list({delivery.key: None for delivery in deliveries})),))
@@ -280,7 +259,6 @@ def post_events(db: Session, events: Iterable[tuple[str, Event]], *, ranked: boo
 
 
 def take_events(db: Session, now: Instant, handler: str, limit: int) -> list[Followed]:
-    """Take the events that are due, past those that others have taken."""
     due = db.rows(DUE_HEADS, (handler, now, limit))
     heads = outbox.choose_heads(list(map(as_message_row, due)))
     if not heads:
@@ -293,7 +271,6 @@ def take_events(db: Session, now: Instant, handler: str, limit: int) -> list[Fol
 
 
 def finish_events(db: Session, taken: Sequence[Followed]) -> None:
-    """Remove what a follower has got, and let the next of each job come forward."""
     keys = Texts([one.head.message.key for one in taken])
     db.execute(HOLD_KEYS, (keys,))
     db.execute(REMOVE_EVENTS, (Numbers([position for one in taken for position in one.positions]),))

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -36,16 +36,9 @@ T = TypeVar("T")
 _PLACE = re.compile(r"%\((\w+)\)s|%(s)|%(%)")
 
 
-class Statement(NamedTuple):
-    """A statement whose places have numbers, and the names that they had, if they had any."""
-
-    text: bytes
-    names: tuple[str, ...]
-
-
 @cache
-def numbered(statement: str) -> Statement:
-    """Number the places of a statement: psycopg's have names, or follow one another."""
+def numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a statement whose places have numbers, and the names that they had, if any."""
     numbers: dict[str, int] = {}
     places = 0
 
@@ -59,7 +52,7 @@ def numbered(statement: str) -> Statement:
             return f"${places}"
         return f"${numbers.setdefault(name, len(numbers) + 1)}"
 
-    return Statement(_PLACE.sub(number, statement).encode(), tuple(numbers))
+    return _PLACE.sub(number, statement).encode(), tuple(numbers)
 
 
 class LateRows:
@@ -80,7 +73,6 @@ class Pipeline:
     )  # fmt: skip
 
     def __init__(self, connection: TimedConnection, *, prepare: bool, values: AdaptContext) -> None:
-        """Write and read values as `values` does: the connection, or a cursor of it."""
         self._connection = connection
         self._prepare = prepare
         self._transformer = Transformer(values)
@@ -97,7 +89,6 @@ class Pipeline:
         return self
 
     def enter(self) -> None:
-        """Begin to send; until `leave`, or the end of a block."""
         self._connection.pgconn.enter_pipeline_mode()
         self._awaited.clear()
         self.is_open = True
@@ -125,11 +116,7 @@ class Pipeline:
         self._leave(self._wait(pgconn), is_well=kind is None)
 
     async def leave(self) -> None:
-        """Wait for everything as the end of a block does, while the event loop goes on.
-
-        Raises:
-            psycopg.Error: the server refused a statement, or it is gone.
-        """
+        """Wait for everything as the end of a block does, while the event loop goes on."""
         self.is_open = False
         if self._connection.closed:
             raise psycopg.OperationalError("the connection is lost")
@@ -159,10 +146,7 @@ class Pipeline:
         self._prepare = False
 
     def part(self) -> None:
-        """End here what is refused or not as a whole: what follows is an extra.
-
-        Whatever becomes of what is sent from now on, nobody is told.
-        """
+        """End here what is refused or not as a whole; what becomes of the rest is not told."""
         self._connection.pgconn.pipeline_sync()
         self._awaited.append(None)
 
@@ -274,11 +258,7 @@ def _results(pgconn: PGconn, number: int) -> PQGen[list[PGresult]]:
 
 
 def exchange(connection: TimedConnection, statement: bytes) -> PGresult:
-    """Send a statement outside a pipeline and wait for its result, as libpq's own call does.
-
-    Raises:
-        psycopg.Error: the server has not answered in time, or it is gone.
-    """
+    """Send a statement outside a pipeline and wait for its result, as libpq's own call does."""
     connection.pgconn.send_query(statement)
     return connection.wait(_last_result(connection.pgconn))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ulak.clock import Instant
@@ -12,13 +13,14 @@ from ulak.core.job import JobRow
 from ulak.ids import to_text
 from ulak.store import standing
 from ulak.store.postgres.connections import BEGIN_READING
+from ulak.store.postgres.months import TABLES
 from ulak.store.postgres.session import Session
 from ulak.store.postgres.values import Blobs, Ids, Numbers, Texts
 from ulak.store.protocol import JobFilter, WorkerRow
 from ulak.store.protocol.filters import BY_END, UNORDERED
 from ulak.store.sql import reads
 from ulak.store.sql.reads import MOST_ORPHANS, OWNED, Statement, find_matching, read_jobs
-from ulak.store.sql.session import JOB_COLUMNS
+from ulak.store.sql.session import JOB_COLUMNS, fetch, select
 
 WRITTEN = """
     SELECT e.job_id FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[]) AS c (job_id, seq, commit_id)
@@ -26,32 +28,21 @@ WRITTEN = """
     JOIN ulak.events AS e ON e.job_id = c.job_id AND e.seq = c.seq AND e.commit_id = c.commit_id
                          AND e.month = j.month
 """
-WORKERS = (
-    "SELECT id, started_at, renewed_at, expires_at, lanes, about FROM ulak.workers ORDER BY id"
-)
+WORKERS = select("workers", WorkerRow, "ORDER BY id")
 
-DATED = ("events", "payloads", "results")
-# The names of tables are our own, from the lines above.
-ORPHANS = {
-    table: f"""
-    SELECT DISTINCT job_id, NULL::integer FROM ulak.{table} WHERE job_id IS NOT NULL
-    {"AND seq > 0" if table == "deliveries" else ""}
+# The names of tables are our own.
+ORPHANS = """
+    SELECT DISTINCT job_id, NULL::integer FROM ulak.{table} WHERE job_id IS NOT NULL {sent}
     AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = job_id)
     ORDER BY job_id LIMIT %s::bigint
 """
-    for table in OWNED.values()
-    if table not in DATED
-}
 # What a retired month still holds goes with the month.
-DATED_ORPHANS = {
-    table: f"""
+DATED_ORPHANS = """
     SELECT DISTINCT job_id, month FROM ulak.{table} AS r
     WHERE month NOT IN (SELECT month FROM ulak.retired_months)
     AND NOT EXISTS (SELECT FROM ulak.jobs WHERE jobs.id = r.job_id AND jobs.month = r.month)
     ORDER BY job_id, month LIMIT %s::bigint
 """
-    for table in DATED
-}
 
 
 def commits(db: Session, changes: Sequence[Change]) -> list[bool]:
@@ -80,16 +71,16 @@ def list_statements(where: JobFilter, after: bytes | None, limit: int) -> Iterat
         yield f"{matches} ORDER BY id DESC LIMIT %(limit)s::bigint", {**facts, "limit": limit}
 
 
-def workers(db: Session) -> list[WorkerRow]:
-    return [WorkerRow(*row) for row in db.rows(WORKERS)]
+workers = partial(fetch, record=WorkerRow, statement=WORKERS)
 
 
 def orphans(db: Session) -> list[str]:
     found: list[str] = []
     for name, table in OWNED.items():
         # A row in a month that is not its job's is nobody's as well: no trail would show it.
-        rows = db.rows(DATED_ORPHANS[table] if table in DATED else ORPHANS[table], (MOST_ORPHANS,))
-        for job_id, month in rows:
+        statement = DATED_ORPHANS if table in TABLES else ORPHANS
+        sent = "AND seq > 0" if table == "deliveries" else ""
+        for job_id, month in db.rows(statement.format(table=table, sent=sent), (MOST_ORPHANS,)):
             where = "" if month is None else f" in {month}"
             found.append(f"{name} of job {to_text(job_id)}: there is no such job{where}")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
-from ulak.store.postgres.values import Numbers, Texts
+from ulak.store.postgres.values import Numbers, Texts, name_arrays
 from ulak.store.records import (
     FORGOTTEN,
     RecordClaim,
@@ -130,7 +130,7 @@ class LateClaim:
     def __init__(self, t: Transaction, row: RecordRow, ttl_us: int, lease_us: int | None) -> None:
         self._t = t
         self._facts = _facts(t, row, ttl_us=ttl_us, lease_us=lease_us)
-        self._taken = t.db.later(CLAIM, self._facts)
+        self._taken = t.db.pipeline.later(CLAIM, self._facts)
         self._found: LateRows | None = None
 
     @property
@@ -138,7 +138,7 @@ class LateClaim:
         return bool(self._taken.rows)
 
     def ask(self) -> None:
-        self._found = self._t.db.later(FIND, self._facts)
+        self._found = self._t.db.pipeline.later(FIND, self._facts)
 
     def answer(self) -> RecordClaim:
         rows = self._taken.rows if self._found is None else self._found.rows
@@ -152,10 +152,9 @@ def _claimed(t: Transaction, found: Sequence[Row], *, is_mine: bool) -> RecordCl
 
 
 def renew(t: Transaction, rows: Sequence[RecordRow], lease_us: Sequence[int]) -> list[bool]:
-    facts = _wanted(t, [row.id for row in rows])
-    facts |= {
-        "tokens": Texts([row.owner_token or "" for row in rows]), "leases": Numbers(lease_us)
-    }  # fmt: skip
+    facts = {"now": t.now, "by_server": t.by_server, **_arrays([row.id for row in rows])}
+    facts["tokens"] = Texts([row.owner_token or "" for row in rows])
+    facts["leases"] = Numbers(lease_us)
     renewed = {n for (n,) in t.db.rows(RENEW, facts)}
     return [n in renewed for n in range(1, len(rows) + 1)]
 
@@ -169,8 +168,7 @@ def finish(t: Transaction, row: RecordRow, ttl_us: int) -> bool:
 
 
 def finish_later(t: Transaction, row: RecordRow, ttl_us: int) -> LateRows:
-    """Send how it ended; there is a row in the answer if it was stored."""
-    return t.db.later(FINISH, _facts(t, row, ttl_us=ttl_us))
+    return t.db.pipeline.later(FINISH, _facts(t, row, ttl_us=ttl_us))
 
 
 def release(t: Transaction, row: RecordRow) -> bool:
@@ -202,10 +200,5 @@ def _facts(t: Transaction, row: RecordRow, **spans: int | None) -> dict[str, Any
     return {**row._asdict(), "now": t.now, "by_server": t.by_server, **spans}
 
 
-def _wanted(t: Transaction, ids: Sequence[RecordId]) -> dict[str, Any]:
-    return {"now": t.now, "by_server": t.by_server, **_arrays(ids)}
-
-
-def _arrays(ids: Sequence[RecordId]) -> dict[str, Texts]:
-    tenants, scopes, keys = zip(*ids, strict=True) if ids else ((), (), ())
-    return {"tenants": Texts(tenants), "scopes": Texts(scopes), "keys": Texts(keys)}
+def _arrays(ids: Sequence[RecordId]) -> dict[str, Any]:
+    return name_arrays(ids, {"tenants": Texts, "scopes": Texts, "keys": Texts})

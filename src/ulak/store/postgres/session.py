@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,9 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from ulak.clock import Clock, Instant, SystemClock, Uptime
 from ulak.core.job import Event
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
+from ulak.store.batches import Link
 from ulak.store.postgres import outbox, timeouts, trail
-from ulak.store.postgres.pipeline import LateRows, Pipeline, exchange
+from ulak.store.postgres.pipeline import Pipeline, exchange
 from ulak.store.postgres.timeouts import TimedConnection
 from ulak.store.postgres.values import Numbers, Texts
 from ulak.store.processes import StoreAway
@@ -30,8 +32,7 @@ SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 class ServerClock:
     """Tells the time of the database server; before it has answered, that of this machine.
 
-    Many machines share one store, so the store's clock decides. Asking it each time would cost a
-    round trip; each claim and each renewal brings its time along.
+    Each claim and each renewal brings its time along: to ask each time would cost a round trip.
     """
 
     def __init__(self) -> None:
@@ -69,9 +70,8 @@ IN_ORDER = {
 PLAIN: Mapping[str, object] = {}
 
 
-def settings(values: Mapping[str, object], *, whole_session: bool = False) -> str:
+def settings(values: Mapping[str, object], *, local: str = "true") -> str:
     """Write the expressions that set these for the rest of a transaction, or of a session."""
-    local = "false" if whole_session else "true"
     return ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
 
 
@@ -79,7 +79,7 @@ def change_settings(chosen: Mapping[str, object]) -> str:
     """Write the statement that gives a session these settings, whichever of ours it had before."""
     # Not given: what the server, the database or the role says.
     given_back = [f"set_config('{name}', NULL, false)" for name in IN_ORDER if name not in chosen]
-    given = settings({LOCK: timeouts.LOCK_TIMEOUT_MS, **chosen}, whole_session=True)
+    given = settings({LOCK: timeouts.LOCK_TIMEOUT_MS, **chosen}, local="false")
     return f"SELECT {', '.join([given, *given_back])}"
 
 
@@ -94,10 +94,7 @@ class AlreadyThere(WriteRefused):
 
 
 class Session:
-    """One connection with its cursor and its pipeline; used by one thread at a time.
-
-    While the pipeline is open everything goes that way, otherwise psycopg's.
-    """
+    """A connection for one thread at a time; statements go by its pipeline while that is open."""
 
     __slots__ = ("_cursor", "_plain", "_prepare", "chosen", "connection", "pipeline", "used_at")
 
@@ -127,10 +124,6 @@ class Session:
         if self.pipeline.is_open:
             return self.pipeline.ask(statement, facts)
         return self._execute(statement, facts).fetchall()
-
-    def later(self, statement: str, facts: Any = ()) -> LateRows:
-        """Run a query in a pipeline whose rows nobody needs before the transaction has ended."""
-        return self.pipeline.later(statement, facts)
 
     def row(self, statement: str, facts: Any = ()) -> Row | None:
         rows = self.rows(statement, facts)
@@ -162,15 +155,13 @@ class Transaction:
         self.now = clock.now()
         self._clock = clock
         self.is_guest = is_guest
-        """Whether it is a caller's own, which may stay open for long."""
+        """It is a caller's own, which may stay open for long."""
         self.counts: dict[CountKey, int] = {}
-        self.links: list[trail.Link] = []
+        self.links: list[Link] = []
         self.followed = NO_FLOWS
-        """The flows that are followed, as its statements have found."""
         self.followed_events: list[tuple[str, Event]] = []
         self.made_due = False
         self.has_rung = False
-        """Whether other processes were told along with the commit."""
 
     @property
     def by_server(self) -> bool:
@@ -282,18 +273,15 @@ class _Translating:
 TRANSLATING = _Translating()
 
 # libpq gives no code for what a server says before it lets anybody in.
-_REFUSALS = (
-    "authentication failed", "certificate", "does not exist", "does not support SSL", "invalid",
-    "is not permitted to log in", "no password supplied", "no pg_hba.conf entry",
-    "permission denied",
-)  # fmt: skip
+_REFUSALS = re.compile(
+    "authentication failed|certificate|does not exist|does not support SSL|invalid"
+    "|no pg_hba[.]conf entry|is not permitted to log in|no password supplied|permission denied"
+)
 
 
 def is_refusal(error: psycopg.Error) -> bool:
     """Tell whether the server was reached and will not have us, so that waiting helps nobody."""
-    return isinstance(error, psycopg.ProgrammingError) or any(
-        text in str(error) for text in _REFUSALS
-    )
+    return isinstance(error, psycopg.ProgrammingError) or bool(_REFUSALS.search(str(error)))
 
 
 def first_line(error: BaseException) -> str:

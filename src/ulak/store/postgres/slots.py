@@ -1,4 +1,4 @@
-"""Slots: at most so many jobs of a limit run at once, whoever runs them.
+"""Slots and tokens: at most so many jobs of a limit run at once, and so many of a rate in time.
 
 Each slot is a row, and whoever wants one locks a free row and skips those that others have locked.
 The limit itself is held meanwhile, by any number of claimers together, so that nobody changes it.
@@ -23,7 +23,7 @@ from ulak.store.flow_control import (
 )
 from ulak.store.in_turn import Candidate
 from ulak.store.postgres.session import SERVER_TIME, Session, Transaction
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays
 from ulak.store.sql.session import Id
 
 HOLD_LIMITS = """
@@ -104,10 +104,7 @@ OPEN_AGAIN = """
 
 
 def free_of(db: Session, limits: Iterable[str]) -> dict[str, int]:
-    """Take hold of limits and answer how many more may run under each.
-
-    The slots of a key are opened when the first job needs one.
-    """
+    """Lock limits and return how many more jobs may run under each; open the slots of new keys."""
     names = sorted(set(limits))
     stages = Texts(sorted({stage_of(name) for name in names}))
     held = {row[0]: (row[1], row[2]) for row in db.rows(HOLD_LIMITS, (stages,))}
@@ -119,9 +116,8 @@ def free_of(db: Session, limits: Iterable[str]) -> dict[str, int]:
         and standing[name][0] < (most := _places(standing[name], held[stage_of(name)][0]))
     ]
     if missing:
-        opened, places = zip(*missing, strict=True)
-        db.execute(OPEN, (Texts(opened), Numbers(places)))
-        standing |= _standing(db, opened)
+        db.execute(OPEN, as_arrays(missing, Texts, Numbers))
+        standing |= _standing(db, [name for name, _ in missing])
     draining = [name for name in names if standing[name][2]]
     if draining:
         # Which of them count is decided by all of them, so they are taken all.
@@ -146,21 +142,13 @@ def _places(standing: Standing, declared: int) -> int:
 
 
 def find_free(db: Session, wanted: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return up to so many slots of each limit that are free and now ours to take.
-
-    Who wants more of a limit than `free_of` has answered gets more than there is.
-    """
+    """Lock and return up to so many free slots of each limit; more than `free_of` is too many."""
     found: dict[str, list[int]] = {limit: [] for limit in wanted}
-    limits = [limit for limit in sorted(wanted) if wanted[limit] > 0]
+    limits = sorted((limit, most) for limit, most in wanted.items() if most > 0)
     if limits:
-        most = Numbers([wanted[limit] for limit in limits])
-        for limit, n in db.rows(FIND_FREE, (Texts(limits), most)):
+        for limit, n in db.rows(FIND_FREE, as_arrays(limits, Texts, Numbers)):
             found[limit].append(n)
     return found
-
-
-def find_one(db: Session, limit: str) -> list[int]:
-    return find_free(db, {limit: min(1, free_of(db, [limit])[limit])})[limit]
 
 
 def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
@@ -181,9 +169,8 @@ def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]], *, of_state: bool = False) -> None:
     if taken:
-        limits, numbers, ids = zip(*sorted(taken), strict=True)
-        kinds = Numbers([int(of_state)] * len(taken))
-        db.execute(TAKE, (Texts(limits), Numbers(numbers), Ids(ids), kinds))
+        rows = [(*slot, of_state) for slot in sorted(taken)]
+        db.execute(TAKE, as_arrays(rows, Texts, Numbers, Ids, Numbers))
 
 
 def keep(db: Session, job_ids: Sequence[bytes]) -> None:
@@ -203,8 +190,7 @@ def occupy(t: Transaction, limit: str, job_id: bytes, places: int) -> None:
 def leave(db: Session, held: Sequence[tuple[str, bytes]]) -> Counter[str]:
     if not held:
         return Counter()
-    limits, ids = zip(*sorted(held), strict=True)
-    return Counter(row[0] for row in db.rows(FREE, (Texts(limits), Ids(ids))))
+    return Counter(row[0] for row in db.rows(FREE, as_arrays(sorted(held), Texts, Ids)))
 
 
 def let_in(t: Transaction, freed: Counter[str]) -> int:
@@ -212,22 +198,21 @@ def let_in(t: Transaction, freed: Counter[str]) -> int:
     if not freed:
         return 0
     free = free_places(t.db, sorted(freed))
-    return pass_on_all(t, {limit: min(freed[limit], free[limit]) for limit in free})
+    return pass_on_all(t, {limit: min(freed[limit], places) for limit, places in free.items()})
 
 
 def pass_on(t: Transaction, parked_on: str, places: int) -> int:
-    """Unpark so many jobs, the most urgent and then the oldest; what they need they claim."""
     return pass_on_all(t, {parked_on: places})
 
 
 def pass_on_all(t: Transaction, places: Mapping[str, int], most: int | None = None) -> int:
     """Unpark so many jobs of each name, and at most so many of all, in one statement."""
-    names = [name for name in sorted(places) if places[name] > 0]
-    if not names:
+    wanted = sorted((name, n) for name, n in places.items() if n > 0)
+    if not wanted:
         return 0
-    numbers = [places[name] for name in names]
-    facts = (Texts(names), Numbers(numbers), sum(numbers) if most is None else most)
-    unparked = t.db.touch(UNPARK, facts)
+    if most is None:
+        most = sum(n for _, n in wanted)
+    unparked = t.db.touch(UNPARK, (*as_arrays(wanted, Texts, Numbers), most))
     t.made_due = t.made_due or unparked > 0
     return unparked
 
@@ -275,7 +260,11 @@ MOST_BUCKETS = 100
 
 
 class Buckets(flow_control.Buckets):
-    """The buckets that one claim has to do with."""
+    """The buckets of rates while a claim is made: locked once, counted here, written at its end.
+
+    Whoever takes from a bucket holds its row. A claim learns one after the other which it needs, so
+    there is no order in which all could be held: claims with buckets follow one another.
+    """
 
     def __init__(self, t: Transaction) -> None:
         super().__init__()
@@ -289,8 +278,7 @@ class Buckets(flow_control.Buckets):
 
     def _be_alone(self) -> None:
         if not self._is_alone:
-            told = self._t.db.rows(ONE_AT_A_TIME)
-            self._t.hear(told[0][1])
+            self._t.hear(self._t.db.rows(ONE_AT_A_TIME)[0][1])
             self._is_alone = True
 
     def look_after_all(self, names: Sequence[str]) -> None:
@@ -301,7 +289,6 @@ class Buckets(flow_control.Buckets):
             self.look_after(name)
 
     def unpark_paid(self) -> int:
-        """Unpark, from every bucket that has filled, as many as it pays for."""
         self._be_alone()
         ready = [row[0] for row in self._t.db.rows(READY, (self._t.now, MOST_BUCKETS))]
         self.hold(ready)
@@ -310,9 +297,7 @@ class Buckets(flow_control.Buckets):
     def write(self) -> int:
         changed = self._changed()
         if changed:
-            names, levels, dates, ready = zip(*changed, strict=True)
-            facts = (Texts(names), Numbers(levels), Numbers(dates), Numbers(ready))
-            self._t.db.execute(WRITE, facts)
+            self._t.db.execute(WRITE, as_arrays(changed, Texts, Numbers, Numbers, Numbers))
         return len(changed)
 
     def _unpark_from(self, name: str) -> int:
@@ -352,12 +337,11 @@ class Supplies:
         self._t = t
         self._buckets = buckets
         self._paused_keys = paused_keys
+        # By limit: how many more may run, as far as it was looked at; how many slots are locked
+        # here, given or not; those that are not given yet.
         self._free: dict[str, int] = {}
-        """How many more may run under a limit, as far as it was looked at."""
         self._held: dict[str, int] = {}
-        """How many slots of a limit are locked here, given or not."""
         self._slots: dict[str, list[int]] = {}
-        """Those that are not given yet."""
         self.taken: list[tuple[str, int, bytes]] = []
         """Limit, number and job of every slot that was given."""
         self.parked: list[tuple[bytes, str]] = []

@@ -18,7 +18,7 @@ from ulak.core.change import Change, Receipt
 from ulak.core.job import Message, NewJob, Request
 from ulak.errors import NotSupported, StoreError, WriteRefused
 from ulak.store.batches import is_full
-from ulak.store.caller import Driver, Execute, Steps
+from ulak.store.caller import Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.postgres import (
     caller,
@@ -114,8 +114,6 @@ class PostgresStore(SqlStore):
         """It was open when this process was forked: its first use opens it here."""
         tell_of_forks(self)
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> None:
         with self._opening:
             if self._open is None:
@@ -129,15 +127,12 @@ class PostgresStore(SqlStore):
                 heard = connections.use(lambda db: db.row(f"SELECT {SERVER_TIME}"))
                 self.clock.hear(0 if heard is None else heard[0])
             connections.use(self._make_months)
-            self._here = connections.use(caller.where_we_are)
+            self._here = connections.use(lambda db: db.row(caller.WHERE_WE_ARE))
         except BaseException:
             connections.close()
             raise
-        listener = Listener(connections, self._watchers, listens=not self._pooled)
-        connections.tell_by(listener, self._watchers)
-        for ring in self._rings:
-            connections.on_commit(ring)
-            listener.on_ring(ring)
+        listener = Listener(connections, self._watchers, self._rings, listens=not self._pooled)
+        connections.tell_by(listener, self._watchers, self._rings)
         listener.wait_until_it_hears()
         self._open, self._listener = connections, listener
 
@@ -235,8 +230,6 @@ class PostgresStore(SqlStore):
             self._months |= there
             self._months.update(m for m in wanted if m not in there and months.make(db, m))
 
-    # --- writing ----------------------------------------------------------------
-
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:
         if self._stopped and any(job.row.flow in self._stopped for job in jobs):
             return self._add_carefully(jobs)
@@ -276,9 +269,8 @@ class PostgresStore(SqlStore):
         return claimed
 
     def _claim_straight(self, request: ClaimRequest) -> Claimed | None:
-        """Claim with one statement, or return None when something is in the way."""
         t, journey = self._run_in_order("claim", lambda t: (t, straight.go(t, request)))
-        look, is_clear, leased = journey.seen(t)
+        look, is_clear, leased = journey.read(t)
         if not is_clear or leased.is_odd:
             return None
         taken = leases.claims_of(request, leased.rows)
@@ -302,34 +294,24 @@ class PostgresStore(SqlStore):
     leased = read(leases.leased)
     dismiss = written("dismiss", upkeep.dismiss)
 
-    # --- flow control -----------------------------------------------------------
-
     _control = CONTROL
     change_limit = written("limit", CONTROL.change_limit)
     resume = written("resume", CONTROL.resume)
     sweep = written("sweep", control.sweep)
     count_waiting = read(control.count_waiting)
 
-    # --- callers' transactions (`ulak.store.caller.Guest`) ---------------------------
-
     caller_kinds = caller.KINDS
-
-    def find_driver(self, connection: object) -> Driver | None:
-        return caller.find_driver(connection)
+    find_driver = staticmethod(caller.find_driver)
 
     def add_steps(self, job: NewJob, ask: Ask | None = None) -> Steps[Added]:
         return caller.add_steps(self._here, job, self.clock.now(), ask)
 
     @contextmanager
     def inside(self, connection: Any, execute: Execute) -> Iterator[Store]:
-        yield _InsideStore(self, caller.borrow(self._here, execute))
-
-    # --- stages' transactions (`ulak.store.stage.StageStore`) -------------------------
+        yield _InsideStore(self, caller.Borrowed(self._here, execute))
 
     def begin_stage(self) -> StageTransaction:
         return PostgresStage(self._db.lent, self.clock, self._db.tell)
-
-    # --- open transactions (`ulak.store.transaction.TransactionStore`) ---------------
 
     def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> PostgresTransaction:
         # Only who wants the same key waits for it, so there is nobody to tell the purpose to.
@@ -338,13 +320,9 @@ class PostgresStore(SqlStore):
     def reading(self) -> AbstractContextManager[psycopg.Connection[Row]]:
         return self._db.lent.reading()
 
-    # --- idempotency records ----------------------------------------------------
-
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        def claim(t: Transaction) -> RecordClaim:
-            return records.claim(t, row, ttl_us, lease_us)
-
-        return self._db.run("record", claim, patience_ms=COMMIT_PATIENCE_MS)
+        work = partial(records.claim, row=row, ttl_us=ttl_us, lease_us=lease_us)
+        return self._db.run("record", work, patience_ms=COMMIT_PATIENCE_MS)
 
     renew_records = written("record", records.renew, urgent=True)
     mark_record = written("record", records.mark)
@@ -358,14 +336,11 @@ class PostgresStore(SqlStore):
     forget_record = written("record", records.forget)
     clean_records = written("record", records.clean)
 
-    # --- upkeep -----------------------------------------------------------------
-
     asked = read(upkeep.asked)
 
     def unpark(self, limit: int) -> int:
-        unparked, self._parked = self._db.run(
-            "unpark", lambda t: upkeep.unpark(t, limit, self._parked)
-        )
+        page = self._parked
+        unparked, self._parked = self._write("unpark", lambda t: upkeep.unpark(t, limit, page))
         return unparked
 
     def fold_counts(self) -> None:
@@ -395,10 +370,8 @@ class PostgresStore(SqlStore):
         return pruned
 
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
-        patience_ms = SUBMIT_PATIENCE_MS
-        return self._db.run("tick", lambda t: intake.tick(t, ticks), patience_ms=patience_ms)
-
-    # --- outbox -----------------------------------------------------------------
+        work = partial(intake.tick, ticks=ticks)
+        return self._db.run("tick", work, patience_ms=SUBMIT_PATIENCE_MS)
 
     post_messages = written("post", outbox.post)
 
@@ -420,8 +393,6 @@ class PostgresStore(SqlStore):
     discard_message = written("redrive", OUTBOX.discard)
     expire_messages = written("sweep", outbox.expire)
 
-    # --- reading ----------------------------------------------------------------
-
     find_job = read(intake.find_job)
 
     def add_owner(self, job_id: bytes, owner: str) -> None:
@@ -433,16 +404,11 @@ class PostgresStore(SqlStore):
     workers = read(reads.workers)
     scan_orphans = read(reads.orphans)
 
-    # --- waking -----------------------------------------------------------------
-
     def changed_elsewhere(self) -> bool:
         return self._listener is not None and self._listener.has_changed()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
         self._rings.append(ring)
-        if self._open is not None and self._listener is not None:
-            self._open.on_commit(ring)
-            self._listener.on_ring(ring)
 
     def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
         stop = self._watchers.add(ring)

@@ -15,22 +15,10 @@ from ulak.clock import Instant
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES
 from ulak.store.in_turn import is_family
 from ulak.store.postgres import leases
-from ulak.store.postgres.leases import (
-    CHOSEN,
-    NOW,
-    OWN_PAYLOAD,
-    claimable,
-    facts_of,
-    lease,
-    lease_without_entries,
-    priorities,
-    standing,
-    urgency,
-    write_entries,
-)
+from ulak.store.postgres.leases import facts_of, write_entries
 from ulak.store.postgres.pipeline import LateRows
 from ulak.store.postgres.session import SERVER_TIME, Transaction
-from ulak.store.postgres.values import Numbers, Texts
+from ulak.store.postgres.values import Numbers, Texts, name_arrays
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, ClaimRequest, Want
 from ulak.store.sql.session import Row
 
@@ -55,7 +43,7 @@ LOOK = f"""
 # whether the way is clear.
 _THEN = "current_setting('ulak.now')::bigint"
 _IS_CLEAR = "current_setting('ulak.is_clear')::boolean"
-_DECIDING = f"(CASE WHEN %(by_server)s::boolean THEN server_time ELSE {NOW} END)"
+_DECIDING = f"(CASE WHEN %(by_server)s::boolean THEN server_time ELSE {leases.NOW} END)"
 LOOK_AHEAD = f"""
     SELECT look.*,
         set_config('ulak.is_clear', (is_worker IS NOT NULL AND NOT (
@@ -79,16 +67,17 @@ def _shares(now: str, *, if_: str = "true") -> str:
             SELECT c.lane, c.priority, c.not_before, c.is_due, l.places,
                 c.lapses >= {SUSPECT_LAPSES} OR num_nonnulls(c.slot, c.rate) > 0 AS is_particular,
                 row_number() OVER (
-                    PARTITION BY l.want ORDER BY NOT c.is_due, {urgency("c")}
+                    PARTITION BY l.want ORDER BY NOT c.is_due, {leases.urgency("c")}
                 ) AS number
             FROM unnest(%(lanes)s::text[], %(wants)s::bigint[], %(places)s::bigint[])
                 AS l (lane, want, places)
-            CROSS JOIN LATERAL {priorities()} AS p (priority)
+            CROSS JOIN LATERAL {leases.PRIORITIES} AS p (priority)
             CROSS JOIN LATERAL (
                 SELECT id, lane, priority, not_before, lapses, slot, rate,
                     not_before <= {now} AS is_due
                 FROM ulak.jobs
-                WHERE {standing("l")} AND priority = p.priority AND lapses <= %(lapses)s::bigint
+                WHERE {leases.standing("l")} AND priority = p.priority
+                  AND lapses <= %(lapses)s::bigint
                 ORDER BY not_before, id LIMIT l.places + 1
             ) AS c
             WHERE {if_}
@@ -101,16 +90,15 @@ def _lease_next(now: str, lease: str, *, if_: str = "true") -> str:
     """Write the statement that leases the next jobs, or none when one of them is particular.
 
     It returns a row for each of them, or an empty one. The last columns say whether one of the next
-    jobs is particular, and when the next one is due: nobody has to look for that again. All of them
-    have a place: where the bytes suffice for some only, it does not matter for which, and the next
-    claim takes the rest.
+    jobs is particular, and when the next one is due. Where the bytes suffice for some only, it does
+    not matter for which: the next claim takes the rest.
     """
     return f"""
         WITH shares AS MATERIALIZED ({_shares(now, if_=if_)}),
         near AS MATERIALIZED (
             SELECT c.* FROM shares AS s CROSS JOIN LATERAL (
-                SELECT {CHOSEN} FROM ulak.jobs
-                WHERE {claimable("s", "s", now=now)}
+                SELECT {leases.CHOSEN} FROM ulak.jobs
+                WHERE {leases.claimable("s", "s", now=now)}
                   AND lapses <= {NO_SUSPECTS} AND slot IS NULL AND rate IS NULL
                 ORDER BY not_before, id LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
             ) AS c
@@ -121,7 +109,7 @@ def _lease_next(now: str, lease: str, *, if_: str = "true") -> str:
                 SELECT n.*, p.data, p.schema, p.trace, sum(octet_length(p.data)) OVER (
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                 ) AS size_before
-                FROM near AS n {OWN_PAYLOAD}
+                FROM near AS n {leases.OWN_PAYLOAD}
             ) AS measured
             WHERE size_before IS NULL OR size_before < {LARGEST_CLAIM_BYTES}
         ),
@@ -132,9 +120,9 @@ def _lease_next(now: str, lease: str, *, if_: str = "true") -> str:
     """
 
 
-STRAIGHT = _lease_next(_THEN, lease(_THEN), if_=_IS_CLEAR)
-WITHOUT_ENTRIES = _lease_next(_THEN, lease_without_entries(_THEN), if_=_IS_CLEAR)
-ANYWAY = _lease_next(NOW, lease(NOW))
+STRAIGHT = _lease_next(_THEN, leases.lease(_THEN), if_=_IS_CLEAR)
+WITHOUT_ENTRIES = _lease_next(_THEN, leases.lease_without_entries(_THEN), if_=_IS_CLEAR)
+ANYWAY = _lease_next(leases.NOW, leases.lease(leases.NOW))
 
 
 class Look(NamedTuple):
@@ -163,28 +151,21 @@ class Leased(NamedTuple):
     """When the next job is due of a line in which all that are due have a place."""
 
 
-class Seen(NamedTuple):
-    """Where the straight way has led to."""
-
-    look: Look
-    is_clear: bool
-    leased: Leased
-
-
 _LOOKED = len(Look._fields) - 1
 
 
 class Journey(NamedTuple):
-    """The answers to both statements, which are there when they have been waited for."""
+    """The answers to both statements, once they have been waited for."""
 
     ahead: LateRows
     leased: LateRows
 
-    def seen(self, t: Transaction) -> Seen:
+    def read(self, t: Transaction) -> tuple[Look, bool, Leased]:
+        """Return them and whether the way is clear; take over the server's time."""
         row = self.ahead.rows[0]
         look = Look(*row[:_LOOKED])
         t.hear(look.server_time)
-        return Seen(look, row[_LOOKED], _read(self.leased.rows))
+        return look, row[_LOOKED], _read(self.leased.rows)
 
 
 def look(t: Transaction, request: ClaimRequest) -> Look:
@@ -202,10 +183,12 @@ def go(t: Transaction, request: ClaimRequest) -> Journey:
     """Lease what is due, if nothing is in the way. What it answers is there after the commit."""
     facts = _facts(t.now, request, request.wants, by_server=t.by_server)
     lease_next = STRAIGHT if request.entries else WITHOUT_ENTRIES
-    journey = Journey(t.db.later(LOOK_AHEAD, facts), t.db.later(lease_next, facts))
+    journey = Journey(
+        t.db.pipeline.later(LOOK_AHEAD, facts), t.db.pipeline.later(lease_next, facts)
+    )
     if request.entries:
         t.db.pipeline.wait()
-        write_entries(t, request.worker, journey.seen(t).leased.rows)
+        write_entries(t, request.worker, journey.read(t)[2].rows)
     return journey
 
 
@@ -247,8 +230,7 @@ def _lines(wants: tuple[Want, ...]) -> dict[str, object]:
         for number, want in enumerate(wants)
         for lane in want.lanes
     ]
-    lanes, numbers, places = zip(*lines, strict=True) if lines else ((), (), ())
-    return {"lanes": Texts(lanes), "wants": Numbers(numbers), "places": Numbers(places)}
+    return name_arrays(lines, {"lanes": Texts, "wants": Numbers, "places": Numbers})
 
 
 def earliest(*dates: Instant | None) -> Instant | None:

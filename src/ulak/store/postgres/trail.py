@@ -1,4 +1,4 @@
-"""Lines of the trail and results, as they are written by claims, commits and intake."""
+"""Lines of the trail, results and proofs, as claims, commits and intake write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
 from ulak.store.batches import FIRST_HASH, Link, linked
 from ulak.store.postgres.outbox import FLOWS
-from ulak.store.postgres.values import Blobs, Groups, Ids, Numbers, Sheet, Texts
+from ulak.store.postgres.values import Blobs, Groups, Ids, Numbers, Sheet, Texts, as_arrays
 from ulak.store.protocol.outbox import read_flows
 from ulak.store.sql.session import EVENT_COLUMNS, RESULT_COLUMNS
 
@@ -19,26 +19,12 @@ if TYPE_CHECKING:
     from ulak.store.postgres.session import Session, Transaction
 
 
-OWN = {
-    "job_id": "uuid",
-    "seq": "bigint",
-    "token": "bigint",
-    "started_at": "bigint",
-    "at": "bigint",
-    "commit_id": "bytea",
-}
+_NUMBERS = ("seq", "token", "started_at", "at")
+OWN = {"job_id": "uuid", **dict.fromkeys(_NUMBERS, "bigint"), "commit_id": "bytea"}
+_TEXTS = ("kind", "from_state", "to_state", "actor", "code", "message", "details", "worker")
 SHARED = {
-    "kind": "text",
-    "from_state": "text",
-    "to_state": "text",
-    "actor": "text",
-    "code": "text",
-    "message": "text",
-    "details": "text",
-    "round": "bigint",
-    "attempt": "bigint",
-    "worker": "text",
-    "emitted": "bigint",
+    **dict.fromkeys(_TEXTS, "text"),
+    **dict.fromkeys(("round", "attempt", "emitted"), "bigint"),
 }
 own_of = itemgetter(*(Event._fields.index(name) for name in OWN))
 shared_of = itemgetter(*(Event._fields.index(name) for name in SHARED))
@@ -73,10 +59,7 @@ def append(db: Session, lines: Sequence[Line]) -> None:
 
 
 def append_own(t: Transaction, written: Sequence[tuple[JobRow, int, Event]]) -> None:
-    """Write events that no change brought, with job and month, and prove what must be proved.
-
-    A store knows no flows. A job whose first event has a proof is of a flow with proofs.
-    """
+    """Write events that no change brought; prove those of jobs whose first event has a proof."""
     if not written:
         return
     append(t.db, [(month, event) for _, month, event in written])
@@ -98,14 +81,9 @@ def keep(db: Session, results: Sequence[tuple[int, Result]]) -> None:
     latest = {result[:4]: (month, result) for month, result in results}
     if not latest:
         return
-    months = [month for month, _ in latest.values()]
-    ids, rounds, stages, names, data = zip(*(r for _, r in latest.values()), strict=True)
-    db.execute(
-        KEEP, (Numbers(months), Ids(ids), Numbers(rounds), Texts(stages), Texts(names), Blobs(data))
-    )
+    rows = [(month, *result) for month, result in latest.values()]
+    db.execute(KEEP, as_arrays(rows, Numbers, Ids, Numbers, Texts, Texts, Blobs))
 
-
-__all__ = ["Link", "chain"]
 
 # The head of a new chain is made before it is taken, so that two first links wait for each other.
 MAKE_HEAD = """
@@ -131,9 +109,6 @@ def chain(db: Session, links: Iterable[Link]) -> None:
             head = db.row(TAKE_HEAD, (tenant,))
         number, link = head or (0, FIRST_HASH)
         rows = list(linked(number, link, own))
-        numbers, ids, seqs, bodies, hashes = zip(*rows, strict=True)
-        db.execute(
-            ADD_PROOFS,
-            (tenant, Numbers(numbers), Ids(ids), Numbers(seqs), Blobs(bodies), Blobs(hashes)),
-        )
-        db.execute(SET_HEAD, (numbers[-1], hashes[-1], tenant))
+        columns = as_arrays(rows, Numbers, Ids, Numbers, Blobs, Blobs)
+        db.execute(ADD_PROOFS, (tenant, *columns))
+        db.execute(SET_HEAD, (rows[-1][0], rows[-1][-1], tenant))

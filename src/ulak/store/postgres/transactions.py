@@ -1,4 +1,4 @@
-"""Open transactions: rows of the program, jobs and an idempotency record are one commit."""
+"""Transactions that a program or a stage writes its own rows in: they and ours are one commit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Complaints(NamedTuple):
 
 
 def begin_block(session: Session) -> psycopg.Transaction:
-    """Begin a block: a transaction, or a savepoint where a transaction is open already."""
+    """Begin a transaction, or a savepoint in one, in which psycopg refuses to end it by hand."""
     session.pipeline.stop_preparing()
     block = psycopg.Transaction(session.connection)
     block.__enter__()
@@ -56,12 +56,7 @@ def end_block(block: psycopg.Transaction) -> None:
 
 
 def undo_block(block: psycopg.Transaction) -> None:
-    """Take back what was written in a block.
-
-    Raises:
-        psycopg.Error: the program has left a block of its own open inside, or the connection is
-            lost; nothing is known of the transaction but that it must not be committed.
-    """
+    """Take back what a block wrote; after an error the transaction must not be committed."""
     undo = psycopg.Rollback(block)
     block.__exit__(type(undo), undo, None)
 
@@ -95,10 +90,7 @@ class _Lost(psycopg.OperationalError):
 
 
 class PostgresTransaction:
-    """One open transaction (`ulak.store.transaction.OpenTransaction`).
-
-    It begins with the first thing that is done in it, in the same message.
-    """
+    """An `OpenTransaction`; it begins with the first thing that is done in it, in one message."""
 
     def __init__(
         self,
@@ -116,9 +108,7 @@ class PostgresTransaction:
         self._tell = tell
         self._session: Session | None = None
         self._claimed: str | None = None
-        """The token of the record that was claimed in this transaction."""
         self._ended: tuple[RecordRow, int] | None = None
-        """That record as it is to be stored, and for how long."""
         self._block: psycopg.Transaction | None = None
         self._was_used = False
         self._is_over = False
@@ -181,8 +171,6 @@ class PostgresTransaction:
             transaction = Transaction(self._session, self._clock)
             transaction.made_due = True
             self._tell(transaction)
-
-    # --- on an event loop (`ulak.store.transaction.LoopTransaction`) -------------------
 
     @property
     def was_used(self) -> bool:
@@ -323,8 +311,7 @@ STAGE_COMPLAINTS = Complaints(
 
 
 class PostgresStage:
-    """A stage's own transaction (`ulak.store.transaction.StageTransaction`): rows of the program
-    and the stage's move are one commit."""
+    """A `StageTransaction`: rows of the program and the stage's move are one commit."""
 
     def __init__(
         self, lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]

@@ -11,7 +11,7 @@ from ulak.store.postgres import intake, months, slots
 from ulak.store.postgres.commits import REQUESTS_OF, settle
 from ulak.store.postgres.session import Session, Transaction
 from ulak.store.postgres.slots import Buckets
-from ulak.store.postgres.values import Ids, Numbers, Texts
+from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays
 from ulak.store.protocol import jobs
 from ulak.store.sql.reads import ASKED, FIRST_ID, LOCK_JOB, PARKED_NAMES
 from ulak.store.sql.session import Id, as_job, as_request, write_audit
@@ -141,7 +141,7 @@ def prune(
     retired = {row[0] for row in t.db.rows(RETIRED)}
     dated = [(row[0], row[7]) for row in ended if row[7] not in retired]
     if dated:
-        facts = (Ids([i for i, _ in dated]), Numbers([m for _, m in dated]))
+        facts = as_arrays(dated, Ids, Numbers)
         for statement in FORGET_DATED:
             t.db.execute(statement, facts)
     for statement in FORGET:

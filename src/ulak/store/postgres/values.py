@@ -7,7 +7,6 @@ rows of a batch have in common is sent once per group instead of once per row.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
@@ -34,8 +33,8 @@ _SIXTEEN = pack(">i", 16)
 _NULL = pack(">i", -1)
 
 
-class Array(ABC):
-    """Many values of one type as one array; written out once, however often it is sent."""
+class Array:
+    """Many values of one type, or None, as one array; written out once."""
 
     __slots__ = ("_written", "values")
 
@@ -48,13 +47,11 @@ class Array(ABC):
             self._written = self._write()
         return self._written
 
-    @abstractmethod
-    def _write(self) -> bytes: ...
+    def _write(self) -> bytes:
+        raise NotImplementedError
 
 
 class Ids(Array):
-    """Many ids."""
-
     __slots__ = ()
 
     def _write(self) -> bytes:
@@ -62,8 +59,6 @@ class Ids(Array):
 
 
 class Numbers(Array):
-    """Many whole numbers, or None."""
-
     __slots__ = ()
 
     def _write(self) -> bytes:
@@ -76,8 +71,6 @@ class Numbers(Array):
 
 
 class Texts(Array):
-    """Many texts, or None."""
-
     __slots__ = ()
 
     def _write(self) -> bytes:
@@ -85,8 +78,6 @@ class Texts(Array):
 
 
 class Blobs(Array):
-    """Many byte strings, or None."""
-
     __slots__ = ()
 
     def _write(self) -> bytes:
@@ -97,6 +88,17 @@ def _array(element: int, number: int, body: bytes, *, nulls: bool = False) -> by
     if not number:
         return pack(">iii", 0, 0, element)
     return pack(">iiiii", 1, int(nulls), element, number, 1) + body
+
+
+def as_arrays(rows: Sequence[Row], *kinds: type[Array]) -> tuple[Array, ...]:
+    """Return the columns of rows, each as an array of its kind."""
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else repeat(())
+    return tuple(kind(values) for kind, values in zip(kinds, columns, strict=False))
+
+
+def name_arrays(rows: Sequence[Row], kinds: Mapping[str, type[Array]]) -> dict[str, Any]:
+    """Return the columns of rows by their names."""
+    return dict(zip(kinds, as_arrays(rows, *kinds.values()), strict=True))
 
 
 class _IdDumper(Dumper):
@@ -114,20 +116,11 @@ class _ArrayDumper(Dumper):
         return obj.written()
 
 
-class _IdsDumper(_ArrayDumper):
-    oid = _UUID_ARRAY
-
-
-class _NumbersDumper(_ArrayDumper):
-    oid = _INT8_ARRAY
-
-
-class _TextsDumper(_ArrayDumper):
-    oid = _TEXT_ARRAY
-
-
-class _BlobsDumper(_ArrayDumper):
-    oid = _BYTEA_ARRAY
+_OIDS = {Ids: _UUID_ARRAY, Numbers: _INT8_ARRAY, Texts: _TEXT_ARRAY, Blobs: _BYTEA_ARRAY}
+_DUMPERS: Mapping[type[Array], type[Dumper]] = {
+    kind: type(f"_{kind.__name__}Dumper", (_ArrayDumper,), {"oid": oid})
+    for kind, oid in _OIDS.items()
+}
 
 
 def _packed(element: int, values: Sequence[bytes | None]) -> bytes:
@@ -152,13 +145,8 @@ def teach(adapters: AdaptersMap) -> None:
     """
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(str, StrBinaryDumper)
-    for kind, dumper in (
-        (Id, _IdDumper),
-        (Ids, _IdsDumper),
-        (Numbers, _NumbersDumper),
-        (Texts, _TextsDumper),
-        (Blobs, _BlobsDumper),
-    ):
+    adapters.register_dumper(Id, _IdDumper)
+    for kind, dumper in _DUMPERS.items():
         adapters.register_dumper(kind, dumper)
     adapters.register_loader("uuid", _UuidLoader)
 
@@ -187,8 +175,8 @@ def _teach(adapters: AdaptersMap) -> None:
 
 # What batches have in common is most often what the batch before had in common.
 MOST_REMEMBERED = 64
+# Batches with more groups than these are not remembered: their rows have little in common.
 FEW = 8
-"""Batches with more groups than these are not remembered: their rows have little in common."""
 
 _ARRAYS: Mapping[str, type[Array]] = {"uuid": Ids, "bigint": Numbers, "text": Texts, "bytea": Blobs}
 
@@ -196,16 +184,13 @@ _ARRAYS: Mapping[str, type[Array]] = {"uuid": Ids, "bigint": Numbers, "text": Te
 class Sheet:
     """Rows as arrays: `own` columns one array each, `shared` ones one array of the groups' values.
 
-    In a statement, `source` is the rows as a table named by the sheet, and `sheet[name]` the
-    expression of a column. Columns are given with their types.
+    In a statement, `source` is the rows as a table, and `sheet[name]` the expression of a column.
     """
 
     def __init__(self, name: str, own: Mapping[str, str], shared: Mapping[str, str]) -> None:
-        self._name = name
-        self._own = tuple(own)
-        self._own_arrays = tuple(_ARRAYS[kind] for kind in own.values())
-        self._shared = tuple(f"{name}_{column}" for column in shared)
-        self._shared_arrays = tuple(_ARRAYS[kind] for kind in shared.values())
+        self._group = f"{name}_group"
+        self._own = {f"{name}_{column}": _ARRAYS[kind] for column, kind in own.items()}
+        self._shared = {f"{name}_{column}": _ARRAYS[kind] for column, kind in shared.items()}
         self._bind_shared = lru_cache(MOST_REMEMBERED)(self._new_shared)
         columns = [f"%({name}_{column})s::{kind}[]" for column, kind in own.items()]
         columns.append(f"%({name}_group)s::bigint[]")
@@ -224,29 +209,16 @@ class Sheet:
     def bind(
         self, rows: Sequence[Row], numbers: Sequence[int], shared: Sequence[Row]
     ) -> dict[str, Any]:
-        name = self._name
-        bound: dict[str, Any] = {f"{name}_group": Numbers(numbers)}
-        for column, array, values in zip(
-            self._own, self._own_arrays, _turned(rows, len(self._own)), strict=True
-        ):
-            bound[f"{name}_{column}"] = array(values)
         groups = tuple(shared)
-        return bound | (
-            self._bind_shared(groups) if len(groups) <= FEW else self._new_shared(groups)
-        )
-
-    def _new_shared(self, groups: tuple[Row, ...]) -> dict[str, Array]:
-        columns = _turned(groups, len(self._shared))
+        bind_shared = self._bind_shared if len(groups) <= FEW else self._new_shared
         return {
-            column: array(values)
-            for column, array, values in zip(
-                self._shared, self._shared_arrays, columns, strict=True
-            )
+            self._group: Numbers(numbers),
+            **name_arrays(rows, self._own),
+            **bind_shared(groups),
         }
 
-
-def _turned(rows: Sequence[Row], width: int) -> Sequence[Sequence[Any]]:
-    return list(zip(*rows, strict=True)) if rows else [()] * width
+    def _new_shared(self, groups: tuple[Row, ...]) -> dict[str, Array]:
+        return name_arrays(groups, self._shared)
 
 
 class Groups:

@@ -246,7 +246,6 @@ class Control(Generic[Tx]):
         return unparked
 
     def sweep_pauses(self, t: Tx, limit: int) -> int:
-        """Remove pauses that are over; return how many."""
         over = len(t.db.rows(OVER, (t.now, limit)))
         self.end_pauses(t, limit)
         return over - len(t.db.rows(OVER, (t.now, limit)))
@@ -255,9 +254,6 @@ class Control(Generic[Tx]):
 def find_limit(t: Transaction, name: str) -> LimitRow | None:
     """Return a limit, locked until the transaction ends."""
     return fetch_one(t.db, LimitRow, LIMIT, (name,))
-
-
-# --- rates ----------------------------------------------------------------------
 
 
 def change_rate(
@@ -287,13 +283,9 @@ def _put_rate(t: Transaction, before: RateRow | None, rate: RateRow) -> None:
         t.made_due = t.made_due or bucket.ready_at is not None
 
 
-# --- pauses ---------------------------------------------------------------------
-
-
 def pause(
     t: Transaction, kind: str, name: str, *, until: Instant | None, actor: str, note: str
 ) -> PauseRow | None:
-    """Begin a pause; return the one that it replaces."""
     before = _find_pause(t, kind, name)
     t.db.execute(PUT_PAUSE, (kind, name, until, actor, note or None, t.now))
     details = control.pause_details(until, before)
@@ -313,7 +305,6 @@ def pause_key(t: Transaction, key: str, until: Instant, actor: str) -> None:
 
 
 def paused_key(t: Transaction, slot: str | None, rate: str | None) -> str | None:
-    """Return the first key of a slot and a bucket that is paused."""
     keys = control.keys_in(slot, rate)
     return next((key for key in keys if _find_pause(t, KEY, key) is not None), None)
 
@@ -323,11 +314,7 @@ def _find_pause(t: Transaction, kind: str, name: str) -> PauseRow | None:
     return None if found is None or control.is_over(found, t.now) else found
 
 
-# --- weights and stops ------------------------------------------------------------
-
-
 def weigh(t: Transaction, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
-    """Give a tenant a weight, or take it away; return the one that it had."""
     row = t.db.row(WEIGHT, (tenant,))
     before: int | None = None if row is None else row[0]
     if weight is None:
@@ -354,9 +341,6 @@ def accept(t: Transaction, flow: str, tenant: str, *, actor: str, note: str) -> 
         subject, details = control.stop_subject(flow, tenant), control.stop_details(None, before)
         write_audit(t, actor, control.ACCEPTED, subject, note, details)
     return before
-
-
-# --- schedules --------------------------------------------------------------------
 
 
 def keep_schedules(t: Transaction, rows: Sequence[ScheduleRow]) -> None:
@@ -398,9 +382,6 @@ def find_ticks(
     return fetch(db, TickRow, TICKS, (schedule, until, limit))
 
 
-# --- credentials ------------------------------------------------------------------
-
-
 def add_credential(t: Transaction, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
     is_new = t.db.touch(ADD_CREDENTIAL, tuple(row)) == 1
     if is_new:
@@ -436,9 +417,6 @@ def find_credential(db: Session, kind: str, id: str) -> CredentialRow | None:
 
 def find_credentials(db: Session, kind: str) -> list[CredentialRow]:
     return fetch(db, CredentialRow, CREDENTIALS, (kind,))
-
-
-# --- reading ----------------------------------------------------------------------
 
 
 find_limits = partial(fetch, record=LimitRow, statement=LIMITS)

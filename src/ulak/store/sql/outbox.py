@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from ulak.clock import Instant
@@ -131,13 +132,13 @@ def identity(row: OutboxRow | Settled) -> tuple[Id, int, int, str]:
     return Id(row.message.job_id), row.message.seq, row.message.n, row.handler
 
 
+handlers = partial(fetch, record=HandlerRow, statement=HANDLERS)
+counted = partial(fetch, record=DeliveryCount, statement=COUNT)
+
+
 def keep_handlers(t: Transaction, rows: Sequence[HandlerRow]) -> None:
     for row in sorted(set(rows) - set(handlers(t.db)), key=lambda row: row.name):
         t.db.execute(KEEP_HANDLER, tuple(row))
-
-
-def handlers(db: Session) -> list[HandlerRow]:
-    return fetch(db, HandlerRow, HANDLERS)
 
 
 def forget_handler(t: Transaction, name: str, actor: str, note: str) -> int | None:
@@ -161,7 +162,3 @@ def listed(db: Session, where: DeliveryFilter, after: int = 0, limit: int = 100)
     facts = (after, *terms.values(), *where.states, limit)
     found = db.rows(f"{text} ORDER BY position LIMIT %s::bigint", facts)
     return list(map(as_message_row, found))
-
-
-def counted(db: Session) -> list[DeliveryCount]:
-    return fetch(db, DeliveryCount, COUNT)

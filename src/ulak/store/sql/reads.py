@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ulak.clock import Instant
@@ -15,15 +16,7 @@ from ulak.store.protocol import (
     Progress,
     ProofRow,
     SlotRow,
-)
-from ulak.store.protocol.filters import (
-    BY_END,
-    BY_OWNER,
-    BY_ROLE,
-    LATEST,
-    UNREMARKABLE,
-    Term,
-    find_parts,
+    filters,
 )
 from ulak.store.sql.session import (
     EVENT_COLUMNS,
@@ -108,8 +101,8 @@ WITHOUT_DATE = "get_byte(uuid_send(id), 6) >> 4 <> 7"
 """What the index `jobs_unordered` says of its ids: they are no UUIDv7."""
 
 CONDITIONS = {
-    BY_ROLE: [f"role <> '{role}'" for role in UNREMARKABLE],
-    BY_END: ["lane = ''", "role <> 'held'", "role <> 'waiting'"],
+    filters.BY_ROLE: [f"role <> '{role}'" for role in filters.UNREMARKABLE],
+    filters.BY_END: ["lane = ''", "role <> 'held'", "role <> 'waiting'"],
 }
 """What an index says of its jobs, word for word, so that it serves a plan without the values."""
 _TYPES = {"id": "uuid", "job_id": "uuid", "created_at": "bigint", "changed_at": "bigint"}
@@ -197,7 +190,7 @@ def owners(db: Session, job_id: bytes) -> list[str]:
 def owned(
     db: Session, owner: str, before: tuple[Instant, bytes] | None = None, limit: int = 100
 ) -> list[tuple[Instant, bytes]]:
-    at, job_id = before or LATEST
+    at, job_id = before or filters.LATEST
     return [(since, id) for since, id in db.rows(OWNED_BY, (owner, at, Id(job_id), limit))]
 
 
@@ -229,11 +222,11 @@ def find_matching(
     where: JobFilter, after: bytes | None
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Return the index of each part of a filter, with the tables, the conditions and the values."""
-    for index, terms in find_parts(where, after):
+    for index, terms in filters.find_parts(where, after):
         # The planner may not choose another one, nor owners and jobs the other way round.
         by = f" /* INDEXED BY {index} */" if index else ""
         source = f"ulak.jobs{by}"
-        if index == BY_OWNER:
+        if index == filters.BY_OWNER:
             source = f"ulak.owners{by} /* CROSS */ JOIN ulak.jobs ON id = job_id"
         conditions, facts = list(CONDITIONS.get(index, ())), dict[str, Any]()
         for n, term in enumerate(terms):
@@ -245,7 +238,7 @@ def find_matching(
         yield index, f"{source}{condition}", facts
 
 
-def _write_term(term: Term, place: str) -> str:
+def _write_term(term: filters.Term, place: str) -> str:
     match term.operator:
         case "begins":
             return f"starts_with({term.column}, {place}::text)"
@@ -257,8 +250,7 @@ def _write_term(term: Term, place: str) -> str:
             return f"{term.column} {operator} {place}::{_TYPES.get(term.column, 'text')}"
 
 
-def counts(db: Session) -> list[CountRow]:
-    return fetch(db, CountRow, COUNTS)
+counts = partial(fetch, record=CountRow, statement=COUNTS)
 
 
 def requests(db: Session, job_id: bytes) -> list[Request]:

@@ -23,15 +23,9 @@ class Id(bytes):
 class Session(Protocol):
     """Runs statements on one connection."""
 
-    def execute(self, statement: str, facts: Any = ()) -> None:
-        """Run a statement that answers nothing."""
-
-    def rows(self, statement: str, facts: Any = ()) -> list[Row]:
-        """Run a query and return its rows."""
-
-    def row(self, statement: str, facts: Any = ()) -> Row | None:
-        """Run a query and return its first row."""
-
+    def execute(self, statement: str, facts: Any = ()) -> None: ...
+    def rows(self, statement: str, facts: Any = ()) -> list[Row]: ...
+    def row(self, statement: str, facts: Any = ()) -> Row | None: ...
     def touch(self, statement: str, facts: Any = ()) -> int:
         """Run a write and return how many rows it touched."""
 
@@ -112,5 +106,4 @@ ADD_AUDIT = """
 def write_audit(
     t: Transaction, actor: str, act: str, subject: str, note: str | None, details: str
 ) -> None:
-    """Write down what an operator did, in the transaction that does it."""
     t.db.execute(ADD_AUDIT, (t.now, actor, act, subject, note or None, details))

@@ -32,8 +32,6 @@ class SqlStore(ABC):
     def _read(self, read: Callable[[Session], T]) -> T:
         """Run work on a connection that only reads."""
 
-    # --- flow control -----------------------------------------------------------
-
     def declare(
         self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
     ) -> None:
@@ -60,15 +58,11 @@ class SqlStore(ABC):
     accept = written("stop", control.accept)
     stops = read(control.find_stops)
 
-    # --- jobs -------------------------------------------------------------------
-
     request = written("request", reads.request)
     report = written("report", reads.report)
     due = read_now(reads.due)
     overdue_leased = read_now(reads.overdue_leased)
     ended = read(reads.ended)
-
-    # --- schedules --------------------------------------------------------------
 
     keep_schedules = written("schedules", control.keep_schedules)
     due_schedules = read(control.find_due_schedules)
@@ -77,8 +71,6 @@ class SqlStore(ABC):
     ticks = read(control.find_ticks)
     schedules = read(control.find_schedules)
 
-    # --- credentials ------------------------------------------------------------
-
     add_credential = written("credential", control.add_credential)
     change_credential = written("credential", control.change_credential)
     note_use = written("credential", control.note_use)
@@ -86,15 +78,11 @@ class SqlStore(ABC):
     forget_credentials = written("credential", control.forget_credentials)
     credentials = read(control.find_credentials)
 
-    # --- outbox -----------------------------------------------------------------
-
     keep_handlers = written("handlers", outbox.keep_handlers)
     handlers = read(outbox.handlers)
     forget_handler = written("handlers", outbox.forget_handler)
     deliveries = read(outbox.listed)
     count_deliveries = read(outbox.counted)
-
-    # --- reading ----------------------------------------------------------------
 
     find_payload = read(reads.payload)
     find_results = read(reads.results)
@@ -107,8 +95,6 @@ class SqlStore(ABC):
     counts = read(reads.counts)
     pending_requests = read(reads.requests)
     slots = read(reads.slots)
-
-    # --- whole-store reads ------------------------------------------------------
 
     scan_jobs = read(reads.jobs_upward)
     scan_messages = read(reads.messages_of)
