@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import typer
 
-    from ulak.web.services import Routes
+    from ulak.web.access import Routes
 
 __all__ = ["Condition", "Service", "attach", "get_service"]
 

@@ -177,7 +177,7 @@ def with_secret(settings: Settings) -> Settings:
     Raises:
         BadInput: there is none, or the one that is kept cannot be used.
     """
-    from ulak.auth.kept import kept_secret
+    from ulak.auth.tokens import kept_secret
     from ulak.settings import MAKE_ONE, variable
 
     if settings.secret:

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from hmac import compare_digest
-from typing import Final
+from typing import Final, NamedTuple
 
 from ulak.auth import passwords, secrets
-from ulak.auth.credentials import must_be_active, principal_of, state_of
-from ulak.auth.grants import is_name
-from ulak.auth.keys import Keys
-from ulak.auth.links import Links
-from ulak.auth.people import People
+from ulak.auth.credentials import is_name, must_be_active, principal_of, state_of
+from ulak.auth.directory import Directory
 from ulak.auth.principal import ADMIN, Principal
-from ulak.auth.remembered import Remembered
 from ulak.auth.tokens import Claims, Tokens, is_token
-from ulak.clock import SECOND, Duration, Instant, read_micros, to_datetime
+from ulak.clock import SECOND, Clock, Duration, Instant, read_micros, to_datetime
 from ulak.errors import Overloaded, StoreError, Unauthenticated
 from ulak.store.credentials import KEY, LINK, USER
 from ulak.store.protocol import CredentialRow, Store
@@ -50,7 +47,7 @@ class Login:
     token: str = field(repr=False)
 
 
-class Identity(Keys, People, Links):
+class Identity(Directory):
     """Tells who a credential is, and keeps keys, people and links.
 
     A principal is remembered for two seconds, so what is revoked or disabled ends within five in
@@ -248,3 +245,63 @@ def _already_spent() -> Unauthenticated:
 
 def _dead_link(why: str, *, reason: str) -> Unauthenticated:
     return Unauthenticated(f"this link {why}; `ulak link` prints another", reason=reason)
+
+
+# Revocation acts within five seconds in every process. What was read may have been on its way
+# for a while, so a good part of the five is left.
+SPAN_US: Final = 2 * SECOND
+
+# A guess: more callers than one process serves in two seconds, in a few megabytes.
+MOST_REMEMBERED: Final = 10_000
+
+
+class _Seen(NamedTuple):
+    principal: Principal
+    asked_at: Instant
+    until: Instant
+
+
+class Remembered:
+    """Principals under the SHA-256 of their credentials, never the credentials themselves.
+
+    Args:
+        clock: The store's.
+        most: How many at once; the oldest go first.
+    """
+
+    def __init__(self, clock: Clock, *, most: int = MOST_REMEMBERED) -> None:
+        self._clock = clock
+        self._most = most
+        self._seen: dict[bytes, _Seen] = {}
+        self._lock = threading.Lock()
+
+    def find(self, credential: str) -> Principal | None:
+        """Return who this was a moment ago, None when nobody knows."""
+        seen = self._seen.get(_mark(credential))
+        # Not before it was asked either: a clock that went back proves nothing.
+        if seen is None or not seen.asked_at <= self._clock.now() < seen.until:
+            return None
+        return seen.principal
+
+    def keep(
+        self,
+        credential: str,
+        principal: Principal,
+        *,
+        asked_at: Instant,
+        expires_at: Instant | None,
+    ) -> None:
+        """Remember who this is, from when the store was asked, never longer than it is good."""
+        until = asked_at + SPAN_US
+        if expires_at is not None:
+            until = min(until, expires_at)
+        mark = _mark(credential)
+        with self._lock:
+            self._seen.pop(mark, None)
+            while len(self._seen) >= self._most:
+                del self._seen[next(iter(self._seen))]
+            self._seen[mark] = _Seen(principal, asked_at, until)
+
+
+def _mark(credential: str) -> bytes:
+    return sha256(credential.encode("utf-8", "surrogatepass")).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -167,3 +168,17 @@ ANONYMOUS: Final = "anonymous"
 """How trails and the audit name a caller who was not asked."""
 ANYBODY: Final = Principal("", tenant=None, roles=frozenset({ADMIN}))
 """Who asks where nobody is asked who they are: in the process itself, on the command line."""
+
+
+@dataclass(slots=True)
+class CurrentRequest:
+    """One request while it is answered."""
+
+    correlation_id: str
+    principal: str = ""
+    """Who asks, as soon as that is known."""
+
+
+CURRENT_REQUEST: Final[ContextVar[CurrentRequest | None]] = ContextVar("ulak_asking", default=None)
+"""The request that is answered here, for the log. Whatever is called on its behalf, on a thread
+too, is in its context, and no other request is."""

@@ -1,4 +1,4 @@
-"""`ulak jobs`: read jobs and act on them."""
+"""`ulak jobs` and `ulak why`: read jobs and act on them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ulak.kit.commands.output import (
     JsonOption,
     note,
     pretty,
+    print_fact,
     print_facts,
     print_json,
     print_table,
@@ -350,8 +351,25 @@ def _act(app: str | None, job: str, act: Callable[[Engine], Job], as_json: bool)
     with reading(app) as engine:
         before = engine.get(job)
         moved = act(engine)
-    if as_json:
-        print_json(job_document(moved))
-        return
     asked = ", cancel requested of its worker" if moved.cancel_requested else ""
-    print_facts([(moved.id, f"{before.state} > {moved.state} ({moved.role}){asked}")])
+    way = f"{before.state} > {moved.state} ({moved.role}){asked}"
+    print_fact(job_document(moved), as_json, moved.id, way)
+
+
+def why(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Say why a job stands where it stands."""
+    with reading(app) as engine:
+        found = engine.get(job)
+        answer = engine.inspect.why(job)
+    if as_json:
+        document = {"job": found.id, "code": answer.code, "sentence": answer.sentence}
+        print_json({**document, "facts": dict(answer.facts)})
+        return
+    print_facts(
+        [
+            ("job", f"{found.id}, {found.flow} version {found.version}"),
+            ("state", role_text(found.role, f"{found.state} ({found.role})")),
+            ("since", when(found.changed_at)),
+            ("why", f"{answer.sentence} [{answer.code}]"),
+        ]
+    )

@@ -14,11 +14,11 @@ from ulak.engine.schedules import Schedule, ScheduleTick
 from ulak.errors import JobNotFound
 from ulak.kit.commands.output import (
     JsonOption,
-    note,
     pretty,
+    print_fact,
     print_facts,
     print_json,
-    print_table,
+    print_list,
     when,
 )
 from ulak.kit.commands.person import ActorOption, NoteOption
@@ -34,22 +34,13 @@ def list_schedules(app: AppOption = None, as_json: JsonOption = False) -> None:
     """List schedules with their next and their last date."""
     with reading(app) as engine:
         found = [(schedule, _last(engine, schedule)) for schedule in engine.schedules.all()]
-    if as_json:
-        print_json({"schedules": [_document(schedule, last) for schedule, last in found]})
-    elif found:
-        print_table(
-            ("name", "flow", "rule", "next", "last"),
-            [
-                (
-                    schedule.name, schedule.flow, _rule(schedule), _next(schedule),
-                    when(None if last is None else last.due_at),
-                )
-                for schedule, last in found
-            ],
-            keep=("name", "last"),
-        )  # fmt: skip
-    else:
-        note("no schedules")
+    rows = [
+        (s.name, s.flow, _rule(s), _next(s), when(None if last is None else last.due_at))
+        for s, last in found
+    ]
+    columns, keep = ("name", "flow", "rule", "next", "last"), ("name", "last")
+    document = {"schedules": [_document(schedule, last) for schedule, last in found]}
+    print_list(document, as_json, columns, rows, keep=keep, empty="no schedules")
 
 
 @group.command("show")
@@ -91,17 +82,10 @@ def history(
     """List the dates that were seen to, the latest first, and what became of their jobs."""
     with reading(app) as engine:
         ticks = [(tick, _state(engine, tick)) for tick in engine.schedules.ticks(name, limit=limit)]
-    if as_json:
-        lines = [
-            {"due_at": rfc3339(tick.due_at), "job_id": tick.job_id, "state": state}
-            for tick, state in ticks
-        ]
-        print_json({"schedule": name, "ticks": lines})
-    elif ticks:
-        rows = [(when(tick.due_at), tick.job_id, state or "-") for tick, state in ticks]
-        print_table(("due", "job", "state"), rows, keep=("due", "job"))
-    else:
-        note("no ticks")
+    lines = [{**_tick_document(tick), "state": state} for tick, state in ticks]
+    rows = [(when(tick.due_at), tick.job_id, state or "-") for tick, state in ticks]
+    document, keep = {"schedule": name, "ticks": lines}, ("due", "job")
+    print_list(document, as_json, ("due", "job", "state"), rows, keep=keep, empty="no ticks")
 
 
 @group.command("pause")
@@ -138,10 +122,8 @@ def run(
 
 
 def _print_act(engine: Engine, schedule: Schedule, as_json: bool) -> None:
-    if as_json:
-        print_json(_document(schedule, _last(engine, schedule)))
-    else:
-        print_facts([(schedule.name, f"next {_next(schedule)}")])
+    document = _document(schedule, _last(engine, schedule))
+    print_fact(document, as_json, schedule.name, f"next {_next(schedule)}")
 
 
 def _document(schedule: Schedule, last: ScheduleTick | None) -> dict[str, Any]:
@@ -150,10 +132,12 @@ def _document(schedule: Schedule, last: ScheduleTick | None) -> dict[str, Any]:
     document["expires_s"] = None if expires is None else expires.total_seconds()
     for name in ("next_at", "paused_at"):
         document[name] = None if document[name] is None else rfc3339(document[name])
-    document["last"] = None
-    if last is not None:
-        document["last"] = {"due_at": rfc3339(last.due_at), "job_id": last.job_id}
+    document["last"] = None if last is None else _tick_document(last)
     return document
+
+
+def _tick_document(tick: ScheduleTick) -> dict[str, Any]:
+    return {"due_at": rfc3339(tick.due_at), "job_id": tick.job_id}
 
 
 def _last(engine: Engine, schedule: Schedule) -> ScheduleTick | None:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ulak
 from ulak import wiring
+from ulak.auth.directory import LINK_LIFE_TEXT
 from ulak.auth.identity import Identity
-from ulak.cli import logs
-from ulak.cli.children import children_of, queues_beside
-from ulak.cli.draining import Part, leave_behind, open_when_reached, run_until_told, say
-from ulak.cli.greeting import greeting
-from ulak.cli.parent import GLANCE_S
-from ulak.cli.supervisor import Supervisor
-from ulak.cli.worker import DRAIN, LEASE, USUAL, DrainOption, LeaseOption, worker_settings
+from ulak.cli.identity import make_login_link
+from ulak.cli.process import logs
+from ulak.cli.process.draining import Part, leave_behind, open_when_reached, run_until_told, say
+from ulak.cli.process.supervisor import Child, Supervisor
+from ulak.cli.worker import (
+    DRAIN,
+    GLANCE_S,
+    LEASE,
+    USUAL,
+    DrainOption,
+    LeaseOption,
+    queues_of,
+    stored,
+    worker_settings,
+)
+from ulak.clock import Duration, seconds
+from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -27,9 +42,11 @@ from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note
+from ulak.kit.commands.person import user_name
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
 from ulak.service import get_service
 from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
+from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
     from ulak.web.server import Server
@@ -174,3 +191,140 @@ async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> 
             "server that speaks TLS before it"
         )
     say(await asyncio.to_thread(hello))
+
+
+def queues_beside(engine: Engine) -> list[str]:
+    """Every queue that the program does not want apart."""
+    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_apart]
+
+
+def children_of(
+    engine: Engine, found: Settings, *, workers: int, lease: Duration, options: Sequence[str]
+) -> list[Child]:
+    """Return the children of a program: those of its queues apart, and `workers` for the rest.
+
+    Args:
+        engine: The program's.
+        found: What is in force: children run the same program and services.
+        workers: How many serve the queues that are not apart; 0 leaves those to others.
+        lease: How long one lasts, unless its queue has one of its own.
+        options: How workers behave, as `ulak worker` takes it.
+
+    Raises:
+        NotSupported: no child would see the jobs of the store.
+    """
+    served: dict[str, tuple[list[str], Duration]] = {}
+    for queue, apart in sorted(engine.kernel.queues_apart.items()):
+        own = lease if apart.lease is None else apart.lease
+        served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
+    if beside := queues_beside(engine):
+        served |= {f"worker-{n}": (beside, lease) for n in range(1, workers + 1)}
+    features = engine.store.features
+    if served and not features.shared:
+        raise NotSupported(
+            f"ulak up cannot serve queues by children on the {features.name} store, whose jobs no "
+            "other process sees; connect to sqlite:///app.db, or run engine.working() in the "
+            "program"
+        )
+    program = [found.app] if found.app else []
+    if found.service:
+        program += ["--service", found.service]
+    return [
+        Child(
+            name,
+            _command(name, queues, [*program, *options, "--lease", f"{seconds(own):g}"]),
+            own,
+        )
+        for name, (queues, own) in served.items()
+    ]
+
+
+def _command(name: str, queues: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    chosen = [word for queue in queues for word in ("--queue", queue)]
+    return (sys.executable, "-m", "ulak", "worker", *arguments, *chosen, "--child", name)
+
+
+def greeting(
+    engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int
+) -> str:
+    """Say where everything is and what to type next; asks the store, so not on a loop."""
+    lines = [
+        f"ulak {ulak.__version__} serves {found.program} at {address}",
+        *_invitation(identity, found, address),
+        f"  jobs      {address}/jobs",
+        f"  docs      {address}/docs",
+        f"  health    {address}/health/ready",
+        f"  metrics   {address}/metrics",
+        *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
+        *(f"  missing   {sentence}" for sentence in _missing(found)),
+        f"  store     {stored(engine)}",
+        "",
+    ]
+    if engine.store.features.shared:
+        commands = _next_commands(engine, found, address)
+        lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
+    lines.append("Ctrl-C drains and stops.")
+    return "\n".join(lines)
+
+
+def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[str]:
+    """Return the line with the link that logs in the person who starts the program, once.
+
+    In production only a terminal gets it: every other output is kept in a log.
+    """
+    if found.env != "dev" and not sys.stdout.isatty():
+        return ()
+    link = make_login_link(identity, user_name(), address)
+    return [f"  log in    {link}  (once, within {LINK_LIFE_TEXT})"]
+
+
+def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
+    """Say which queues are served, and where."""
+    beside = ", ".join(queues_beside(engine))
+    if not beside:
+        beside = "no queue" if engine.kernel.queues_apart else "no queue, since no flow has a stage"
+    elif workers:
+        beside += f" (in {_children(workers)})"
+    children = [
+        f"{queue} (in {_children(apart.workers)})"
+        for queue, apart in sorted(engine.kernel.queues_apart.items())
+    ]
+    return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
+
+
+def _children(number: int) -> str:
+    return "1 child" if number == 1 else f"{number} children"
+
+
+def _missing(found: Settings) -> list[str]:
+    """Say what keeps a service from working on this machine."""
+    services = map(get_service, found.services)
+    conditions = [service.condition(found) for service in services if service.condition]
+    return [sentence for condition in conditions for sentence in condition.missing]
+
+
+def _next_commands(engine: Engine, found: Settings, address: str) -> list[str]:
+    """Return what a newcomer would like to type: a list, the answer to an open question, and
+    another link."""
+    command = partial(found.command, name=_program())
+    lines = [command("jobs list")]
+    for job in engine.jobs(JobFilter(role=HELD), limit=100):
+        flow = engine.kernel.flows_by_version().get((job.flow, job.version))
+        place = None if flow is None else flow.table.places.get(job.state)
+        if place is not None and place.gate is not None:
+            choice = next(iter(place.gate.choices))
+            lines.append(command(f"jobs show {job.id}"))
+            lines.append(command(f"jobs decide {job.id} {choice}"))
+            break
+    return [*lines, found.link_command(address, name=_program())]
+
+
+def _program() -> str:
+    """Name this program so that typing it again finds it."""
+    typed = Path(sys.argv[0])
+    if typed.name == "__main__.py":
+        return "python -m ulak"
+    onpath = shutil.which(typed.name)
+    if onpath is not None and Path(onpath).resolve() == typed.resolve():
+        return typed.name
+    return str(typed)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Depends, FastAPI, Request, params, routing
+from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from ulak.auth import asking
-from ulak.auth.principal import ANYBODY, METRICS_READ, Principal
-from ulak.errors import Forbidden, UlakError, Unauthenticated
-from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate
+from ulak.auth.principal import ANONYMOUS, ANYBODY, CURRENT_REQUEST, METRICS_READ, Principal
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+from ulak.errors import Forbidden, JobNotFound, UlakError, Unauthenticated
+from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate, each_route
 from ulak.web.problems import SCHEME
 
 PRINCIPAL = "ulak.principal"
@@ -80,7 +81,8 @@ class Guard:
             principal = await asyncio.to_thread(self._ask, line.authenticate, credential)
         else:
             principal = await self._known(credential)
-        asking.known_as(principal.name)
+        if (current := CURRENT_REQUEST.get()) is not None:
+            current.principal = principal.name
         if (needed := line.needed) is not None:
             principal.must(needed)
         return principal
@@ -114,13 +116,6 @@ def routes_of(app: FastAPI) -> set[tuple[str, str]]:
         for method in (getattr(route, "methods", None) or ())
         if method != "HEAD"
     }
-
-
-def each_route(routes: Iterable[Any]) -> Iterator[Any]:
-    """Return routes one by one, those of included routers too."""
-    # Of routers that were included, newer releases list the router and not its routes.
-    found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
-    return found
 
 
 async def caller(request: Request) -> Principal:
@@ -211,3 +206,26 @@ def _is_of_this_site(headers: Mapping[str, Any]) -> bool:
         return bool(headers["sec-fetch-site"] == "same-origin")
     origin = headers.get("origin", "")
     return bool(origin) and origin.partition("://")[2] == headers.get("host")
+
+
+def get_visible_job(engine: Engine, job_id: str, principal: Principal) -> Job:
+    """Return a job as it stands now.
+
+    Raises:
+        BadInput: this is not the id of a job.
+        JobNotFound: there is none, or it belongs to a tenant that the caller does not see.
+    """
+    job = engine.get(job_id)
+    if not principal.sees(job.tenant):
+        raise JobNotFound(job_id)
+    return job
+
+
+def actor_of(principal: Principal) -> str:
+    """Name a caller in trails and the audit; whoever was not asked who they are is anonymous."""
+    return principal.name or ANONYMOUS
+
+
+def roles_of(principal: Principal) -> Collection[str] | None:
+    """Return the roles that a gate checks; none where there is no login."""
+    return None if principal is ANYBODY else principal.roles

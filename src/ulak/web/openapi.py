@@ -20,10 +20,10 @@ from ulak.idempotency.key import HEADER as KEY
 from ulak.idempotency.key import REPLAYED
 from ulak.web import docs_page, pages, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
-from ulak.web.answers import answer
 from ulak.web.callers import ALIASES, SESSION, guarded_router
-from ulak.web.correlation import HEADER
-from ulak.web.examples import REF, example_of, resolved
+from ulak.web.docs_page import REF, example_of, resolved
+from ulak.web.problems import CORRELATION_HEADER
+from ulak.web.schemas import answer
 
 Document = dict[str, Any]
 Operation = dict[str, Any]
@@ -258,7 +258,7 @@ def _errors(operation: Operation, line: Access, path: str) -> Document:
 
 
 def _complete_response(status: str, response: Document, described: Document) -> None:
-    headers = {HEADER: {"$ref": "#/components/headers/Correlation"}}
+    headers = {CORRELATION_HEADER: {"$ref": "#/components/headers/Correlation"}}
     if (own := _OF_STATUS.get(status)) is not None:
         headers[own] = {"$ref": f"#/components/headers/{own}"}
     response["headers"] = headers | response.get("headers", {})

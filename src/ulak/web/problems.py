@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,10 +16,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ulak import errors
-from ulak.web.correlation import HEADER, correlation_id
 from ulak.web.schemas import PROBLEM_JSON
 
 log = logging.getLogger("ulak.web")
+
+CORRELATION_HEADER: Final = "X-Correlation-ID"
+CORRELATION_KEY: Final = "ulak_correlation_id"
+"""Where the scope of a connection has the id of its request."""
 
 # A class stands for its subclasses unless they have a line of their own.
 STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
@@ -77,6 +80,12 @@ Envelope = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 them. A member that the document has already stays as it is."""
 
 
+def correlation_id(request: Request) -> str:
+    """Return the id of a request, '' outside the middleware."""
+    found: str = request.scope.get(CORRELATION_KEY, "")
+    return found
+
+
 def problem(
     request: Request,
     status: int,
@@ -110,7 +119,7 @@ def _written(
         **members,
     }
     if identity:  # an application that is not ours may know none
-        document["correlation_id"] = said[HEADER] = identity
+        document["correlation_id"] = said[CORRELATION_HEADER] = identity
     if (envelope := _find_envelope(request)) is not None:
         added = envelope(document)
         document |= {name: value for name, value in added.items() if name not in document}

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from ulak.errors import BadInput
 from ulak.settings import http_address
-from ulak.web.hub import Hub
+from ulak.web.streams.hub import Hub
 
 # How long requests that are being answered may take once the server is told to stop.
 LAST_REQUESTS_S = 5
