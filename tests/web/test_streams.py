@@ -241,7 +241,7 @@ def test_a_slow_reader_is_dropped_while_the_others_go_on(engine, served, monkeyp
 
     def counted(watcher, news):
         taken = offer(watcher, news)
-        queued.append((watcher.queued, watcher.queued_bytes))
+        queued.append((watcher.queued, watcher._bytes))
         return taken
 
     monkeypatch.setattr(news.Watcher, "offer", counted)

@@ -20,7 +20,6 @@ from ulak.store.protocol import CredentialRow
 RESERVED: Final = frozenset({ENGINE, ANONYMOUS})
 
 NAME: Final = "[a-z0-9][a-z0-9._@+-]{0,63}"
-"""How the name of a key or a person looks."""
 
 State = Literal["active", "expired", "revoked"]
 
@@ -47,7 +46,6 @@ class Credential:
 
 
 def view(row: CredentialRow, now: Instant) -> Credential:
-    """Return a credential as it stands now."""
     return Credential(
         row.id,
         row.name,
@@ -65,7 +63,6 @@ def view(row: CredentialRow, now: Instant) -> Credential:
 
 
 def principal_of(row: CredentialRow) -> Principal:
-    """Return who a caller is by this credential."""
     return Principal(
         _acting_name(row),
         tenant=row.tenant,
@@ -76,18 +73,14 @@ def principal_of(row: CredentialRow) -> Principal:
 
 
 def state_of(row: CredentialRow, now: Instant) -> State:
-    """Tell whether a credential is good now."""
     if row.revoked_at is not None:
         return "revoked"
     return "expired" if row.expires_at is not None and row.expires_at <= now else "active"
 
 
 def must_be_active(row: CredentialRow, now: Instant) -> None:
-    """Refuse what is not good any more. Only for whoever has shown the secret.
-
-    Raises:
-        Unauthenticated: it was revoked, or it has expired.
-    """
+    """Refuse what is not good any more. Only for whoever has shown the secret. Raises
+    `Unauthenticated`: it was revoked, or it has expired."""
     state = state_of(row, now)
     if state != "active":
         raise Unauthenticated(f"the credential of {_acting_name(row)} is {state}", reason=state)
@@ -99,9 +92,6 @@ def _acting_name(row: CredentialRow) -> str:
 
 def _moment(instant: Instant | None) -> datetime | None:
     return None if instant is None else to_datetime(instant)
-
-
-# --- grants ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +114,15 @@ def check_grant(
     known: Scopes = SCOPES,
 ) -> Grant:
     """Return a grant that can be stored, with roles and scopes in the order of their tables;
-    `known` has the scopes there are, those of services too.
-
-    Raises:
-        BadInput: naming what is wrong and what would work.
-    """
+    `known` has the scopes there are, those of services too. Raises `BadInput`: naming what is wrong
+    and what would work."""
     must_be_a_name(name)
     if tenant:
         storable_key(tenant, "the tenant")
-    has_roles = known_roles(roles)
+    has_roles = in_order(roles, ROLES, "role")
     if not has_roles:
         raise BadInput(f"{name} needs a role: {', '.join(ROLES)}")
-    narrowed = tuple(map(str, _known(scopes, tuple(known), "scope")))
+    narrowed = tuple(map(str, in_order(scopes, tuple(known), "scope")))
     whole = Principal(name, tenant=tenant, roles=frozenset(has_roles))
     for scope in narrowed:
         if not whole.may(known[scope]):
@@ -143,21 +130,9 @@ def check_grant(
     return Grant(name, tenant=tenant, roles=has_roles, scopes=narrowed)
 
 
-def known_roles(roles: Iterable[str]) -> tuple[str, ...]:
-    """Return roles in the order of their table.
-
-    Raises:
-        BadInput: there is no such role; it names those that are.
-    """
-    return _known(roles, ROLES, "role")
-
-
 def must_be_a_name(name: str) -> None:
-    """Refuse a name that trails, URLs and people would not carry well.
-
-    Raises:
-        BadInput: saying how names look.
-    """
+    """Refuse a name that trails, URLs and people would not carry well. Raises `BadInput`: saying
+    how names look."""
     if not is_name(name):
         raise BadInput(
             f"{name[:64]!r} is no name: write lower-case letters, digits and . _ @ + - , 64 at "
@@ -168,23 +143,20 @@ def must_be_a_name(name: str) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text can be the name of a key or a person."""
     return re.fullmatch(NAME, text) is not None
 
 
 def must_cover(giver: Principal, given: Principal, known: Scopes = SCOPES) -> None:
     """Refuse to hand out more than whoever hands it out has: that would be a way around scopes.
-
-    Raises:
-        Forbidden: naming what the giver lacks.
-    """
+    Raises `Forbidden`: naming what the giver lacks."""
     lacking = [s for s in known.values() if given.may(s) and not giver.may(s)]
     if lacking or not (giver.tenant is None or giver.tenant == given.tenant):
         what = ", ".join(lacking) or "another tenant"
         raise Forbidden(f"{giver.name} may not give what it does not have: {what}")
 
 
-def _known(words: Iterable[str], table: tuple[str, ...], what: str) -> tuple[str, ...]:
+def in_order(words: Iterable[str], table: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Return words in the order of their table. Raises `BadInput`: one is not there."""
     given = {words} if isinstance(words, str) else set(words)
     if unknown := sorted(given.difference(table)):
         raise BadInput(f"there is no {what} {unknown[0][:64]!r}; there are {', '.join(table)}")

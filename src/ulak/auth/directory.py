@@ -12,14 +12,14 @@ from ulak.auth.credentials import (
     Credential,
     Grant,
     check_grant,
+    in_order,
     is_name,
-    known_roles,
     must_cover,
     principal_of,
     state_of,
     view,
 )
-from ulak.auth.principal import ANYBODY, SCOPES, Principal, Scopes
+from ulak.auth.principal import ANYBODY, ROLES, SCOPES, Principal, Scopes
 from ulak.clock import Duration, Instant, micros, read_micros
 from ulak.core.acts import must_act
 from ulak.errors import BadInput, Contended, NotFound, StoreError, Unauthenticated
@@ -58,18 +58,13 @@ class Directory:
 
     Every verb that makes or changes a credential takes the `actor` and a `note` for the audit. What
     is given to others must be had by the `giver`, else it raises `Forbidden`.
-
-    Args:
-        store: Where they are.
-        scopes: What keys and people may be narrowed to; by default the platform's own scopes. An
-            application adds those of its services.
+    Keys and people may be narrowed to its `scopes`: those of the platform, to which an application
+    adds those of its services.
     """
 
     def __init__(self, store: CredentialStore, *, scopes: Scopes = SCOPES) -> None:
         self._store = store
         self.scopes = scopes
-
-    # --- keys -------------------------------------------------------------------
 
     def create_key(
         self,
@@ -83,21 +78,10 @@ class Directory:
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> IssuedKey:
-        """Make a key, whose acts are those of `key:NAME`.
-
-        Args:
-            name: Whose it is.
-            roles: What it may do.
-            actor: Who makes it.
-            tenant: The only tenant that it sees; None sees all.
-            scopes: Narrow what the roles allow; none narrow nothing.
-            life: How long it is good; None for ever.
-            note: Why, for whoever reads the audit.
-            giver: Who must have what is given.
-
-        Raises:
-            BadInput: a name, a role, a scope or a tenant that cannot be; it says what can.
-        """
+        """Make a key, whose acts are those of `key:NAME`. It may do what its roles allow, narrowed
+        by scopes where there are any, for the jobs of one tenant or, with None, of all. It is good
+        for its `life`, with None for ever. Raises `BadInput`: a name, a role, a scope or a tenant
+        that cannot be; it says what can."""
         grant = check_grant(name, roles=roles, tenant=tenant, scopes=scopes, known=self.scopes)
         return self._issue_key(grant, self._end_of(life), actor=actor, note=note, giver=giver)
 
@@ -110,15 +94,10 @@ class Directory:
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> IssuedKey:
-        """Make a successor of a key, with its name, its rights and its length of life.
-
-        Both are good until the overlap is over or the old one is revoked. Should this process
-        die half way, both are: rotate again.
-
-        Raises:
-            NotFound: there is no such key.
-            BadInput: it is not good any more, or the overlap is negative.
-        """
+        """Make a successor of a key, with its name, its rights and its length of life. Both are
+        good until the overlap is over or the old one is revoked. Should this process die half way,
+        both are: rotate again. Raises `NotFound`: there is no such key; `BadInput`: it is not good
+        any more, or the overlap is negative."""
         overlap_us = read_micros(overlap, "overlap=")
         if overlap_us > micros(LONGEST_OVERLAP):
             raise BadInput("the overlap is a time from nothing to ten years")
@@ -150,11 +129,8 @@ class Directory:
         return issued
 
     def revoke_key(self, id: str, *, actor: str, note: str = "") -> Credential:
-        """End a key in every process within five seconds; one that is revoked stays so.
-
-        Raises:
-            NotFound: there is no such key.
-        """
+        """End a key in every process within five seconds; one that is revoked stays so. Raises
+        `NotFound`: there is no such key."""
         return self._revoke(lambda: self._find_key(id), act=REVOKED, actor=actor, note=note)
 
     def keys(self) -> list[Credential]:
@@ -162,11 +138,8 @@ class Directory:
         return self._all(KEY)
 
     def adopt_key(self, text: str, *, name: str, roles: Iterable[str], actor: str) -> bool:
-        """Store a key that somebody else has made; False when it is stored, revoked or not.
-
-        Raises:
-            BadInput: it cannot be a key, or another one has its id.
-        """
+        """Store a key that somebody else has made; False when it is stored, revoked or not. Raises
+        `BadInput`: it cannot be a key, or another one has its id."""
         grant = check_grant(name, roles=roles, tenant=None, scopes=())
         try:
             id, hash = secrets.id_of(text), secrets.hash_of(text)
@@ -196,8 +169,6 @@ class Directory:
             raise NotFound(f"there is no key {shown!r}; `ulak keys list` names them")
         return row
 
-    # --- people -----------------------------------------------------------------
-
     def create_user(
         self,
         name: str,
@@ -210,13 +181,9 @@ class Directory:
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> Credential:
-        """Make a user, who can log in from now on; arguments as of `create_key`.
-
-        Raises:
-            BadInput: a name that is taken or cannot be, a password, a role, a scope or a tenant
-                that cannot be; it says what can.
-            NotSupported: argon2-cffi is not installed.
-        """
+        """Make a user, who can log in from now on; arguments as of `create_key`. Raises `BadInput`:
+        a name that is taken or cannot be, a password, a role, a scope or a tenant that cannot be,
+        it says what can; `NotSupported`: argon2-cffi is not installed."""
         grant = check_grant(name, roles=roles, tenant=tenant, scopes=scopes, known=self.scopes)
         must_act(actor, note)
         row = self._new(USER, name, grant, hash="", expires_at=None, by=actor)
@@ -231,12 +198,8 @@ class Directory:
         self, name: str, password: str, *, actor: str, note: str = "", giver: Principal = ANYBODY
     ) -> Credential:
         """Give a user another password; every login with the old one ends within five seconds.
-
-        Raises:
-            NotFound: there is no such user.
-            BadInput: the password cannot be used, or the user is disabled.
-            Forbidden: the user may do more than the giver.
-        """
+        Raises `NotFound`: there is no such user; `BadInput`: the password cannot be used, or the
+        user is disabled; `Forbidden`: the user may do more than the giver."""
         user = _must_be_enabled(self._find_user(name))
         must_cover(giver, principal_of(user), self.scopes)
         hash = passwords.hash_of(password)
@@ -248,11 +211,8 @@ class Directory:
         return view(changed, self._now())
 
     def disable_user(self, name: str, *, actor: str, note: str = "") -> Credential:
-        """Let a user in no more; every login of theirs ends within five seconds.
-
-        Raises:
-            NotFound: there is no such user.
-        """
+        """Let a user in no more; every login of theirs ends within five seconds. Raises `NotFound`:
+        there is no such user."""
         return self._revoke(lambda: self._find_user(name), act=DISABLED, actor=actor, note=note)
 
     def users(self) -> list[Credential]:
@@ -265,39 +225,26 @@ class Directory:
             raise NotFound(f"there is no user {name[:64]!r}; `ulak users list` names them")
         return row
 
-    # --- links ------------------------------------------------------------------
-
     def make_link(
         self, principal: Principal, life: Duration = LINK_LIFE, *, actor: str = "", note: str = ""
     ) -> str:
         """Return the code of a link that logs in as a principal, once; the audit keeps its making.
-
         A principal that came with a credential is logged in by that one: the login ends with it.
-
-        Args:
-            principal: Whom it logs in.
-            life: How long it waits for its use.
-            actor: Who makes it; by default the principal.
-            note: Why, for the audit.
-
-        Raises:
-            BadInput: the principal has no name or no role that exists, or the link would not live.
-        """
+        The link waits for its use during its `life`; by default the principal has made it. Raises
+        `BadInput`: the principal has no name or no role that exists, or the link would not live."""
         if not principal.name or not principal.roles:
             raise BadInput("a link is made for somebody with a name and a role")
         expires_at = self._end_of(life)
         # Links that are over, and logins that came of them, are of no more use to anybody.
         self._store.forget_credentials(LINK, before=self._now())
         grant = Grant(
-            principal.name, tenant=principal.tenant, roles=known_roles(principal.roles),
+            principal.name, tenant=principal.tenant, roles=in_order(principal.roles, ROLES, "role"),
             scopes=tuple(sorted(principal.scopes)),
         )  # fmt: skip
         by = principal.credential or principal.name
         maker = actor or principal.name
         _, text = self._issue(LINK, grant, expires_at, by=by, actor=maker, note=note)
         return text
-
-    # --- rows -------------------------------------------------------------------
 
     def _now(self) -> Instant:
         return self._store.clock.now()
@@ -344,7 +291,6 @@ class Directory:
         note: str = "",
         giver: Principal = ANYBODY,
     ) -> tuple[CredentialRow, str]:
-        """Store a credential with a new secret; return both."""
         for _ in range(_TRIES):  # an id that is taken is as likely as one in a billion
             text = secrets.new_secret()
             row = self._new(
@@ -359,7 +305,6 @@ class Directory:
     def _revoke(
         self, find: Callable[[], CredentialRow], *, act: str, actor: str, note: str
     ) -> Credential:
-        """End a credential; one that is over stays as it is."""
         revoked = self._change(
             find,
             lambda row: None if row.revoked_at else row._replace(revoked_at=self._now()),
@@ -368,7 +313,6 @@ class Directory:
         return view(revoked, self._now())
 
     def _end_of(self, life: Duration | None) -> Instant | None:
-        """Return when what begins now expires."""
         if life is None:
             return None
         life_us = read_micros(life, "life=")

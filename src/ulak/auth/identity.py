@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -29,7 +27,6 @@ FIRST: Final = "admin"
 """The name of the first key, and who is said to have made it."""
 
 LOGIN_LIFE: Final = timedelta(hours=24)
-"""How long a login is good."""
 
 # Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
 MOST_VERIFICATIONS: Final = 4
@@ -51,25 +48,13 @@ class Identity(Directory):
     """Tells who a credential is, and keeps keys, people and links.
 
     A principal is remembered for two seconds, so what is revoked or disabled ends within five in
-    every process.
-
-    Args:
-        store: Where credentials are; open.
-        secret: What tokens are signed with, the same in every process.
-        first_key: A key that is an administrator's from its first use on, unless it was revoked.
-        login_life: How long a login is good.
-
-    Raises:
-        BadInput: the secret has less than 32 characters.
+    every process. Tokens are signed with the `secret`, the same in every process; it has 32
+    characters or more, else `BadInput` is raised. The `first_key` is an administrator's from its
+    first use on, unless it was revoked.
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        secret: str,
-        first_key: str = "",
-        login_life: Duration = LOGIN_LIFE,
+        self, store: Store, *, secret: str, first_key: str = "", login_life: Duration = LOGIN_LIFE
     ) -> None:
         super().__init__(store)
         self._tokens = Tokens(secret)
@@ -87,19 +72,12 @@ class Identity(Directory):
         if self._first_key:
             self.adopt_key(self._first_key, name=FIRST, roles=[ADMIN], actor=FIRST)
 
-    # --- who a credential is ----------------------------------------------------
-
     def recall(self, credential: str) -> Principal | None:
-        """Return what was seen a moment ago; None when the store must be read."""
         return self._remembered.find(credential)
 
     def authenticate(self, credential: str) -> Principal:
-        """Return who this is: the holder of a key, or of a token.
-
-        Raises:
-            Unauthenticated: nobody; its reason says why.
-            StoreError: the store could not answer.
-        """
+        """Return who this is: the holder of a key, or of a token. Raises `Unauthenticated`: nobody,
+        its reason says why; `StoreError`: the store could not answer."""
         asked_at = self._now()
         find = self._by_token if is_token(credential) else self._by_key
         principal, expires_at = find(credential, asked_at)
@@ -119,10 +97,7 @@ class Identity(Directory):
 
     def _by_token(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
         claims = self._tokens.read(text, now)
-        row = self._store.find_credential(claims.kind, claims.id)
-        if row is None:
-            raise _ended()
-        _must_stand(row, now)
+        row = self._standing(claims.kind, claims.id, now)
         if row.version != claims.version:
             raise _ended()
         expires_at = claims.expires_at
@@ -130,8 +105,16 @@ class Identity(Directory):
             expires_at = min(expires_at, row.expires_at)
         return principal_of(row), expires_at
 
+    def _standing(self, kind: str, id: str, now: Instant) -> CredentialRow:
+        row = self._store.find_credential(kind, id)
+        if row is None:
+            raise _ended()
+        # A link is revoked by being spent, and its row lives on as the login that came of it.
+        if kind != LINK:
+            must_be_active(row, now)
+        return row
+
     def _shown(self, kind: str, text: str) -> CredentialRow | None:
-        """Return the credential that has this secret; it may be over."""
         row = self._store.find_credential(kind, secrets.id_of(text))
         is_right = secrets.is_hash_of(text, None if row is None else row.hash)
         return row if is_right else None
@@ -148,21 +131,20 @@ class Identity(Directory):
                 "a use was not noted", extra={"credential": f"{row.kind}/{row.id}"}, exc_info=True
             )  # fmt: skip
 
-    # --- logins -----------------------------------------------------------------
-
     def login(self, name: str, password: str) -> Login:
-        """Let a person in who knows the password.
-
-        An unknown name takes as long as a wrong password, and is answered alike.
-
-        Raises:
-            Unauthenticated: the name or the password is wrong, or the user is disabled.
-            Overloaded: others are being verified; it says when to try again.
-            NotSupported: argon2-cffi is not installed.
-        """
-        with self._verification():
+        """Let a person in who knows the password. An unknown name takes as long as a wrong
+        password, and is answered alike. Raises `Unauthenticated`: the name or the password is
+        wrong, or the user is disabled; `Overloaded`: others are being verified, it says when to try
+        again; `NotSupported`: argon2-cffi is not installed."""
+        if not self._verifying.acquire(blocking=False):
+            raise Overloaded(
+                "too many people log in at this moment; try again", retry_after=timedelta(seconds=1)
+            )
+        try:
             row = self._store.find_credential(USER, name) if is_name(name) else None
             is_right = passwords.is_hash_of(password, None if row is None else row.hash)
+        finally:
+            self._verifying.release()
         if row is None or not is_right:
             raise Unauthenticated("the name or the password is wrong", reason="unknown")
         now = self._now()
@@ -171,12 +153,9 @@ class Identity(Directory):
         return self._login(row, now)
 
     def spend_link(self, text: str) -> Login:
-        """Log in with a link. Of several that spend it at once, one is let in.
-
-        Raises:
-            Unauthenticated: it is no link, it was spent, or it has expired; the message names the
-                command that prints another.
-        """
+        """Log in with a link. Of several that spend it at once, one is let in. Raises
+        `Unauthenticated`: it is no link, it was spent, or it has expired; the message names the
+        command that prints another."""
         try:
             row, now = self._shown(LINK, text), self._now()
         except Unauthenticated as error:
@@ -184,26 +163,17 @@ class Identity(Directory):
         if row is None:  # links that are over are forgotten after a while
             raise _dead_link("is not known here, or has expired", reason="unknown")
         if row.revoked_at is not None:
-            raise _already_spent()
+            raise _dead_link("was used already", reason="revoked")
         if state_of(row, now) != "active":
             raise _dead_link("has expired", reason="expired")
-        behind = self._behind(row, now)
+        # A link of somebody who has a credential stands for that one.
+        kind, has_credential, id = row.created_by.partition("/")
+        behind = self._standing(kind, id, now) if has_credential else None
         # The row stays as long as the login that comes of it.
         spent = row._replace(revoked_at=now, expires_at=now + self._login_us)
         if not self._store.change_credential(spent, act=SPENT, actor=row.name, note=""):
-            raise _already_spent()
+            raise _dead_link("was used already", reason="revoked")
         return self._login(behind or spent._replace(version=row.version + 1), now)
-
-    def _behind(self, link: CredentialRow, now: Instant) -> CredentialRow | None:
-        """Return the credential that a link stands for, None when it stands for itself."""
-        kind, slash, id = link.created_by.partition("/")
-        if not slash:
-            return None
-        row = self._store.find_credential(kind, id)
-        if row is None:
-            raise _ended()
-        _must_stand(row, now)
-        return row
 
     def _login(self, row: CredentialRow, now: Instant) -> Login:
         principal = principal_of(row)
@@ -215,32 +185,9 @@ class Identity(Directory):
         lasts = timedelta(microseconds=claims.expires_at - now)
         return Login(principal, to_datetime(claims.expires_at), lasts, self._tokens.make(claims))
 
-    @contextmanager
-    def _verification(self) -> Iterator[None]:
-        if not self._verifying.acquire(blocking=False):
-            raise Overloaded(
-                "too many people log in at this moment; try again",
-                retry_after=timedelta(seconds=1),
-            )
-        try:
-            yield
-        finally:
-            self._verifying.release()
-
-
-def _must_stand(row: CredentialRow, now: Instant) -> None:
-    """Refuse a login whose credential is over."""
-    # A link is revoked by being spent, and its row lives on as the login that came of it.
-    if row.kind != LINK:
-        must_be_active(row, now)
-
 
 def _ended() -> Unauthenticated:
     return Unauthenticated("the login has ended; log in again", reason="revoked")
-
-
-def _already_spent() -> Unauthenticated:
-    return _dead_link("was used already", reason="revoked")
 
 
 def _dead_link(why: str, *, reason: str) -> Unauthenticated:
@@ -262,12 +209,8 @@ class _Seen(NamedTuple):
 
 
 class Remembered:
-    """Principals under the SHA-256 of their credentials, never the credentials themselves.
-
-    Args:
-        clock: The store's.
-        most: How many at once; the oldest go first.
-    """
+    """Principals under the SHA-256 of their credentials, never the credentials themselves. Of more
+    than `most` the oldest go first."""
 
     def __init__(self, clock: Clock, *, most: int = MOST_REMEMBERED) -> None:
         self._clock = clock
@@ -276,7 +219,6 @@ class Remembered:
         self._lock = threading.Lock()
 
     def find(self, credential: str) -> Principal | None:
-        """Return who this was a moment ago, None when nobody knows."""
         seen = self._seen.get(_mark(credential))
         # Not before it was asked either: a clock that went back proves nothing.
         if seen is None or not seen.asked_at <= self._clock.now() < seen.until:

@@ -27,16 +27,13 @@ if TYPE_CHECKING:
 
 
 class WithServices(TyperGroup):
-    """ulak's own commands and, after them, one for each installed service, and one for each
-    group that a package brings.
-
-    None of them replaces a command of ulak's own, and no group replaces a service.
-    """
+    """ulak's own commands and, after them, one for each installed service, and one for each group
+    that a package brings. None of them replaces a command of ulak's own, and no group replaces a
+    service."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Name every command."""
         own = super().list_commands(ctx)
-        brought = dict.fromkeys([*installed(), *group_names()])
+        brought = dict.fromkeys([*installed(), *installed(GROUP)])
         return [*own, *(name for name in brought if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -44,10 +41,13 @@ class WithServices(TyperGroup):
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        if cmd_name not in (known := installed()):
-            return stand_in(cmd_name)
-        packages = " and ".join(package_of(point) for point in known[cmd_name])
-        return OfService(cmd_name, help=f"Commands of the service {cmd_name}, {packages}.")
+        if points := installed().get(cmd_name):
+            packages = " and ".join(map(package_of, points))
+            return OfService(cmd_name, help=f"Commands of the service {cmd_name}, {packages}.")
+        if points := _points(cmd_name):
+            packages = " and ".join(dict.fromkeys(map(package_of, points)))
+            return OfPackages(cmd_name, help=f"Commands of {packages}.")
+        return None
 
 
 class OfService(TyperCommand):
@@ -56,12 +56,8 @@ class OfService(TyperCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Import the service and go on with its commands.
-
-        Raises:
-            UlakError: it cannot be imported.
-            NotSupported: it has no commands.
-        """
+        """Import the service and go on with its commands. Raises `UlakError`: it cannot be
+        imported; `NotSupported`: it has no commands."""
         name = str(self.name)
         made = get_service(name).commands
         if made is None:
@@ -74,14 +70,11 @@ GROUP: Final = "ulak.commands"
 
 
 class Extensible(TyperGroup):
-    """The commands of a group and, after them, those that packages add under its name.
-
-    No package replaces a command of the group's own. One that cannot be imported takes nothing
-    but its own commands away.
-    """
+    """The commands of a group and, after them, those that packages add under its name. No package
+    replaces a command of the group's own. One that cannot be imported takes nothing but its own
+    commands away."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Name every command; say of a package why its own are not there."""
         own = super().list_commands(ctx)
         found: list[str] = []
         for point in _points(str(self.name)):
@@ -92,26 +85,11 @@ class Extensible(TyperGroup):
         return [*own, *(name for name in dict.fromkeys(found) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; None when nobody has one of this name.
-
-        Raises:
-            BadInput: two packages bring it; or none does, and one that might cannot be imported.
-        """
+        """Return a command; None when nobody has one of this name. Raises `BadInput`: two packages
+        bring it; or none does, and one that might cannot be imported."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        found, broken = self._found(cmd_name)
-        if len(found) > 1:
-            packages = " and ".join(package_of(point) for point in found)
-            raise BadInput(
-                f'{packages} both bring "ulak {self.name} {cmd_name}"; uninstall one of them'
-            )
-        if not found and broken:
-            raise broken[0]
-        return next(iter(found.values()), None)
-
-    def _found(self, cmd_name: str) -> tuple[dict[EntryPoint, Any], list[BadInput]]:
-        """Return who brings a command, and what is wrong with those who cannot say."""
         found: dict[EntryPoint, Any] = {}
         broken: list[BadInput] = []
         for point in _points(str(self.name)):
@@ -120,7 +98,14 @@ class Extensible(TyperGroup):
                     found[point] = command
             except BadInput as error:
                 broken.append(error)
-        return found, broken
+        if len(found) > 1:
+            packages = " and ".join(package_of(point) for point in found)
+            raise BadInput(
+                f'{packages} both bring "ulak {self.name} {cmd_name}"; uninstall one of them'
+            )
+        if not found and broken:
+            raise broken[0]
+        return next(iter(found.values()), None)
 
 
 class OfPackages(TyperCommand):
@@ -139,20 +124,6 @@ class OfPackages(TyperCommand):
         return group.make_context(info_name, args, parent, **extra)
 
 
-def group_names() -> list[str]:
-    """Name the groups that packages bring, without importing any."""
-    return list(installed(GROUP))
-
-
-def stand_in(name: str) -> OfPackages | None:
-    """Return what stands for a group of this name; None when no package brings one."""
-    points = _points(name)
-    if not points:
-        return None
-    packages = " and ".join(dict.fromkeys(package_of(point) for point in points))
-    return OfPackages(name, help=f"Commands of {packages}.")
-
-
 def _points(name: str) -> list[EntryPoint]:
     return installed(GROUP).get(name, [])
 
@@ -166,9 +137,8 @@ def _load(point: EntryPoint) -> typer.Typer:
     try:
         group = point.load()
     except Exception as error:
-        raise BadInput(
-            f"{which} cannot be imported: {type(error).__name__}: {error}"
-        ) from error  # fmt: skip
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{which} cannot be imported: {why}") from error
     if not isinstance(group, typer.Typer):
         raise BadInput(f"{which} cannot be used: {point.value} is a {type(group).__name__}")
     return group

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -13,14 +12,14 @@ import typer
 from ulak.auth.credentials import Credential, must_be_a_name
 from ulak.auth.directory import LINK_LIFE_TEXT, Directory, IssuedKey
 from ulak.auth.principal import ADMIN, ROLES, SCOPES, Principal
-from ulak.auth.secrets import prefix_of
+from ulak.auth.secrets import PREFIX
 from ulak.cli.spans import read_span
 from ulak.errors import BadInput, NotSupported
 from ulak.kit.commands.output import JsonOption, note, print_fact, print_json, print_list, when
 from ulak.kit.commands.person import ActorOption, NoteOption, user_name
 from ulak.kit.commands.target import AppOption, in_force, load, reading
 from ulak.service import scopes_in
-from ulak.settings import Settings, variable
+from ulak.settings import variable
 
 keys = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
 
@@ -95,7 +94,7 @@ def rotate_key(
     span = read_span(overlap, "--overlap")
     with reading(app) as engine:
         made = Directory(engine.store).rotate_key(id, overlap=span, actor=actor, note=note)
-    _print_issued(made, as_json, _ends(span))
+    _print_issued(made, as_json, f", the old one {f'for {span} more' if span else 'is over'}")
 
 
 @keys.command("revoke")
@@ -132,19 +131,13 @@ def _print_issued(made: IssuedKey, as_json: bool, more: str) -> None:
     note(f"key {key.id} of {key.name} is good {until}{more}; it is not shown again")
 
 
-def _ends(overlap: timedelta) -> str:
-    return f", the old one for {overlap} more" if overlap else ", the old one is over"
-
-
 def _times(key: Credential) -> tuple[str, str]:
-    return (
-        "never" if key.expires_at is None else when(key.expires_at),
-        "never" if key.used_at is None else when(key.used_at),
-    )
+    expires, used = (t if t is None else when(t) for t in (key.expires_at, key.used_at))
+    return expires or "never", used or "never"
 
 
 def _key_document(key: Credential) -> dict[str, Any]:
-    return {**asdict(key), "prefix": prefix_of(key.id)}
+    return {**asdict(key), "prefix": f"{PREFIX}{key.id}"}
 
 
 users = typer.Typer(no_args_is_help=True, help="Make, list and disable people.")
@@ -169,7 +162,8 @@ def create_user(
             name, _password(), roles=roles, scopes=scopes or (), tenant=tenant, actor=actor,
             note=note,
         )  # fmt: skip
-    what = f"{_rights(made)}; sees {_seen_tenants(made)}"
+    seen = "every tenant" if made.tenant is None else f"tenant {made.tenant!r}"
+    what = f"{_rights(made)}; sees {seen}"
     print_fact(_user_document(made), as_json, made.name, what)
 
 
@@ -178,9 +172,11 @@ def list_users(app: AppOption = None, as_json: JsonOption = False) -> None:
     """List every user, disabled ones too."""
     with reading(app) as engine:
         found = Directory(engine.store).users()
-    rows = [
-        (u.name, _state(u), _rights(u), _tenant(u), when(u.created_at), _times(u)[1]) for u in found
-    ]
+    rows = []
+    for user in found:
+        state = "disabled" if user.state == "revoked" else user.state
+        since, login = when(user.created_at), _times(user)[1]
+        rows.append((user.name, state, _rights(user), _tenant(user), since, login))
     print_list(
         {"users": [_user_document(user) for user in found]},
         as_json,
@@ -226,14 +222,6 @@ def _password() -> str:
     return sys.stdin.readline().rstrip("\r\n")
 
 
-def _state(user: Credential) -> str:
-    return "disabled" if user.state == "revoked" else user.state
-
-
-def _seen_tenants(user: Credential) -> str:
-    return "every tenant" if user.tenant is None else f"tenant {user.tenant!r}"
-
-
 def _user_document(user: Credential) -> dict[str, Any]:
     document = asdict(user)
     del document["id"]  # the name, which is there
@@ -261,7 +249,12 @@ def link(
 ) -> None:
     """Print a link that logs a person in with a browser: an admin, unless you name roles."""
     found = in_force(app)
-    base = _address_in(found) if address is None else read_address(address)
+    if address is None and found.port == 0:
+        raise BadInput(
+            f"{variable('port')} is 0, so the API listens on any port; write where it is: "
+            "--address http://127.0.0.1:PORT"
+        )
+    base = found.address if address is None else read_address(address)
     if name is not None:
         must_be_a_name(name)
     person = name or user_name()
@@ -298,11 +291,8 @@ def make_login_link(
 
 
 def read_address(text: str) -> str:
-    """Return where an API is, without a slash at the end.
-
-    Raises:
-        BadParameter: it is no address that a browser could open.
-    """
+    """Return where an API is, without a slash at the end. Raises `BadParameter`: it is no address
+    that a browser could open."""
     try:
         parts = urlsplit(text)
         is_good = (
@@ -316,12 +306,3 @@ def read_address(text: str) -> str:
             "write it as http://127.0.0.1:8000 or https://jobs.example.org", param_hint="--address"
         )
     return text.rstrip("/")
-
-
-def _address_in(found: Settings) -> str:
-    if found.port == 0:
-        raise BadInput(
-            f"{variable('port')} is 0, so the API listens on any port; write where it is: "
-            "--address http://127.0.0.1:PORT"
-        )
-    return found.address

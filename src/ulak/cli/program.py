@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import ulak
-from ulak.cli import bench, doctor, flows, identity, jobs, schedules, steering, store, up, worker
+from ulak.cli import bench, doctor, flows, identity, jobs, steering, store, up, worker
 from ulak.cli.extensions import Extensible, WithServices
 
 program = typer.Typer(
@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "worker": worker.worker,
     "jobs": jobs.group,
     "why": jobs.why,
-    "flows": flows.group,
+    "flows": flows.flow_group,
     "verify": store.verify,
     "doctor": doctor.doctor,
     "bench": bench.bench,
@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "prune": store.prune,
     "outbox": store.outbox,
     "idempotency": store.idempotency,
-    "schedules": schedules.group,
+    "schedules": flows.schedule_group,
     "limits": steering.limits,
     "rates": steering.rates,
     "pause": steering.pause,

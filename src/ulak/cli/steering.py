@@ -34,9 +34,6 @@ FlowOption = Annotated[str | None, typer.Option("--flow", help="A flow.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="The key of a limit or a rate.")]
 
 
-# --- limits ---------------------------------------------------------------------
-
-
 @limits.callback()
 def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOption = False) -> None:
     """List every limit, what is declared, and who has set another."""
@@ -78,9 +75,6 @@ def _limit_name(limit: StageLimit) -> str:
 
 def _places(limit: StageLimit) -> str:
     return f"{limit.n} for each key" if limit.keyed and limit.key is None else str(limit.n)
-
-
-# --- rates ----------------------------------------------------------------------
 
 
 @rates.callback()
@@ -130,9 +124,6 @@ def _rate_document(rate: StageRate) -> dict[str, Any]:
     n, per, burst = document["declared"]
     document["declared"] = {"n": n, "per_s": per.total_seconds(), "burst": burst}
     return document
-
-
-# --- pauses ---------------------------------------------------------------------
 
 
 def pause(
@@ -191,9 +182,6 @@ def pauses(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 def _until(pause: Pause) -> str:
     return "until resumed" if pause.until is None else f"until {when(pause.until)}"
-
-
-# --- weights and audit ----------------------------------------------------------
 
 
 @weights.callback()

@@ -14,15 +14,7 @@ from ulak.clock import micros, rfc3339, to_datetime
 from ulak.engine.documents import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.idempotency.guard import Guard
-from ulak.kit.commands.output import (
-    JsonOption,
-    print_facts,
-    print_json,
-    print_list,
-    print_table,
-    some,
-    when,
-)
+from ulak.kit.commands import output as out
 from ulak.kit.commands.person import ActorOption, NoteOption
 from ulak.kit.commands.target import AppOption, in_force, load, reading
 from ulak.service import get_service
@@ -33,13 +25,13 @@ from ulak.wiring import idempotency_settings
 PAUSE_S = 0.05
 
 
-def migrate(app: AppOption = None, as_json: JsonOption = False) -> None:
+def migrate(app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Bring the store's schema to this release; workers of the release before may run on."""
     store = load(in_force(app)).store
     before, after = store.migrate()
     newest = getattr(store, "newest_schema", after)
     if as_json:
-        print_json({"before": before, "after": after, "newest": newest})
+        out.print_json({"before": before, "after": after, "newest": newest})
     elif after > newest:
         print(f"schema {after}: nothing to do; this release knows {newest} and may run on it")
     elif before == after:
@@ -56,7 +48,7 @@ def prune(
     note: NoteOption = "",
     app: AppOption = None,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs per transaction.")] = 500,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Remove jobs that ended long ago, with their trails; proofs and unfinished jobs stay."""
     span, pruned = spans.read_span(older_than, "--older-than"), 0
@@ -69,11 +61,11 @@ def prune(
     _report(
         {"pruned": pruned, "before": rfc3339(moment)},
         as_json,
-        f"pruned {some(pruned, 'job')} that ended before {when(moment)}",
+        f"pruned {out.some(pruned, 'job')} that ended before {out.when(moment)}",
     )
 
 
-def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
+def verify(app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Replay every trail against its lifecycle; exit 1 when something is damaged."""
     from ulak.engine.verify import Finding
 
@@ -86,12 +78,12 @@ def verify(app: AppOption = None, as_json: JsonOption = False) -> None:
         jobs = sum(count.jobs for count in engine.inspect.counts())
     if as_json:
         said = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
-        print_json({"jobs": jobs, "findings": said})
+        out.print_json({"jobs": jobs, "findings": said})
     elif findings:
         rows = [(f.kind, f"{f.job_id}: {f.sentence}" if f.job_id else f.sentence) for f in findings]
-        print_table(("kind", "finding"), rows, keep=("kind",))
+        out.print_table(("kind", "finding"), rows, keep=("kind",))
     else:
-        print(f"{some(jobs, 'job')}: every trail, key, slot and counter agrees")
+        print(f"{out.some(jobs, 'job')}: every trail, key, slot and counter agrees")
     if findings:
         raise typer.Exit(1)
 
@@ -105,16 +97,16 @@ MOST_REVIVED = 10_000
 def dead(
     app: AppOption = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """List messages that gave up, the oldest first."""
     with reading(app) as engine:
         found = engine.outbox.dead(limit=limit)
-    print_list(
+    out.print_list(
         {"messages": [delivery_document(message) for message in found]},
         as_json,
         ("message", "topic", "state", "tries", "emitted"),
-        [(m.id, m.topic, m.state, str(m.tries), when(m.at)) for m in found],
+        [(m.id, m.topic, m.state, str(m.tries), out.when(m.at)) for m in found],
         keep=("message", "emitted"),
         empty="no dead messages",
     )
@@ -129,7 +121,7 @@ def revive(
     every: Annotated[bool, typer.Option("--all", help="Every dead message.")] = False,
     why: NoteOption = "",
     app: AppOption = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Let dead messages be tried again."""
     wanted = set(messages or ())
@@ -144,7 +136,7 @@ def revive(
             with suppress(NotFound):  # somebody else was faster
                 engine.outbox.redrive(message, actor=actor, note=why)
                 revived += 1
-    _report({"revived": revived}, as_json, f"revived {some(revived, 'message')}")
+    _report({"revived": revived}, as_json, f"revived {out.some(revived, 'message')}")
 
 
 idempotency = typer.Typer(no_args_is_help=True, help="Show and remove records of idempotency keys.")
@@ -165,7 +157,7 @@ def show(
         bool, typer.Option("--reveal", help="Show what was answered, which may be confidential.")
     ] = False,
     app: AppOption = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Show what is kept of a key: who executes it, or how it was answered."""
     id = RecordId(tenant, scope, key)
@@ -175,9 +167,9 @@ def show(
         raise NotFound(_absent(id))
     document = _record_document(row, reveal=reveal)
     if as_json:
-        print_json(document)
+        out.print_json(document)
     else:
-        print_facts([(name, _shown(name, value)) for name, value in document.items()])
+        out.print_facts([(name, _shown(name, value)) for name, value in document.items()])
 
 
 @idempotency.command("forget")
@@ -188,7 +180,7 @@ def forget(
     tenant: TenantOption = "",
     note: NoteOption = "",
     app: AppOption = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Remove the record of a key, whatever it says: the next request executes. Audited."""
     id = RecordId(tenant, scope, key)
@@ -207,12 +199,14 @@ def cleanup(
         ),
     ] = None,
     app: AppOption = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Remove every record that has expired, as the schedule of the workers does."""
     with reading(app) as engine:
         removed = Guard(engine.store).clean_up(batch or idempotency_settings().cleanup_batch)
-    _report({"removed": removed}, as_json, f"removed {some(removed, 'record')} that had expired")
+    _report(
+        {"removed": removed}, as_json, f"removed {out.some(removed, 'record')} that had expired"
+    )
 
 
 def _absent(id: RecordId) -> str:
@@ -241,12 +235,12 @@ def _shown(name: str, value: Any) -> str:
     if value is None:
         return "-"
     if name.endswith(("_at", "_until")):
-        return when(datetime.fromisoformat(value))
+        return out.when(datetime.fromisoformat(value))
     return str(value)
 
 
 def _report(document: Any, as_json: bool, sentence: str) -> None:
     if as_json:
-        print_json(document)
+        out.print_json(document)
     else:
         print(sentence)

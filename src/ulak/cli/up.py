@@ -18,21 +18,11 @@ import ulak
 from ulak import wiring
 from ulak.auth.directory import LINK_LIFE_TEXT
 from ulak.auth.identity import Identity
+from ulak.cli import worker as worker_command
 from ulak.cli.identity import make_login_link
 from ulak.cli.process import logs
 from ulak.cli.process.draining import Part, leave_behind, open_when_reached, run_until_told, say
 from ulak.cli.process.supervisor import Child, Supervisor
-from ulak.cli.worker import (
-    DRAIN,
-    GLANCE_S,
-    LEASE,
-    USUAL,
-    DrainOption,
-    LeaseOption,
-    queues_of,
-    stored,
-    worker_settings,
-)
 from ulak.clock import Duration, seconds
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
@@ -66,8 +56,8 @@ def up(
     workers: Annotated[
         int, typer.Option(min=0, help="Work in so many children; 0 works in this process.")
     ] = 0,
-    lease: LeaseOption = LEASE,
-    drain: DrainOption = DRAIN,
+    lease: worker_command.LeaseOption = worker_command.LEASE,
+    drain: worker_command.DrainOption = worker_command.DRAIN,
     service: ServiceOption = None,
 ) -> None:
     """Start the API and workers; SIGTERM or Ctrl-C drains, a second one hurries.
@@ -79,12 +69,9 @@ def up(
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
     beside = queues_beside(engine)
-    settings = worker_settings(
-        engine,
-        USUAL,
-        queues=beside if engine.kernel.queues_apart else None,
-        lease=lease,
-        drain=drain,
+    own = beside if engine.kernel.queues_apart else None
+    settings = worker_command.worker_settings(
+        engine, worker_command.USUAL, queues=own, lease=lease, drain=drain
     )
     children = children_of(
         engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
@@ -120,23 +107,14 @@ class Working:
     settings: WorkerSettings
 
     def parts(self) -> dict[str, Part]:
-        """Return what is run, by what each counts."""
-        parts: dict[str, Part] = {}
-        if self.worker is not None:
-            parts["stage"] = self.worker
-        if self.supervisor is not None:
-            parts["worker"] = self.supervisor
-        return parts
+        parts: dict[str, Part | None] = {"stage": self.worker, "worker": self.supervisor}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def unready(self) -> str | None:
         """Say what is lacking before everything is served; None when nothing is."""
         if self.worker is not None and not self.worker.is_registered:
             return "the worker is not registered"
         return None if self.supervisor is None else self.supervisor.unready()
-
-    def is_begun(self) -> bool:
-        """Tell whether this process does its own share."""
-        return self.worker is None or self.worker.is_registered
 
 
 def _server(engine: Engine, identity: Identity, working: Working, found: Settings) -> Server:
@@ -148,11 +126,10 @@ def _server(engine: Engine, identity: Identity, working: Working, found: Setting
             f"ulak up needs the web extra ({error.name} is missing); pip install 'ulak[web]', "
             "or run ulak worker"
         ) from error
-    services = [get_service(name) for name in found.services]
-    guard = wiring.guard_of(engine, found.env, wiring.idempotency_settings())
     made = application(
-        engine, identity=identity, unready=working.unready, services=services, guard=guard,
-        platform=found,
+        engine, identity=identity, unready=working.unready, platform=found,
+        services=[get_service(name) for name in found.services],
+        guard=wiring.guard_of(engine, found.env, wiring.idempotency_settings()),
     )  # fmt: skip
     return Server(made, host=found.host, port=found.port)
 
@@ -183,8 +160,8 @@ async def _serve(working: Working, server: Server, hello: Callable[[], str]) -> 
 
 async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> None:
     """Once this process works, say so. Children may still be starting: /health/ready tells."""
-    while not working.is_begun():
-        await asyncio.sleep(GLANCE_S)
+    while working.worker is not None and not working.worker.is_registered:
+        await asyncio.sleep(worker_command.GLANCE_S)
     if not server.is_local:
         note(
             "other machines can reach this address, and what they send is not encrypted; put a "
@@ -194,25 +171,19 @@ async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> 
 
 
 def queues_beside(engine: Engine) -> list[str]:
-    """Every queue that the program does not want apart."""
-    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_apart]
+    return [
+        queue
+        for queue in worker_command.queues_of(engine)
+        if queue not in engine.kernel.queues_apart
+    ]
 
 
 def children_of(
     engine: Engine, found: Settings, *, workers: int, lease: Duration, options: Sequence[str]
 ) -> list[Child]:
-    """Return the children of a program: those of its queues apart, and `workers` for the rest.
-
-    Args:
-        engine: The program's.
-        found: What is in force: children run the same program and services.
-        workers: How many serve the queues that are not apart; 0 leaves those to others.
-        lease: How long one lasts, unless its queue has one of its own.
-        options: How workers behave, as `ulak worker` takes it.
-
-    Raises:
-        NotSupported: no child would see the jobs of the store.
-    """
+    """Return the children of a program: those of its queues apart, and `workers` for the rest. Each
+    takes `options` of `ulak worker`, and the lease of its queue, else `lease`. Raises
+    `NotSupported`: no child would see the jobs of the store."""
     served: dict[str, tuple[list[str], Duration]] = {}
     for queue, apart in sorted(engine.kernel.queues_apart.items()):
         own = lease if apart.lease is None else apart.lease
@@ -229,19 +200,13 @@ def children_of(
     program = [found.app] if found.app else []
     if found.service:
         program += ["--service", found.service]
-    return [
-        Child(
-            name,
-            _command(name, queues, [*program, *options, "--lease", f"{seconds(own):g}"]),
-            own,
-        )
-        for name, (queues, own) in served.items()
-    ]
-
-
-def _command(name: str, queues: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
-    chosen = [word for queue in queues for word in ("--queue", queue)]
-    return (sys.executable, "-m", "ulak", "worker", *arguments, *chosen, "--child", name)
+    command = (sys.executable, "-m", "ulak", "worker", *program, *options)
+    children = []
+    for name, (queues, own) in served.items():
+        chosen = [word for queue in queues for word in ("--queue", queue)]
+        lasts = ("--lease", f"{seconds(own):g}")
+        children.append(Child(name, (*command, *lasts, *chosen, "--child", name), own))
+    return children
 
 
 def greeting(
@@ -257,7 +222,7 @@ def greeting(
         f"  metrics   {address}/metrics",
         *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
         *(f"  missing   {sentence}" for sentence in _missing(found)),
-        f"  store     {stored(engine)}",
+        f"  store     {worker_command.stored(engine)}",
         "",
     ]
     if engine.store.features.shared:
@@ -268,10 +233,8 @@ def greeting(
 
 
 def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[str]:
-    """Return the line with the link that logs in the person who starts the program, once.
-
-    In production only a terminal gets it: every other output is kept in a log.
-    """
+    """Return the line with the link that logs in the person who starts the program, once. In
+    production only a terminal gets it: every other output is kept in a log."""
     if found.env != "dev" and not sys.stdout.isatty():
         return ()
     link = make_login_link(identity, user_name(), address)
@@ -279,16 +242,13 @@ def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[s
 
 
 def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
-    """Say which queues are served, and where."""
     beside = ", ".join(queues_beside(engine))
     if not beside:
         beside = "no queue" if engine.kernel.queues_apart else "no queue, since no flow has a stage"
     elif workers:
         beside += f" (in {_children(workers)})"
-    children = [
-        f"{queue} (in {_children(apart.workers)})"
-        for queue, apart in sorted(engine.kernel.queues_apart.items())
-    ]
+    queues = sorted(engine.kernel.queues_apart.items())
+    children = [f"{queue} (in {_children(apart.workers)})" for queue, apart in queues]
     return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
 
 
@@ -297,7 +257,6 @@ def _children(number: int) -> str:
 
 
 def _missing(found: Settings) -> list[str]:
-    """Say what keeps a service from working on this machine."""
     services = map(get_service, found.services)
     conditions = [service.condition(found) for service in services if service.condition]
     return [sentence for condition in conditions for sentence in condition.missing]
@@ -320,11 +279,9 @@ def _next_commands(engine: Engine, found: Settings, address: str) -> list[str]:
 
 
 def _program() -> str:
-    """Name this program so that typing it again finds it."""
     typed = Path(sys.argv[0])
     if typed.name == "__main__.py":
         return "python -m ulak"
     onpath = shutil.which(typed.name)
-    if onpath is not None and Path(onpath).resolve() == typed.resolve():
-        return typed.name
-    return str(typed)
+    is_found = onpath is not None and Path(onpath).resolve() == typed.resolve()
+    return typed.name if is_found else str(typed)

@@ -21,6 +21,7 @@ from ulak.cli import spans
 from ulak.cli.process import logs
 from ulak.cli.process.draining import leave_behind, open_when_reached, run_until_told, say
 from ulak.clock import seconds
+from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -80,13 +81,8 @@ def worker(
             f"ulak worker cannot serve the {features.name} store, whose jobs no other process "
             "sees; connect to sqlite:///app.db, or run engine.working() in the program"
         )
-    settings = worker_settings(
-        engine,
-        WorkerSettings(loop=loop, threads=threads, processes=processes),
-        queues=queue or None,
-        lease=lease,
-        drain=drain,
-    )
+    usual = WorkerSettings(loop=loop, threads=threads, processes=processes)
+    settings = worker_settings(engine, usual, queues=queue or None, lease=lease, drain=drain)
     logs.start(found.env, logs.secrets_of(found, engine), child=child)
     wiring.trace(engine)
     settle_in()
@@ -94,9 +90,11 @@ def worker(
     with engine, serving_metrics(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
         if parent is not None:
-            asyncio.run(_work_as_child(made, parent))
+            asyncio.run(_work(made, parent))
             return
-        say(f"worker of {found.program} serves {served(engine, settings)}")
+        queues = queues_of(engine) if settings.queues is None else sorted(settings.queues)
+        served = ", ".join(queues) or "no queue, since no flow has a stage"
+        say(f"worker of {found.program} serves {served}")
         if address is not None:
             say(f"  metrics   {address}")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
@@ -104,35 +102,23 @@ def worker(
     say("drained")
 
 
-async def _work(made: Worker) -> None:
-    await run_until_told({"stage": made}, drain=made.settings.drain)
-    leave_behind(made)
-
-
-async def _work_as_child(made: Worker, parent: Parent) -> None:
-    telling = asyncio.create_task(parent.tell_of(made))
+async def _work(made: Worker, parent: Parent | None = None) -> None:
+    telling = None if parent is None else asyncio.create_task(parent.tell_of(made))
     try:
-        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=True)
+        is_child = parent is not None
+        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=is_child)
     finally:
-        telling.cancel()
-        parent.close()
+        if telling is not None and parent is not None:
+            telling.cancel()
+            parent.close()
     leave_behind(made)
 
 
 def worker_settings(
-    engine: Engine,
-    usual: WorkerSettings,
-    *,
-    queues: Collection[str] | None,
-    lease: str,
-    drain: str,
+    engine: Engine, usual: WorkerSettings, *, queues: Collection[str] | None, lease: str, drain: str
 ) -> WorkerSettings:
-    """Make a worker's settings of what was typed.
-
-    Raises:
-        BadParameter: a span that cannot work.
-        BadInput: a queue that no stage of the program is in.
-    """
+    """Make a worker's settings of what was typed. Raises `BadParameter`: a span that cannot work;
+    `BadInput`: a queue that no stage of the program is in."""
     lease_span = spans.read_seconds(lease, "--lease")
     drain_span = spans.read_seconds(drain, "--drain")
     if lease_span < SHORTEST_LEASE:
@@ -141,25 +127,12 @@ def worker_settings(
     for queue in queues or ():
         if queue not in known:
             raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
-    return replace(
-        usual,
-        queues=None if queues is None else frozenset(queues),
-        lease=lease_span,
-        drain=drain_span,
-    )
+    chosen = None if queues is None else frozenset(queues)
+    return replace(usual, queues=chosen, lease=lease_span, drain=drain_span)
 
 
 def queues_of(engine: Engine) -> list[str]:
-    """Every queue that a stage or an undo of the program is in."""
-    return sorted(
-        {lane.split("/")[0] for flow in engine.inspect.flows for lane in flow.table.lanes}
-    )
-
-
-def served(engine: Engine, settings: WorkerSettings) -> str:
-    """Name the queues that a worker of these settings serves."""
-    chosen = queues_of(engine) if settings.queues is None else sorted(settings.queues)
-    return ", ".join(chosen) or "no queue, since no flow has a stage"
+    return sorted({queue_of(lane) for flow in engine.inspect.flows for lane in flow.table.lanes})
 
 
 def stored(engine: Engine) -> str:
@@ -177,14 +150,9 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def serving_metrics(engine: Engine, port: int | None) -> Iterator[str | None]:
-    """Show an engine's metrics on this machine while the block lasts; answers the address.
-
-    Nobody is asked who they are, so no other machine can reach it. Without a port nothing is shown.
-
-    Raises:
-        NotSupported: the extra is not installed.
-        BadInput: the port cannot be listened on.
-    """
+    """Show an engine's metrics on this machine while the block lasts; answers the address. Nobody
+    is asked who they are, so no other machine can reach it. Without a port nothing is shown. Raises
+    `NotSupported`: the extra is not installed; `BadInput`: the port cannot be listened on."""
     if port is None:
         yield None
         return
@@ -223,14 +191,10 @@ REPORT_EVERY_S = 0.2
 
 
 class Parent:
-    """The process that has started this one and holds the other end of its standard input.
-
-    From now on the kernel kills this process when the parent ends, however that happens and
-    whatever this process does just then.
-
-    Raises:
-        BadInput: standard input is no such line, so a person has typed this.
-    """
+    """The process that has started this one and holds the other end of its standard input. From now
+    on the kernel kills this process when the parent ends, however that happens and whatever this
+    process does just then. Raises `BadInput`: standard input is no such line, so a person has typed
+    this."""
 
     def __init__(self) -> None:
         if not stat.S_ISSOCK(os.fstat(0).st_mode):
@@ -263,5 +227,4 @@ class Parent:
             os._exit(1)
 
     def close(self) -> None:
-        """Give up the line."""
         self._line.close()

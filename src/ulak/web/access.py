@@ -14,21 +14,7 @@ from fastapi import APIRouter, routing
 from fastapi.routing import APIRoute
 from prometheus_client.metrics_core import Metric
 
-from ulak.auth.principal import (
-    AUDIT_READ,
-    IDENTITY,
-    JOBS_ACT,
-    JOBS_READ,
-    JOBS_SIGNAL,
-    JOBS_SUBMIT,
-    METRICS_READ,
-    QUEUES_LIMIT,
-    QUEUES_PAUSE,
-    QUEUES_READ,
-    AccessScope,
-    Principal,
-    Scopes,
-)
+from ulak.auth import principal
 from ulak.engine.engine import Engine
 from ulak.errors import UlakError
 from ulak.web.problems import Envelope
@@ -41,7 +27,7 @@ KNOWN: Final = "known"
 """Instead of a scope: whoever has a good credential."""
 PUBLIC: Final = "public"
 """Instead of a scope: everybody, without a credential."""
-Authenticate = Callable[[str], Principal | None]
+Authenticate = Callable[[str], principal.Principal | None]
 """Tells who a credential is: returns None, or raises `Unauthenticated`, when it is not good. It is
 called on a thread."""
 
@@ -69,19 +55,16 @@ class Access:
 
     @property
     def is_public(self) -> bool:
-        """Whether nobody is asked who they are."""
         return self.scope == PUBLIC
 
     @property
-    def needed(self) -> AccessScope | None:
+    def needed(self) -> principal.AccessScope | None:
         """What the caller must be allowed to do; None when any caller, or any known one, may.
-
-        Raises:
-            UlakError: the scope is a text that was not looked up: nobody may be let in by it.
-        """
+        Raises `UlakError`: the scope is a text that was not looked up: nobody may be let in by
+        it."""
         if self.scope in (KNOWN, PUBLIC):
             return None
-        if not isinstance(self.scope, AccessScope):
+        if not isinstance(self.scope, principal.AccessScope):
             raise UlakError(f"{self.method} {self.path}: nothing is known of {self.scope!r}")
         return self.scope
 
@@ -93,7 +76,6 @@ class Access:
 
 
 def table(lines: Iterable[Access]) -> Mapping[tuple[str, str], Access]:
-    """Arrange lines by method and path."""
     return {(line.method, line.path): line for line in lines}
 
 
@@ -103,79 +85,73 @@ ACCESS: Final = table(
         Access("GET", "/health", PUBLIC),
         Access("GET", "/health/live", PUBLIC),
         Access("GET", "/health/ready", PUBLIC),
-        Access("GET", "/metrics", METRICS_READ),
+        Access("GET", "/metrics", principal.METRICS_READ),
         Access("GET", "/openapi.json", KNOWN, "jobs"),
         Access("GET", "/docs", KNOWN, "jobs"),
-        #
         Access("POST", "/auth/login", PUBLIC),
         Access("GET", "/auth/link", PUBLIC),
         Access("POST", "/auth/logout", PUBLIC),
         Access("GET", "/auth/me", KNOWN, "jobs"),
-        Access("GET", "/keys", IDENTITY),
-        Access("POST", "/keys", IDENTITY),
-        Access("POST", "/keys/{id}/rotate", IDENTITY),
-        Access("POST", "/keys/{id}/revoke", IDENTITY),
-        Access("GET", "/users", IDENTITY),
-        Access("POST", "/users", IDENTITY),
-        Access("POST", "/users/{name}/password", IDENTITY),
-        Access("POST", "/users/{name}/disable", IDENTITY),
-        Access("GET", "/audit", AUDIT_READ),
-        #
-        Access("GET", "/jobs", JOBS_READ, "jobs"),
-        Access("POST", "/jobs", JOBS_SUBMIT, "jobs"),
-        Access("POST", "/jobs/bulk", JOBS_ACT, "jobs"),
-        Access("GET", "/jobs/{id}", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/trail", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/payload", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/result", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/why", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/events", JOBS_READ, "job"),
-        Access("POST", "/jobs/{id}/approve", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/decide", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/release", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/retry", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/cancel", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/signal", JOBS_SIGNAL, "job"),
-        Access("GET", "/events", JOBS_READ, "jobs"),
-        Access("GET", "/counts", JOBS_READ, "jobs"),
-        #
-        Access("GET", "/flows", JOBS_READ, "jobs"),
-        Access("GET", "/flows/{name}", JOBS_READ, "jobs"),
-        Access("GET", "/flows/{name}/diagram", JOBS_READ, "jobs"),
-        Access("GET", "/queues", QUEUES_READ),
-        Access("GET", "/backlog", QUEUES_READ),
-        Access("POST", "/queues/{name}/pause", QUEUES_PAUSE),
-        Access("POST", "/queues/{name}/resume", QUEUES_PAUSE),
-        Access("GET", "/pauses", QUEUES_READ),
-        Access("PUT", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
-        Access("DELETE", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
-        Access("GET", "/limits", QUEUES_READ),
-        Access("PUT", "/limits/{flow}/{state}", QUEUES_LIMIT),
-        Access("DELETE", "/limits/{flow}/{state}", QUEUES_LIMIT),
-        Access("GET", "/rates", QUEUES_READ),
-        Access("PUT", "/rates/{flow}/{state}", QUEUES_LIMIT),
-        Access("DELETE", "/rates/{flow}/{state}", QUEUES_LIMIT),
-        Access("GET", "/weights", QUEUES_READ),
-        Access("PUT", "/weights/{tenant:path}", QUEUES_LIMIT),
-        Access("DELETE", "/weights/{tenant:path}", QUEUES_LIMIT),
-        Access("GET", "/workers", QUEUES_READ),
-        Access("GET", "/schedules", QUEUES_READ),
-        Access("GET", "/schedules/{name}/ticks", QUEUES_READ),
-        Access("POST", "/schedules/{name}/pause", QUEUES_PAUSE),
-        Access("POST", "/schedules/{name}/resume", QUEUES_PAUSE),
-        #
-        Access("GET", "/dead-letters", JOBS_READ, "jobs"),
-        Access("POST", "/dead-letters/redrive", JOBS_ACT, "jobs"),
-        Access("POST", "/dead-letters/{id}/redrive", JOBS_ACT, "job"),
-        Access("GET", "/outbox/dead", QUEUES_READ),
-        Access("POST", "/outbox/dead/{id:path}/revive", QUEUES_PAUSE),
+        Access("GET", "/keys", principal.IDENTITY),
+        Access("POST", "/keys", principal.IDENTITY),
+        Access("POST", "/keys/{id}/rotate", principal.IDENTITY),
+        Access("POST", "/keys/{id}/revoke", principal.IDENTITY),
+        Access("GET", "/users", principal.IDENTITY),
+        Access("POST", "/users", principal.IDENTITY),
+        Access("POST", "/users/{name}/password", principal.IDENTITY),
+        Access("POST", "/users/{name}/disable", principal.IDENTITY),
+        Access("GET", "/audit", principal.AUDIT_READ),
+        Access("GET", "/jobs", principal.JOBS_READ, "jobs"),
+        Access("POST", "/jobs", principal.JOBS_SUBMIT, "jobs"),
+        Access("POST", "/jobs/bulk", principal.JOBS_ACT, "jobs"),
+        Access("GET", "/jobs/{id}", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/trail", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/payload", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/result", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/why", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/events", principal.JOBS_READ, "job"),
+        Access("POST", "/jobs/{id}/approve", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/decide", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/release", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/retry", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/cancel", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/signal", principal.JOBS_SIGNAL, "job"),
+        Access("GET", "/events", principal.JOBS_READ, "jobs"),
+        Access("GET", "/counts", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows/{name}", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows/{name}/diagram", principal.JOBS_READ, "jobs"),
+        Access("GET", "/queues", principal.QUEUES_READ),
+        Access("GET", "/backlog", principal.QUEUES_READ),
+        Access("POST", "/queues/{name}/pause", principal.QUEUES_PAUSE),
+        Access("POST", "/queues/{name}/resume", principal.QUEUES_PAUSE),
+        Access("GET", "/pauses", principal.QUEUES_READ),
+        Access("PUT", "/pauses/{kind}/{name:path}", principal.QUEUES_PAUSE),
+        Access("DELETE", "/pauses/{kind}/{name:path}", principal.QUEUES_PAUSE),
+        Access("GET", "/limits", principal.QUEUES_READ),
+        Access("PUT", "/limits/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/limits/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("GET", "/rates", principal.QUEUES_READ),
+        Access("PUT", "/rates/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/rates/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("GET", "/weights", principal.QUEUES_READ),
+        Access("PUT", "/weights/{tenant:path}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/weights/{tenant:path}", principal.QUEUES_LIMIT),
+        Access("GET", "/workers", principal.QUEUES_READ),
+        Access("GET", "/schedules", principal.QUEUES_READ),
+        Access("GET", "/schedules/{name}/ticks", principal.QUEUES_READ),
+        Access("POST", "/schedules/{name}/pause", principal.QUEUES_PAUSE),
+        Access("POST", "/schedules/{name}/resume", principal.QUEUES_PAUSE),
+        Access("GET", "/dead-letters", principal.JOBS_READ, "jobs"),
+        Access("POST", "/dead-letters/redrive", principal.JOBS_ACT, "jobs"),
+        Access("POST", "/dead-letters/{id}/redrive", principal.JOBS_ACT, "job"),
+        Access("GET", "/outbox/dead", principal.QUEUES_READ),
+        Access("POST", "/outbox/dead/{id:path}/revive", principal.QUEUES_PAUSE),
     ]
 )
-"""The engine's own routes; a service brings lines of its own."""
 
 
 ReadMetrics = Callable[[], Iterable[Metric]]
-"""Reads metrics from the store, when somebody scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,24 +175,18 @@ class Routed(Protocol):
     """A service, as far as it concerns the application; `ulak.service.Service` is one."""
 
     @property
-    def name(self) -> str:
-        """What it is called."""
+    def name(self) -> str: ...
 
     @property
-    def routes(self) -> Callable[[Engine, Any], Routes] | None:
-        """Makes its routes; None when it has none."""
+    def routes(self) -> Callable[[Engine, Any], Routes] | None: ...
 
     @property
-    def scopes(self) -> Sequence[AccessScope]:
-        """What callers of its routes may be allowed to do."""
+    def scopes(self) -> Sequence[principal.AccessScope]: ...
 
 
 def make_routes(services: Iterable[Routed], engine: Engine) -> dict[str, Routes]:
-    """Have services make their routes, by the name of each.
-
-    Raises:
-        UlakError: a service was not attached to the engine, or a route would not be guarded.
-    """
+    """Have services make their routes, by the name of each. Raises `UlakError`: a service was not
+    attached to the engine, or a route would not be guarded."""
     brought: dict[str, Routes] = {}
     for service in services:
         if service.name not in engine.kernel.attached:
@@ -238,7 +208,6 @@ def make_routes(services: Iterable[Routed], engine: Engine) -> dict[str, Routes]
 
 
 def each_route(routes: Iterable[Any]) -> Iterator[Any]:
-    """Return routes one by one, those of included routers too."""
     # Of routers that were included, newer releases list the router and not its routes.
     found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
     return found
@@ -251,13 +220,10 @@ def _is_guarded(route: Any) -> bool:
 
 
 def merged(
-    own: Mapping[tuple[str, str], Access], brought: Mapping[str, Routes], scopes: Scopes
+    own: Mapping[tuple[str, str], Access], brought: Mapping[str, Routes], scopes: principal.Scopes
 ) -> Mapping[tuple[str, str], Access]:
-    """Return the table of everything that is served.
-
-    Raises:
-        UlakError: two want to serve the same, or a line names a scope that nobody declares.
-    """
+    """Return the table of everything that is served. Raises `UlakError`: two want to serve the
+    same, or a line names a scope that nobody declares."""
     access = dict(own)
     for name, routes in brought.items():
         lines = table(_with_scope(name, line, scopes) for line in routes.access)
@@ -269,8 +235,7 @@ def merged(
     return access
 
 
-def _with_scope(name: str, line: Access, scopes: Scopes) -> Access:
-    """Give a line the scope that it names."""
+def _with_scope(name: str, line: Access, scopes: principal.Scopes) -> Access:
     if line.scope in (KNOWN, PUBLIC):
         return line
     if line.scope not in scopes:

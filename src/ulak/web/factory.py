@@ -19,7 +19,7 @@ from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import ACCESS, Routed, make_routes, merged
 from ulak.web.callers import Authenticator, Guard, caller, serve
 from ulak.web.metrics import Metrics
-from ulak.web.middleware import BodyLimit, Correlation, CountRequests, TraceRequests
+from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
 from ulak.web.routes import bulk, flow_control, flows, health, jobs
 from ulak.web.routes import identity as identity_routes
 from ulak.web.streams import routes as streams
@@ -110,7 +110,6 @@ def app(
     made.openapi = functools.cache(lambda: openapi.document_of(made, access, scopes))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(BodyLimit)
-    made.add_middleware(CountRequests, requests=shown.requests)
-    made.add_middleware(TraceRequests, engine=engine)
+    made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
     return made

@@ -25,20 +25,14 @@ from ulak.engine.telemetry import Verb, run_of
 from ulak.errors import UlakError
 from ulak.store.flow_control import PAUSABLE, QUEUE
 from ulak.store.protocol import LARGEST_BATCH, Added, Claimed, DeliveryFilter, Tick
-from ulak.web.tallies import ALONE, OTHER, Counter, Gauge, Histogram, Labels
+from ulak.web.tallies import ALONE, OTHER, Counter, Gauge, Histogram, Labels, LabelValues
 
 
 class Metrics:
-    """Everything that one application, or one worker, shows of an engine.
-
-    It listens to the engine from now on. `registry` is its own: two applications in one process
-    do not notice each other, and a program may register collectors of its own there.
-
-    Args:
-        engine: Whose metrics they are.
-        brought: What services read besides, at each scrape.
-        counted: What services have counted in this process.
-    """
+    """Everything that one application, or one worker, shows of an engine. It listens to the engine
+    from now on. `registry` is its own: two applications in one process do not notice each other,
+    and a program may register collectors of its own there. Services bring what they read at each
+    scrape, and what they have `counted` in this process."""
 
     def __init__(self, engine: Engine, brought: Brought = (), counted: Brought = ()) -> None:
         labels = Labels(engine)
@@ -52,7 +46,7 @@ class Metrics:
         self.close = engine.kernel.telemetry.add(self._instruments)
 
     def collect(self) -> Iterator[Metric]:
-        """Return every metric of ulak; takes no longer than `gauges.PATIENCE_S`."""
+        """Return every metric of ulak; takes no longer than `PATIENCE_S`."""
         yield from self._instruments.families()
         yield from self.requests.families()
         for read in self._counted:
@@ -60,7 +54,6 @@ class Metrics:
         yield from self._gauges.families()
 
     def text(self) -> bytes:
-        """Return what a scrape gets."""
         return generate_latest(self.registry)
 
 
@@ -82,17 +75,14 @@ class Requests:
         self._in_flight = Gauge("ulak_requests_in_flight", "Requests that are being answered now.")
 
     def families(self) -> Iterator[Metric]:
-        """Return everything, as a scrape shows it."""
         yield self._requests.family()
         yield self._seconds.family()
         yield self._in_flight.family()
 
     def begun(self) -> None:
-        """A request has come."""
         self._in_flight.add(1)
 
     def ended(self, method: str, route: str, status: str, seconds: float) -> None:
-        """A request was answered, or its caller has gone."""
         self._in_flight.add(-1)
         self._requests.add((method, route, status))
         self._seconds.observe((method, route), (seconds,))
@@ -178,12 +168,9 @@ class Instruments:
         )  # fmt: skip
 
     def families(self) -> Iterator[Metric]:
-        """Return everything, as a scrape shows it."""
         for tally in vars(self).values():
             if isinstance(tally, Counter | Histogram):
                 yield tally.family()
-
-    # --- what the engine tells (`Telemetry`) ----------------------------------------
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
         if seconds is not None:
@@ -286,18 +273,14 @@ HELP: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """Every metric here: what it says, and its labels."""
 COUNTERS: Final = frozenset({"ulak_rings_heard"})
 
-OfLabels = dict[tuple[str, ...], float]
+OfLabels = dict[LabelValues, float]
 Values = dict[str, OfLabels]
-"""For each metric its values, by labels."""
 Brought = Sequence[Callable[[], Iterable[Metric]]]
-"""What services read when somebody scrapes."""
 
 
 class Gauges:
-    """Answers what a store that answers says, and that it does not when it hangs.
-
-    However many scrape at once, one look is under way, on a thread that keeps no process alive.
-    """
+    """Answers what a store that answers says, and that it does not when it hangs. However many
+    scrape at once, one look is under way, on a thread that keeps no process alive."""
 
     def __init__(self, engine: Engine, labels: Labels, brought: Brought = ()) -> None:
         self._engine = engine
@@ -354,16 +337,14 @@ class Gauges:
             jobs[*labels.place(count.flow, count.state), count.role] += count.jobs
         pauses = store.pauses()
         paused = {pause.name for pause in pauses if pause.kind == QUEUE}
-        late = [
-            row for row in store.schedules() if row.paused_at is None and row.next_at + LATE < now
-        ]
+        due = [row for row in store.schedules() if row.paused_at is None]
         found: Values = {
             "ulak_jobs": dict(jobs),
             "ulak_workers": _alone(sum(w.expires_at > now for w in store.workers())),
             "ulak_pauses": {(kind,): sum(p.kind == kind for p in pauses) for kind in PAUSABLE},
             "ulak_queue_paused": {(queue,): float(queue in paused) for queue in labels.queues()},
             "ulak_dead_messages": _alone(len(store.deliveries(DEAD_ONES, limit=MOST_DEAD))),
-            "ulak_schedules_late": _alone(len(late)),
+            "ulak_schedules_late": _alone(sum(row.next_at + LATE < now for row in due)),
             **self._slots(labels.limits()),
         }
         # What only some stores have, they have under these names.

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 import uuid
+from contextlib import nullcontext
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ulak.auth.principal import CURRENT_REQUEST, CurrentRequest
 from ulak.engine.engine import Engine
+from ulak.engine.tracing import Span
 from ulak.web.metrics import Requests
 from ulak.web.problems import CORRELATION_HEADER, CORRELATION_KEY
 from ulak.web.tallies import OTHER
@@ -47,44 +49,6 @@ class Correlation:
         CURRENT_REQUEST.reset(token)
 
 
-class TraceRequests:
-    """Traces every request of an application while its engine is traced: a pure ASGI middleware.
-
-    The caller's `traceparent` is taken over, so that a submit belongs to the trace that asked.
-    """
-
-    def __init__(self, app: ASGIApp, engine: Engine) -> None:
-        self._app = app
-        self._engine = engine
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tracing = self._engine.kernel.tracing
-        if tracing is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
-
-        async def send_and_look(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        parent = Headers(scope=scope).get("traceparent")
-        with tracing.span(scope["method"], "server", parent=parent) as span:
-            try:
-                await self._app(scope, receive, send_and_look)
-            finally:
-                method, route = asked(scope)
-                span.rename(f"{method} {route}")
-                span.note("http.request.method", method)
-                span.note("http.route", route)
-                if status:
-                    span.note("http.response.status_code", status)
-                if status >= 500:
-                    span.fail(str(status))
-
-
 log = logging.getLogger("ulak.requests")
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -93,43 +57,59 @@ UNANSWERED: Final = "none"
 """The status of a request whose caller went away before it was answered."""
 
 
-class CountRequests:
-    """Counts every request of an application: a pure ASGI middleware.
+class ObserveRequests:
+    """Counts every request and, while its engine is traced, spans it: a pure ASGI middleware. The
+    caller's `traceparent` is taken over, so that a submit belongs to the trace that asked. With the
+    logger `ulak.requests` at DEBUG it also writes a line for each."""
 
-    With the logger `ulak.requests` at DEBUG it also writes a line for each.
-    """
-
-    def __init__(self, app: ASGIApp, requests: Requests) -> None:
+    def __init__(self, app: ASGIApp, engine: Engine, requests: Requests) -> None:
         self._app = app
+        self._engine = engine
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = UNANSWERED
+        tracing, status, kind = self._engine.kernel.tracing, 0, UNANSWERED
 
         async def send_and_look(message: Message) -> None:
-            nonlocal status
+            nonlocal status, kind
             if message["type"] == "http.response.start":
-                status = _class_of(message["status"])
+                status = message["status"]
+                kind = STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
             await send(message)
 
-        began = time.monotonic()
-        self._requests.begun()
-        try:
-            await self._app(scope, receive, send_and_look)
-        except Exception:
-            # Whoever is outside of this answers it, as what nobody foresaw.
-            status = "5xx" if status == UNANSWERED else status
-            raise
-        finally:
-            seconds = time.monotonic() - began
-            method, route = asked(scope)
-            self._requests.ended(method, route, status, seconds)
-            if log.isEnabledFor(logging.DEBUG):
-                facts = {"method": method, "route": route, "status": status, "seconds": seconds}
-                log.debug("a request was answered", extra=facts)
+        parent = Headers(scope=scope).get("traceparent")
+        span = None if tracing is None else tracing.span(scope["method"], "server", parent=parent)
+        with nullcontext() if span is None else span as traced:
+            began = time.monotonic()
+            self._requests.begun()
+            try:
+                await self._app(scope, receive, send_and_look)
+            except Exception:
+                # Whoever is outside of this answers it, as what nobody foresaw.
+                kind = "5xx" if kind == UNANSWERED else kind
+                raise
+            finally:
+                seconds = time.monotonic() - began
+                method, route = asked(scope)
+                self._requests.ended(method, route, kind, seconds)
+                if log.isEnabledFor(logging.DEBUG):
+                    facts = {"method": method, "route": route, "status": kind, "seconds": seconds}
+                    log.debug("a request was answered", extra=facts)
+                if traced is not None:
+                    _describe(traced, method, route, status)
+
+
+def _describe(span: Span, method: str, route: str, status: int) -> None:
+    span.rename(f"{method} {route}")
+    span.note("http.request.method", method)
+    span.note("http.route", route)
+    if status:
+        span.note("http.response.status_code", status)
+    if status >= 500:
+        span.fail(str(status))
 
 
 def asked(scope: Scope) -> tuple[str, str]:
@@ -138,10 +118,6 @@ def asked(scope: Scope) -> tuple[str, str]:
     if route is None:
         return OTHER, OTHER
     return scope["method"] if scope["method"] in METHODS else OTHER, route
-
-
-def _class_of(status: int) -> str:
-    return STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
 
 
 LARGEST: Final = 8 * 1024 * 1024
@@ -164,19 +140,16 @@ class BodyLimit:
 
         async def measured() -> Message:
             nonlocal size
-            self._refuse_beyond(int(said) if said.isdecimal() else 0)
+            if said.isdecimal() and int(said) > self._largest:
+                raise too_large(self._largest)
             message = await receive()
             size += len(message.get("body", b""))
-            self._refuse_beyond(size)
+            if size > self._largest:
+                raise too_large(self._largest)
             return message
 
         await self._app(scope, measured, send)
 
-    def _refuse_beyond(self, size: int) -> None:
-        if size > self._largest:
-            raise too_large(self._largest)
-
 
 def too_large(largest: int) -> HTTPException:
-    """Say that a body is larger than it may be."""
     return HTTPException(413, f"the body is larger than {largest:,} bytes; send less at once")

@@ -38,11 +38,8 @@ LONGEST_SPAN_S: Final = 3650 * 24 * 3600
 
 
 def storable(text: str) -> str:
-    """Return a text that every store can keep.
-
-    Raises:
-        ValueError: it holds a character that PostgreSQL, or UTF-8, has no place for.
-    """
+    """Return a text that every store can keep. Raises `ValueError`: it holds a character that
+    PostgreSQL, or UTF-8, has no place for."""
     if "\x00" in text:
         raise ValueError("it holds the character NUL, which no store can keep")
     try:
@@ -72,11 +69,8 @@ Note = Annotated[
 NoteQuery = Annotated[Note, Query()]
 """The note of a DELETE, which has no body."""
 Name = Annotated[str, Path(max_length=LONGEST_NAME), AfterValidator(storable)]
-"""A name in the path."""
 Time = Annotated[AwareDatetime, BeforeValidator(_moment)]
-"""A time with its zone, RFC 3339."""
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_SPAN_S, allow_inf_nan=False)]
-"""A span of time."""
 
 
 Item = TypeVar("Item")
@@ -97,7 +91,11 @@ Moment = Annotated[
 ]
 """A time as every surface writes it: RFC 3339 in UTC, to the microsecond."""
 JobId = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
-"""The id of a job."""
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Return the configuration of a model whose schema has this example."""
+    return ConfigDict(json_schema_extra={"example": fields})
 
 
 class Body(BaseModel):
@@ -114,7 +112,6 @@ class ActAsked(Body):
 
 
 NO_NOTE: Final = ActAsked()
-"""What is meant by whoever asks for an act and sends no body."""
 
 
 class Parameters(BaseModel):
@@ -149,17 +146,11 @@ class Job(BaseModel):
     cancel_requested: bool = Field(description="A cancel waits until its worker has stopped.")
     is_final: bool = Field(description="Whether no worker will act on it any more.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": A_JOB, "flow": "cutting", "version": 1, "state": "HOLD", "role": "held",
-                "tenant": "", "submitter": "key:shop", "priority": 1, "round": 1, "attempt": 0,
-                "lapses": 0, "code": "CrmNoMatch", "created_at": A_MOMENT,
-                "changed_at": A_MOMENT, "not_before": A_MOMENT, "expires_at": None,
-                "scheduled_for": None, "leased_by": None, "parked_on": None,
-                "cancel_requested": False, "is_final": False,
-            }
-        }
+    model_config = example(
+        id=A_JOB, flow="cutting", version=1, state="HOLD", role="held", tenant="",
+        submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code="CrmNoMatch",
+        created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
+        scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
     )  # fmt: skip
 
 
@@ -180,15 +171,10 @@ class TrailEvent(BaseModel):
     started_at: Moment | None
     at: Moment
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "seq": 4, "kind": "held", "from_state": "NEW", "to_state": "HOLD",
-                "actor": "worker-1", "code": "CrmNoMatch", "message": "no customer 4711",
-                "details": None, "round": 1, "attempt": 1, "worker": "worker-1",
-                "started_at": A_MOMENT, "at": A_MOMENT,
-            }
-        }
+    model_config = example(
+        seq=4, kind="held", from_state="NEW", to_state="HOLD", actor="worker-1", code="CrmNoMatch",
+        message="no customer 4711", details=None, round=1, attempt=1, worker="worker-1",
+        started_at=A_MOMENT, at=A_MOMENT,
     )  # fmt: skip
 
 
@@ -223,17 +209,12 @@ class Submitted(Job):
 
     created: bool = Field(description="False when a job with this dedup key was there before.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": A_JOB, "flow": "cutting", "version": 1, "state": "NEW", "role": "ready",
-                "tenant": "", "submitter": "key:shop", "priority": 1, "round": 1, "attempt": 0,
-                "lapses": 0, "code": None, "created_at": A_MOMENT, "changed_at": A_MOMENT,
-                "not_before": A_MOMENT, "expires_at": None, "scheduled_for": None,
-                "leased_by": None, "parked_on": None, "cancel_requested": False,
-                "is_final": False, "created": True,
-            }
-        }
+    model_config = example(
+        id=A_JOB, flow="cutting", version=1, state="NEW", role="ready", tenant="",
+        submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code=None,
+        created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
+        scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
+        created=True,
     )  # fmt: skip
 
 
@@ -315,40 +296,27 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route: `responses=problems(409)`.
-
-    Only those that are its own: 401, 403, 404, 422 and 503 are described for every route that
-    can answer them.
-    """
+    """Describe the errors of a route: `responses=problems(409)`. Only those that are its own: 401,
+    403, 404, 422 and 503 are described for every route that can answer them."""
     return {status: problem_response(status) for status in statuses}
 
 
 def problem_response(status: int) -> dict[str, Any]:
-    """Describe one error status."""
     schema: Mapping[str, Any] = {"$ref": "#/components/schemas/Problem"}
-    return {
-        "description": HTTPStatus(status).phrase,
-        "content": {PROBLEM_JSON: {"schema": schema}},
-    }
+    return {"description": HTTPStatus(status).phrase, "content": {PROBLEM_JSON: {"schema": schema}}}
 
 
 USUAL_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
 
 PageSize = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="How many at most.")]
-"""The `limit` of a list."""
 
 
 def paged(
     read: Callable[[int], Sequence[Item]], limit: int, cursor: Callable[[Item], Cursor]
 ) -> tuple[Sequence[Item], Cursor | None]:
-    """Return a page and what the next one begins after; None when this is the last.
-
-    Args:
-        read: Reads at most so many items.
-        limit: How many a page has.
-        cursor: Tells what a page begins after that follows an item.
-    """
+    """Return a page and what the next one begins after; None when this is the last. `read` reads at
+    most so many items, and `cursor` tells what the page after an item begins after."""
     found = read(limit + 1)  # one more than asked tells whether there is another page
     page = found[:limit]
     return page, cursor(page[-1]) if len(found) > limit else None
@@ -357,7 +325,6 @@ def paged(
 def answer(
     document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return plain data as JSON."""
     return Response(
         msgspec.json.encode(document), status, headers=headers, media_type="application/json"
     )
@@ -386,11 +353,7 @@ class Conditions(Parameters):
 
     def filter_for(self, principal: Principal) -> JobFilter:
         """Return the filter that is meant; that of a caller of one tenant is about that tenant.
-
-        Raises:
-            Forbidden: they name another tenant.
-            BadInput: no id begins with the prefix.
-        """
+        Raises `Forbidden`: they name another tenant; `BadInput`: no id begins with the prefix."""
         if self.are_foreign_to(principal):
             raise Forbidden(
                 f"{principal.name} sees the jobs of {principal.tenant!r} only, "
@@ -402,5 +365,4 @@ class Conditions(Parameters):
         return JobFilter(**said)
 
     def said(self) -> dict[str, Any]:
-        """Return the conditions that are set."""
         return self.model_dump(include=set(Conditions.model_fields), exclude_none=True)

@@ -23,21 +23,13 @@ from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 
 LabelValues = tuple[str, ...]
-"""The values of the labels, in the order in which they were declared."""
 
 ALONE: LabelValues = ()
-"""The labels of what has none."""
 
 
 class Counter:
-    """A number that only rises, for each of its labels.
-
-    Args:
-        name: As the text has it, without `_total`.
-        help: What is counted, in a sentence.
-        labels: The names of the labels.
-        known: Labels that are there from the beginning, at 0: a rate needs the zero before the one.
-    """
+    """A number that only rises, for each of its labels. Its `name` has no `_total`. Labels that are
+    `known` are there from the beginning, at 0: a rate needs the zero before the one."""
 
     def __init__(
         self, name: str, help: str, labels: Sequence[str] = (), known: Iterable[LabelValues] = ()
@@ -49,18 +41,15 @@ class Counter:
         self._values: dict[LabelValues, float] = dict.fromkeys(known, 0.0)
 
     def add(self, labels: LabelValues, n: float = 1.0) -> None:
-        """Count."""
         with self._lock:
             self._values[labels] = self._values.get(labels, 0.0) + n
 
     def add_all(self, counted: Mapping[LabelValues, float]) -> None:
-        """Count a whole batch."""
         with self._lock:
             for labels, n in counted.items():
                 self._values[labels] = self._values.get(labels, 0.0) + n
 
     def family(self) -> Metric:
-        """Return what a scrape shows."""
         family = CounterMetricFamily(self._name, self._help, labels=self._labels)
         with self._lock:
             values = dict(self._values)
@@ -79,12 +68,10 @@ class Gauge:
         self._value = 0.0
 
     def add(self, n: float) -> None:
-        """Move it."""
         with self._lock:
             self._value += n
 
     def family(self) -> Metric:
-        """Return what a scrape shows."""
         return GaugeMetricFamily(self._name, self._help, value=self._value)
 
 
@@ -106,7 +93,6 @@ class Histogram:
             self._series[ALONE] = self._empty()
 
     def observe(self, labels: LabelValues, values: Iterable[float]) -> None:
-        """Take in a batch of values."""
         bounds = self._bounds
         with self._lock:
             found = self._series.get(labels)
@@ -121,7 +107,6 @@ class Histogram:
         return [0] * len(self._texts), [0.0]
 
     def family(self) -> Metric:
-        """Return what a scrape shows."""
         family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
         with self._lock:
             series = {labels: (list(c), s[0]) for labels, (c, s) in self._series.items()}
@@ -137,7 +122,6 @@ class Histogram:
 OTHER = "other"
 
 Place = tuple[str, str]
-"""A flow and one of its states."""
 NOWHERE: Place = (OTHER, OTHER)
 
 
@@ -152,13 +136,11 @@ class Labels:
         self._seen = 0
 
     def flow(self, name: str) -> str:
-        """Return the label of a flow."""
         if name not in self._flows:
             self._look()
         return name if name in self._flows else OTHER
 
     def place(self, flow: str, state: str) -> Place:
-        """Return the labels of a flow and a state of it."""
         found = self._places.get((flow, state))
         if found is None:
             self._look()
@@ -166,7 +148,6 @@ class Labels:
         return found
 
     def queues(self) -> list[str]:
-        """Return every queue that a stage or an undo is in."""
         self._look()
         return sorted(self._queues)
 
@@ -180,11 +161,9 @@ class Labels:
         )
 
     def schedule(self, name: str) -> str:
-        """Return the label of a schedule."""
         return name if name in self._engine.kernel.schedules else OTHER
 
     def _look(self) -> None:
-        """See whether flows were added; most often none was."""
         flows = self._engine.inspect.flows
         if len(flows) == self._seen:
             return

@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
+from ulak.cli.process.supervisor import Supervisor
 from ulak.clock import Duration, seconds
 from ulak.engine.engine import Engine
 from ulak.engine.worker import Worker
@@ -25,44 +25,25 @@ AGAIN_S = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Part(Protocol):
-    """One of the things that a process runs: a worker, or the children that it keeps."""
-
-    async def run(self) -> None:
-        """Work until stopped."""
-
-    def stop(self) -> None:
-        """Begin to drain."""
-
-    def hurry(self) -> None:
-        """End a drain soon."""
-
-    @property
-    def running(self) -> int:
-        """How many a drain would wait for."""
+Part = Worker | Supervisor
+"""One of the things that a process runs: a worker, or the children that it keeps."""
 
 
 def open_when_reached(engine: Engine) -> None:
-    """Open an engine. While its store is away, wait for it, and say so once.
-
-    A machine that starts has its processes in any order, and a server may come back later than
-    those that need it.
-
-    Raises:
-        StoreError: the store was reached and refuses; waiting would not help.
-    """
+    """Open an engine. While its store is away, wait for it, and say so once. A machine that starts
+    has its processes in any order, and a server may come back later than those that need it. Raises
+    `StoreError`: the store was reached and refuses; waiting would not help."""
     draw = random.Random()  # noqa: S311 - spreads attempts, decides nothing else
     has_said = False
     while True:
         try:
             engine.open()
+            return
         except StoreAway as error:
             if not has_said:
                 log.warning("the store is away; waiting for it", extra={"error": str(error)})
             has_said = True
             time.sleep(AGAIN_S * (1 + draw.random()) / 2)
-        else:
-            return
 
 
 async def run_until_told(
@@ -72,11 +53,9 @@ async def run_until_told(
 
     When one of them ends by itself, the others drain too, and what it raised is raised.
 
-    Args:
-        parts: What is run, by the name of what each of them counts as running.
-        drain: How long a drain may take, for whoever watches.
-        is_child: A supervisor speaks for us, so nothing is printed. Only SIGINT hurries:
-            SIGTERM may come twice, from the supervisor and from whoever stops everybody.
+    Parts are named by what each of them counts as running. As a child it prints nothing, since a
+    supervisor speaks for it, and only SIGINT hurries it: SIGTERM may come twice, from the
+    supervisor and from whoever stops everybody.
     """
     loop = asyncio.get_running_loop()
     tell = str if is_child else say
@@ -116,16 +95,13 @@ def _hear_no_more(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _busy(parts: Mapping[str, Part], drain: Duration) -> str:
-    """Say what a drain waits for, and how long at most."""
     waited = [some(part.running, what) for what, part in parts.items() if part.running]
     return f"; {' and '.join(waited)} may take {seconds(drain):g} s" if waited else ""
 
 
 def leave_behind(worker: Worker) -> None:
     """End the process at once if stages are left that would not stop: nothing else can end them.
-
-    Their leases lapse, and other workers take the jobs.
-    """
+    Their leases lapse, and other workers take the jobs."""
     if worker.running:
         lease_s = seconds(worker.settings.lease)
         complain(

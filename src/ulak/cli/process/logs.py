@@ -24,15 +24,8 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) -> None:
-    """Send the log of this process to stderr, in the form of its environment.
-
-    Several processes may write there: of a child, each line says which.
-
-    Args:
-        env: `production` for JSON.
-        secrets: What is hidden wherever it stands, besides what looks like a secret.
-        child: Which child of `ulak up` this is.
-    """
+    """Send the log of this process to stderr: in `production` as JSON, without these secrets and
+    what looks like one. Several processes may write there: of a child, each line says which."""
     handler = logging.StreamHandler()
     if child is not None:
         handler.addFilter(partial(_sign, child=child))
@@ -46,15 +39,12 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
 def secrets_of(found: Settings, engine: Engine) -> list[str]:
     """Return the secrets that a process knows by their value: of its settings and of its store."""
     of_store: list[str] = getattr(engine.store, "secrets", list)()
-    of_settings: list[str] = [getattr(found, name) for name in sorted(SECRETS)]
-    return [secret for secret in (*of_store, *of_settings) if secret]
+    return [*filter(None, [*of_store, *(getattr(found, name) for name in sorted(SECRETS))])]
 
 
 def guard(hidden: Hidden) -> None:
-    """Let no handler that there is write a line before it was looked through.
-
-    Handlers, not loggers: a filter of a logger does not see the lines of those below it.
-    """
+    """Let no handler that there is write a line before it was looked through. Handlers, not
+    loggers: a filter of a logger does not see the lines of those below it."""
     for handler in _handlers():
         for filter in [f for f in handler.filters if isinstance(f, Hidden)]:
             handler.removeFilter(filter)
@@ -224,17 +214,13 @@ class Hiding:
             return HIDDEN
         if isinstance(value, str):
             return self.text(value)
-        if depth < DEEPEST:
-            if isinstance(value, Mapping):
-                return {
-                    self.text(str(key)): self.fact(str(key), held, depth + 1)
-                    for key, held in value.items()
-                }
-            if isinstance(value, list | tuple | set | frozenset):
-                return [self.fact(name, held, depth + 1) for held in value]
-        return self._printed(value)
-
-    def _printed(self, value: object) -> object:
+        if depth < DEEPEST and isinstance(value, Mapping):
+            return {
+                self.text(str(key)): self.fact(str(key), held, depth + 1)
+                for key, held in value.items()
+            }
+        if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset):
+            return [self.fact(name, held, depth + 1) for held in value]
         try:
             text = str(value)
         except Exception:  # noqa: BLE001 - of whatever class, and a log line must not fail over it

@@ -50,15 +50,10 @@ class Child:
 
 
 class Supervisor:
-    """Keeps children running, on a thread of its own: nobody else's loop waits for it.
-
-    A child is the leader of a session of its own, so that Ctrl-C in a terminal reaches us alone,
-    and what it has started goes with it. Its output is its own: it writes where we write.
-
-    Args:
-        children: What is to be kept running.
-        drain: How long a child may take to end once it is told to.
-    """
+    """Keeps children running, on a thread of its own: nobody else's loop waits for it. A child is
+    the leader of a session of its own, so that Ctrl-C in a terminal reaches us alone, and what it
+    has started goes with it. Its output is its own: it writes where we write. Once told to end, it
+    may take as long as `drain`."""
 
     def __init__(self, children: Sequence[Child], *, drain: Duration) -> None:
         self._lives = [_Life(child) for child in children]
@@ -67,11 +62,8 @@ class Supervisor:
         self._is_stopped = False
         self._is_hurried = False
 
-    # --- for everybody ----------------------------------------------------------
-
     @property
     def running(self) -> int:
-        """How many children there are at this moment."""
         return sum(life.process is not None for life in self._lives)
 
     def unready(self) -> str | None:
@@ -105,19 +97,12 @@ class Supervisor:
     def stop(self) -> None:
         """Have every child drain. May be called from any thread, before `run` too."""
         self._is_stopped = True
-        self._look()
-
-    def hurry(self) -> None:
-        """Have every child end at once, as far as it can."""
-        self._is_hurried = True
-        self.stop()
-
-    # --- on the thread ----------------------------------------------------------
-
-    def _look(self) -> None:
-        """Have the thread see what was asked."""
         if self._loop is not None:
             call_on(self._loop, self._see)
+
+    def hurry(self) -> None:
+        self._is_hurried = True
+        self.stop()
 
     def _see(self) -> None:
         if self._is_stopped:
@@ -139,7 +124,6 @@ class Supervisor:
                     life.bury(is_told=False)
 
     async def _keep(self, life: _Life) -> None:
-        """Run one child, again and again, until everybody is to stop."""
         while not self._stopping.is_set():
             try:
                 line = life.start()
@@ -173,7 +157,6 @@ class Supervisor:
         return life.bury(is_told=self._stopping.is_set())
 
     async def _end(self, life: _Life, pid: int, ended: asyncio.Future[None]) -> None:
-        """Have a child end: by asking, by hurrying, by force."""
         os.kill(pid, signal.SIGTERM)
         await _first(ended, self._hurrying, timeout_s=self._patience_s)
         if self._hurrying.is_set() and not ended.done():
@@ -192,21 +175,16 @@ class _Life:
         self.name = child.name
         self.process: subprocess.Popen[bytes] | None = None
         self.renewed_at: float | None = None
-        """When it last reported that it has a lease."""
         self.unclean = ""
         self._command = child.command
         self._lease_s = seconds(child.lease)
         self._started_at = 0.0
         self._ends = 0
-        """How often it has ended since it was last settled."""
         self._why = ""
 
     def start(self) -> socket.socket:
-        """Start it; answer our end of the line over which it reports.
-
-        Raises:
-            OSError: the system cannot start it now.
-        """
+        """Start it; answer our end of the line over which it reports. Raises `OSError`: the system
+        cannot start it now."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._started_at = time.monotonic()
@@ -237,7 +215,6 @@ class _Life:
         return pause_after(self._ends)
 
     def complaint(self) -> str | None:
-        """Say what is wrong with it, None when nothing is."""
         if self._ends >= KEEPS_ENDING and not (self.process and self._is_settled()):
             return f"{self.name} keeps ending: {self._ends} times, the last time by {self._why}"
         if self.renewed_at is None:
@@ -277,7 +254,6 @@ def _end_of(pid: int) -> asyncio.Future[None]:
 async def _first(
     ended: asyncio.Future[None], event: asyncio.Event, *, timeout_s: float | None = None
 ) -> None:
-    """Wait for an end or an event, whichever comes first."""
     happening = asyncio.ensure_future(event.wait())
     waited: list[asyncio.Future[Any]] = [ended, happening]
     await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -285,20 +261,16 @@ async def _first(
 
 
 async def _hear(life: _Life, line: socket.socket) -> None:
-    """Note when a child reports that it has a lease."""
     with suppress(OSError):
         while await asyncio.get_running_loop().sock_recv(line, 64):
             life.renewed_at = time.monotonic()
 
 
 def _way(code: int) -> str:
-    """Say how a process ended."""
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"signal {known.get(-code, -code)}"
 
 
 def _settle(over: asyncio.Future[None], failure: BaseException | None) -> None:

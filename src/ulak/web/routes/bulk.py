@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from ulak.auth.principal import Principal
 from ulak.clock import rfc3339
@@ -18,22 +18,10 @@ from ulak.engine.outbox import Delivery
 from ulak.store.protocol import JobFilter
 from ulak.web import schemas
 from ulak.web.callers import Caller, actor_of, get_visible_job, guarded_router, roles_of
-from ulak.web.routes.jobs import MOVED, JobPath, job_page, moved
-from ulak.web.schemas import (
-    A_JOB,
-    A_MOMENT,
-    NO_NOTE,
-    USUAL_PAGE,
-    ActAsked,
-    Conditions,
-    Note,
-    PageSize,
-    Whole,
-    answer,
-)
+from ulak.web.routes.jobs import MOVED, JobPath, answer_job, job_page
 
 
-class Where(Conditions, schemas.Body):
+class Where(schemas.Conditions, schemas.Body):
     """Which jobs: every condition that is set must hold."""
 
     all: bool = Field(default=False, description="True, and nothing else, means every job.")
@@ -53,17 +41,12 @@ class BulkAsked(schemas.Body):
     action: Literal["retry", "cancel", "release", "decide", "approve"]
     where: Where
     choice: str | None = Field(default=None, description="What to decide.")
-    note: Note = ""
+    note: schemas.Note = ""
     token: str | None = Field(default=None, description="What an answer without one has given.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "action": "retry", "where": {"flow": "cutting", "code": "Timeout"},
-                "note": "the network is back",
-            }
-        }
-    )  # fmt: skip
+    model_config = schemas.example(
+        action="retry", where={"flow": "cutting", "code": "Timeout"}, note="the network is back"
+    )
 
 
 class BulkCounted(BaseModel):
@@ -92,10 +75,8 @@ class BulkDone(BaseModel):
 
 
 def bulk_router(bulk: Bulk) -> APIRouter:
-    """Make the route of bulk acts."""
     routes = guarded_router(tags=["acts"])
 
-    # Not async: the store is synchronous, so FastAPI runs this in a thread.
     @routes.post("/jobs/bulk", response_model=BulkCounted | BulkDone)
     def act_in_bulk(body: BulkAsked, principal: Caller) -> Response:
         """Act on every job that a filter matches. Without a token nothing is changed: the answer
@@ -114,8 +95,8 @@ def count_or_do(bulk: Bulk, act: BulkAct, principal: Principal, token: str | Non
     actor = Actor(actor_of(principal), tenant=principal.tenant, roles=roles_of(principal))
     if token is None:
         counted = bulk.count(act, actor)
-        return answer({**asdict(counted), "expires_at": rfc3339(counted.expires_at)})
-    return answer(asdict(bulk.do(act, actor, token=token)))
+        return schemas.answer({**asdict(counted), "expires_at": rfc3339(counted.expires_at)})
+    return schemas.answer(asdict(bulk.do(act, actor, token=token)))
 
 
 class DeadLettersQuery(schemas.Parameters):
@@ -124,7 +105,7 @@ class DeadLettersQuery(schemas.Parameters):
     flow: str | None = Field(None, description="Only of this flow.")
     code: str | None = Field(None, description="Only those that failed with this code.")
     after: schemas.JobId | None = Field(None, description="The `next` of the page before.")
-    limit: PageSize = USUAL_PAGE
+    limit: schemas.PageSize = schemas.USUAL_PAGE
 
 
 class RedrivesAsked(schemas.Body):
@@ -132,14 +113,10 @@ class RedrivesAsked(schemas.Body):
 
     flow: str | None = Field(None, description="Only of this flow.")
     code: str | None = Field(None, description="Only those that failed with this code.")
-    note: Note = ""
+    note: schemas.Note = ""
     token: str | None = Field(None, description="What an answer without one has given.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"flow": "charges", "code": "Timeout", "note": "the bank is back"}
-        }
-    )
+    model_config = schemas.example(flow="charges", code="Timeout", note="the bank is back")
 
 
 class MessageShown(BaseModel):
@@ -155,14 +132,9 @@ class MessageShown(BaseModel):
     error: str | None = Field(description="Why the last try failed.")
     at: schemas.Moment
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": f"{A_JOB}/3/0/mail", "handler": "mail", "job_id": A_JOB, "topic": "orders",
-                "key": "4711", "state": "dead", "tries": 11, "error": "TimeoutError",
-                "at": A_MOMENT,
-            }
-        }
+    model_config = schemas.example(
+        id=f"{schemas.A_JOB}/3/0/mail", handler="mail", job_id=schemas.A_JOB, topic="orders",
+        key="4711", state="dead", tries=11, error="TimeoutError", at=schemas.A_MOMENT,
     )  # fmt: skip
 
 
@@ -175,7 +147,7 @@ def dead_letters_router(engine: Engine, bulk: Bulk) -> APIRouter:
         query: Annotated[DeadLettersQuery, Query()], principal: Caller
     ) -> Response:
         """List jobs that gave up, newest first; `next` is the `after` of the next page."""
-        return answer(job_page(engine, _dead(query, principal), query.after, query.limit))
+        return schemas.answer(job_page(engine, _dead(query, principal), query.after, query.limit))
 
     @routes.post("/dead-letters/redrive", response_model=BulkCounted | BulkDone)
     def redrive_all(body: RedrivesAsked, principal: Caller) -> Response:
@@ -185,21 +157,25 @@ def dead_letters_router(engine: Engine, bulk: Bulk) -> APIRouter:
         return count_or_do(bulk, act, principal, body.token)
 
     @routes.post("/dead-letters/{id}/redrive", **MOVED)
-    def redrive(id: JobPath, principal: Caller, body: ActAsked = NO_NOTE) -> Response:
+    def redrive(
+        id: JobPath, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> Response:
         """Run a job that gave up again, in a new round."""
         get_visible_job(engine, id, principal)
-        return moved(engine.retry(id, actor=actor_of(principal), note=body.note))
+        return answer_job(engine.retry(id, actor=actor_of(principal), note=body.note))
 
     @routes.get("/outbox/dead")
     def list_dead_messages(
-        limit: Annotated[PageSize, Query()] = USUAL_PAGE,
-    ) -> Whole[MessageShown]:
+        limit: Annotated[schemas.PageSize, Query()] = schemas.USUAL_PAGE,
+    ) -> schemas.Whole[MessageShown]:
         """List messages that gave up, the oldest first."""
         found = engine.outbox.dead(limit=limit)
-        return Whole(items=[_message(message) for message in found])
+        return schemas.Whole(items=[_message(message) for message in found])
 
     @routes.post("/outbox/dead/{id:path}/revive")
-    def revive(id: str, principal: Caller, body: ActAsked = NO_NOTE) -> MessageShown:
+    def revive(
+        id: str, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> MessageShown:
         """Let a message that gave up be tried again; it may come after younger ones of its key."""
         return _message(engine.outbox.redrive(id, actor=actor_of(principal), note=body.note))
 
@@ -207,7 +183,6 @@ def dead_letters_router(engine: Engine, bulk: Bulk) -> APIRouter:
 
 
 def _dead(asked: DeadLettersQuery | RedrivesAsked, principal: Principal) -> JobFilter:
-    """Return the filter of the dead letters that a caller means and sees."""
     return JobFilter(tenant=principal.tenant, flow=asked.flow, role=FAILED, code=asked.code)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from ulak.clock import to_datetime
+from ulak.clock import Instant, to_datetime
 from ulak.core.job import flow_of, queue_of
 from ulak.core.keys import LONGEST_KEY
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
@@ -34,6 +33,7 @@ from ulak.web.schemas import (
     Seconds,
     Time,
     Whole,
+    example,
     storable,
 )
 
@@ -47,9 +47,7 @@ class PauseAsked(Body):
     until: Time | None = Field(None, description="When it ends by itself.")
     for_seconds: Seconds | None = Field(None, description="After how long it ends by itself.")
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"note": "the printer leaks", "for_seconds": 900}}
-    )
+    model_config = example(note="the printer leaks", for_seconds=900)
 
     @model_validator(mode="after")
     def _one_end(self) -> PauseAsked:
@@ -71,13 +69,9 @@ class PauseShown(BaseModel):
         None, description="The pause that was in force when this one began."
     )
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "kind": "queue", "name": "print", "until": A_MOMENT, "actor": "ada",
-                "note": "the printer leaks", "at": A_MOMENT, "replaces": None,
-            }
-        }
+    model_config = example(
+        kind="queue", name="print", until=A_MOMENT, actor="ada", note="the printer leaks",
+        at=A_MOMENT, replaces=None,
     )  # fmt: skip
 
 
@@ -92,14 +86,9 @@ class QueueShown(BaseModel):
     )
     pause: PauseShown | None
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "print", "flows": ["labels"], "workers": ["host-1.4711.ab12"],
-                "jobs": 12, "pause": None,
-            }
-        }
-    )  # fmt: skip
+    model_config = example(
+        name="print", flows=["labels"], workers=["host-1.4711.ab12"], jobs=12, pause=None
+    )
 
 
 class BacklogShown(BaseModel):
@@ -124,14 +113,10 @@ class BacklogShown(BaseModel):
     ended_per_second: float
     done_per_second: float = Field(description="Of those that ended, the ones that ended well.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "flow": "labels", "queue": "print", "due": 12, "delayed": 10_000, "parked": 0,
-                "leased": 4, "held": 1, "at_least": ["delayed"], "oldest_due": A_MOMENT,
-                "oldest_leased": A_MOMENT, "ended_per_second": 3.5, "done_per_second": 3.4,
-            }
-        }
+    model_config = example(
+        flow="labels", queue="print", due=12, delayed=10_000, parked=0, leased=4, held=1,
+        at_least=["delayed"], oldest_due=A_MOMENT, oldest_leased=A_MOMENT, ended_per_second=3.5,
+        done_per_second=3.4,
     )  # fmt: skip
 
 
@@ -149,105 +134,85 @@ class WorkerShown(BaseModel):
 
 
 def queues_router(engine: Engine) -> APIRouter:
-    """Make the routes of an engine's queues, pauses and workers."""
     routes = guarded_router(tags=["queues"])
 
-    @routes.get("/queues")
-    def list_queues() -> Whole[QueueShown]:
+    @routes.get("/queues", response_model=Whole[QueueShown])
+    def list_queues() -> Any:
         """List every queue that a flow or a worker knows, by name."""
-        return Whole(items=_queues(engine))
+        return {"items": _queues(engine)}
 
-    @routes.get("/backlog")
-    def read_backlog() -> Whole[BacklogShown]:
+    @routes.get("/backlog", response_model=Whole[BacklogShown])
+    def read_backlog() -> Any:
         """Count the jobs that are due, delayed, parked, leased and held, by flow and queue, up to
         10,000 of a kind; and how many end in a second."""
-        found = map(backlog_document, engine.inspect.backlog())
-        return Whole(items=[BacklogShown.model_validate(row) for row in found])
+        return {"items": list(map(backlog_document, engine.inspect.backlog()))}
 
-    @routes.post("/queues/{name}/pause")
-    def pause_queue(name: Name, body: PauseAsked, principal: Caller) -> PauseShown:
+    @routes.post("/queues/{name}/pause", response_model=PauseShown)
+    def pause_queue(name: Name, body: PauseAsked, principal: Caller) -> Pause:
         """Let no job of a queue be begun; what runs ends its stage."""
-        return _paused(engine, QUEUE, name, body, actor_of(principal))
+        return _pause(engine, "queue", name, body, actor_of(principal))
 
-    @routes.post("/queues/{name}/resume")
-    def resume_queue(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> PauseShown:
+    @routes.post("/queues/{name}/resume", response_model=PauseShown)
+    def resume_queue(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> Pause:
         """End the pause of a queue; answers what has ended."""
-        return _resumed(engine, QUEUE, name, body.note, actor_of(principal))
+        return engine.flow_control.resume(queue=name, actor=actor_of(principal), note=body.note)
 
-    @routes.get("/pauses")
-    def list_pauses() -> Whole[PauseShown]:
+    @routes.get("/pauses", response_model=Whole[PauseShown])
+    def list_pauses() -> Any:
         """List every pause that is not over, by kind and name."""
-        return Whole(items=[_pause(pause) for pause in engine.flow_control.pauses()])
+        return {"items": engine.flow_control.pauses()}
 
-    @routes.put("/pauses/{kind}/{name:path}")
-    def pause(kind: Kind, name: Name, body: PauseAsked, principal: Caller) -> PauseShown:
+    @routes.put("/pauses/{kind}/{name:path}", response_model=PauseShown)
+    def pause(kind: Kind, name: Name, body: PauseAsked, principal: Caller) -> Pause:
         """Let no job of a queue, a flow or a key be begun; pausing again sets another end."""
-        return _paused(engine, kind, name, body, actor_of(principal))
+        return _pause(engine, kind, name, body, actor_of(principal))
 
-    @routes.delete("/pauses/{kind}/{name:path}")
-    def resume(kind: Kind, name: Name, principal: Caller, note: NoteQuery = "") -> PauseShown:
+    @routes.delete("/pauses/{kind}/{name:path}", response_model=PauseShown)
+    def resume(kind: Kind, name: Name, principal: Caller, note: NoteQuery = "") -> Pause:
         """End a pause; answers what has ended."""
-        return _resumed(engine, kind, name, note, actor_of(principal))
+        return engine.flow_control.resume(**{kind: name}, actor=actor_of(principal), note=note)
 
     @routes.get("/workers")
     def list_workers() -> Whole[WorkerShown]:
         """List every worker, those too whose lease has run out."""
         store = engine.open().store
         now = store.clock.now()
-        return Whole(items=[_worker(row, is_alive=row.expires_at > now) for row in store.workers()])
+        return Whole(items=[_worker(row, now) for row in store.workers()])
 
     return routes
 
 
-def _paused(engine: Engine, kind: str, name: str, asked: PauseAsked, actor: str) -> PauseShown:
-    span = asked.for_seconds
-    until = asked.until if span is None else timedelta(seconds=span)
-    return _pause(
-        engine.flow_control.pause(**{kind: name}, actor=actor, note=asked.note, until=until)
-    )
+def _pause(engine: Engine, kind: Kind, name: str, body: PauseAsked, actor: str) -> Pause:
+    span = body.for_seconds
+    until = body.until if span is None else timedelta(seconds=span)
+    return engine.flow_control.pause(**{kind: name}, actor=actor, note=body.note, until=until)
 
 
-def _resumed(engine: Engine, kind: str, name: str, note: str, actor: str) -> PauseShown:
-    return _pause(engine.flow_control.resume(**{kind: name}, actor=actor, note=note))
-
-
-def _pause(pause: Pause) -> PauseShown:
-    return PauseShown.model_validate(pause, from_attributes=True)
-
-
-# --- queues ---------------------------------------------------------------------
-
-
-def _queues(engine: Engine) -> list[QueueShown]:
-    """Put together what flows declare, what workers serve and what is paused."""
+def _queues(engine: Engine) -> list[dict[str, Any]]:
     store = engine.open().store
     now = store.clock.now()
     pauses = {pause.name: pause for pause in engine.flow_control.pauses() if pause.kind == QUEUE}
     flows: defaultdict[str, set[str]] = defaultdict(set)
     workers: defaultdict[str, set[str]] = defaultdict(set)
-    for flow in engine.inspect.flows:
-        _note_lanes(flows, flow.table.lanes)
+    lanes = {lane for flow in engine.inspect.flows for lane in flow.table.lanes}
     for worker in store.workers():
         if worker.expires_at > now:
-            _note_lanes(flows, worker.lanes.split())
+            lanes.update(worker.lanes.split())
             for lane in worker.lanes.split():
                 workers[queue_of(lane)].add(worker.id)
-    jobs = _jobs(engine)
-    return [
-        QueueShown(
-            name=name,
-            flows=sorted(flows[name]),
-            workers=sorted(workers[name]),
-            jobs=jobs[name],
-            pause=_pause(pauses[name]) if name in pauses else None,
-        )
-        for name in sorted(flows.keys() | pauses.keys())
-    ]
-
-
-def _note_lanes(flows: defaultdict[str, set[str]], lanes: Iterable[str]) -> None:
     for lane in lanes:
         flows[queue_of(lane)].add(flow_of(lane))
+    jobs = _jobs(engine)
+    return [
+        {
+            "name": name,
+            "flows": sorted(flows[name]),
+            "workers": sorted(workers[name]),
+            "jobs": jobs[name],
+            "pause": pauses.get(name),
+        }
+        for name in sorted(flows.keys() | pauses.keys())
+    ]
 
 
 def _jobs(engine: Engine) -> Counter[str]:
@@ -266,12 +231,12 @@ def _jobs(engine: Engine) -> Counter[str]:
     return jobs
 
 
-def _worker(row: WorkerRow, *, is_alive: bool) -> WorkerShown:
+def _worker(row: WorkerRow, now: Instant) -> WorkerShown:
     lanes = row.lanes.split()
     return WorkerShown(
         id=row.id,
         about=row.about,
-        is_alive=is_alive,
+        is_alive=row.expires_at > now,
         started_at=to_datetime(row.started_at),
         renewed_at=to_datetime(row.renewed_at),
         expires_at=to_datetime(row.expires_at),
@@ -286,8 +251,6 @@ MOST_TOKENS: Final = 1_000_000_000
 
 # Nobody's tenant is '', which a path would not show; other tenants may have slashes in them.
 Tenant = Annotated[str, Path(min_length=1, max_length=LONGEST_NAME), AfterValidator(storable)]
-
-
 Key = Annotated[str, Field(min_length=1, max_length=LONGEST_KEY), AfterValidator(storable)]
 
 
@@ -298,7 +261,7 @@ class LimitAsked(Body):
     key: Key | None = Field(None, description="Set it for this key alone.")
     note: Note = ""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"n": 4, "note": "two more ovens"}})
+    model_config = example(n=4, note="two more ovens")
 
 
 class LimitShown(BaseModel):
@@ -312,14 +275,9 @@ class LimitShown(BaseModel):
     at: Moment
     key: str | None = Field(description="The one key that has this limit; null for the stage's.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "bread/baking", "n": 4, "declared": 2, "keyed": False, "actor": "ada",
-                "at": A_MOMENT, "key": None,
-            }
-        }
-    )  # fmt: skip
+    model_config = example(
+        name="bread/baking", n=4, declared=2, keyed=False, actor="ada", at=A_MOMENT, key=None
+    )
 
 
 class RateAsked(Body):
@@ -332,9 +290,7 @@ class RateAsked(Body):
     )
     note: Note = ""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"n": 100, "per_seconds": 60, "burst": 10}}
-    )
+    model_config = example(n=100, per_seconds=60, burst=10)
 
 
 class RateTermsShown(BaseModel):
@@ -353,14 +309,9 @@ class RateShown(RateTermsShown):
     actor: str | None = Field(description="Who has set it; null while it is what is declared.")
     at: Moment
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "mail/sending", "n": 100, "per_seconds": 60.0, "burst": 10,
-                "declared": {"n": 20, "per_seconds": 60.0, "burst": 20}, "actor": "ada",
-                "at": A_MOMENT,
-            }
-        }
+    model_config = example(
+        name="mail/sending", n=100, per_seconds=60.0, burst=10,
+        declared={"n": 20, "per_seconds": 60.0, "burst": 20}, actor="ada", at=A_MOMENT,
     )  # fmt: skip
 
 
@@ -370,7 +321,7 @@ class WeightAsked(Body):
     weight: int = Field(ge=1, le=HEAVIEST)
     note: Note = ""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"weight": 3}})
+    model_config = example(weight=3)
 
 
 class WeightShown(BaseModel):
@@ -383,70 +334,63 @@ class WeightShown(BaseModel):
 
 
 def limits_router(engine: Engine) -> APIRouter:
-    """Make the routes of an engine's limits, rates and weights."""
-    routes = guarded_router(tags=["limits"])
+    routes, control = guarded_router(tags=["limits"]), engine.flow_control
 
-    @routes.get("/limits")
-    def list_limits() -> Whole[LimitShown]:
+    @routes.get("/limits", response_model=Whole[LimitShown])
+    def list_limits() -> Any:
         """List every limit, by name: what is in force, what is declared, who has set it."""
-        return Whole(items=[_limit(limit) for limit in engine.flow_control.limits()])
+        return {"items": control.limits()}
 
-    @routes.put("/limits/{flow}/{state}")
-    def set_limit(flow: Name, state: Name, body: LimitAsked, principal: Caller) -> LimitShown:
+    @routes.put("/limits/{flow}/{state}", response_model=LimitShown)
+    def set_limit(flow: Name, state: Name, body: LimitAsked, principal: Caller) -> StageLimit:
         """Set a limit, in force at once and after a restart; a lowered one drains."""
-        name, actor, control = f"{flow}/{state}", actor_of(principal), engine.flow_control
-        return _limit(control.set_limit(name, body.n, key=body.key, actor=actor, note=body.note))
+        name, actor = f"{flow}/{state}", actor_of(principal)
+        return control.set_limit(name, body.n, key=body.key, actor=actor, note=body.note)
 
-    @routes.delete("/limits/{flow}/{state}")
+    @routes.delete("/limits/{flow}/{state}", response_model=LimitShown)
     def reset_limit(
         flow: Name, state: Name, principal: Caller, key: Key | None = None, note: NoteQuery = ""
-    ) -> LimitShown:
+    ) -> StageLimit:
         """Go back to what the flow declares; for one key, to what the others have."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _limit(engine.flow_control.set_limit(name, None, key=key, actor=actor, note=note))
+        return control.set_limit(name, None, key=key, actor=actor, note=note)
 
     @routes.get("/rates")
     def list_rates() -> Whole[RateShown]:
         """List every rate, by name: what is in force, what is declared, who has set it."""
-        return Whole(items=[_rate(rate) for rate in engine.flow_control.rates()])
+        return Whole(items=[_rate(rate) for rate in control.rates()])
 
     @routes.put("/rates/{flow}/{state}")
     def set_rate(flow: Name, state: Name, body: RateAsked, principal: Caller) -> RateShown:
         """Set a rate, in force at once and after a restart; the bucket keeps its tokens."""
         rate = Rate(body.n, per=timedelta(seconds=body.per_seconds), burst=body.burst)
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _rate(engine.flow_control.set_rate(name, rate, actor=actor, note=body.note))
+        return _rate(control.set_rate(name, rate, actor=actor, note=body.note))
 
     @routes.delete("/rates/{flow}/{state}")
     def reset_rate(flow: Name, state: Name, principal: Caller, note: NoteQuery = "") -> RateShown:
         """Go back to what the flow declares."""
         name, actor = f"{flow}/{state}", actor_of(principal)
-        return _rate(engine.flow_control.set_rate(name, None, actor=actor, note=note))
+        return _rate(control.set_rate(name, None, actor=actor, note=note))
 
-    @routes.get("/weights")
-    def list_weights() -> Whole[WeightShown]:
+    @routes.get("/weights", response_model=Whole[WeightShown])
+    def list_weights() -> Any:
         """List the tenants that have more than one turn."""
-        return Whole(items=[_weight(weight) for weight in engine.flow_control.weights()])
+        return {"items": control.weights()}
 
-    @routes.put("/weights/{tenant:path}")
-    def set_weight(tenant: Tenant, body: WeightAsked, principal: Caller) -> WeightShown:
+    @routes.put("/weights/{tenant:path}", response_model=WeightShown)
+    def set_weight(tenant: Tenant, body: WeightAsked, principal: Caller) -> Weight | None:
         """Give a tenant so many turns in fair flows for each turn of others."""
         actor = actor_of(principal)
-        made = engine.flow_control.set_weight(tenant, body.weight, actor=actor, note=body.note)
-        assert made is not None  # noqa: S101 - a weight was given
-        return _weight(made)
+        return control.set_weight(tenant, body.weight, actor=actor, note=body.note)
 
     @routes.delete("/weights/{tenant:path}")
     def reset_weight(tenant: Tenant, principal: Caller, note: NoteQuery = "") -> WeightShown:
         """Give a tenant one turn again, as others have."""
-        engine.flow_control.set_weight(tenant, None, actor=actor_of(principal), note=note)
+        control.set_weight(tenant, None, actor=actor_of(principal), note=note)
         return WeightShown(tenant=tenant, weight=1, actor=None, at=None)
 
     return routes
-
-
-def _limit(limit: StageLimit) -> LimitShown:
-    return LimitShown.model_validate(limit, from_attributes=True)
 
 
 def _rate(rate: StageRate) -> RateShown:
@@ -460,7 +404,3 @@ def _rate(rate: StageRate) -> RateShown:
         actor=rate.actor,
         at=rate.at,
     )
-
-
-def _weight(weight: Weight) -> WeightShown:
-    return WeightShown.model_validate(weight, from_attributes=True)

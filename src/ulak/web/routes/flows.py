@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ulak.clock import Duration, seconds
 from ulak.core import checks
 from ulak.core.drawing import mermaid
-from ulak.core.flow import Flow, Gate, Stage, Wait
+from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.lifecycle import Role
 from ulak.core.policy import SUBMITTER
 from ulak.core.table import slot_name
 from ulak.engine.engine import Engine
-from ulak.engine.schedules import Schedule, ScheduleTick
+from ulak.engine.schedules import Schedule
 from ulak.errors import UnknownName
 from ulak.store.protocol import CountRow
+from ulak.web import schemas
 from ulak.web.callers import Caller, actor_of, guarded_router
-from ulak.web.schemas import (
-    A_JOB,
-    A_MOMENT,
-    NO_NOTE,
-    USUAL_PAGE,
-    ActAsked,
-    JobId,
-    Moment,
-    Name,
-    Page,
-    PageSize,
-    Parameters,
-    Time,
-    Whole,
-    paged,
-)
 
 VersionQuery = Annotated[
     int | None, Query(ge=1, le=2**31 - 1, description="By default the newest that is declared.")
@@ -66,17 +51,13 @@ class FlowShown(BaseModel):
     versions: list[VersionShown]
     states: list[StateShown] = Field(description="Those of the newest version first.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "loans",
-                "versions": [{"version": 1, "is_declared": True, "jobs": 12}],
-                "states": [
-                    {"state": "in_review", "role": "held", "jobs": 2},
-                    {"state": "paid", "role": "done", "jobs": 10},
-                ],
-            }
-        }
+    model_config = schemas.example(
+        name="loans",
+        versions=[{"version": 1, "is_declared": True, "jobs": 12}],
+        states=[
+            {"state": "in_review", "role": "held", "jobs": 2},
+            {"state": "paid", "role": "done", "jobs": 10},
+        ],
     )
 
 
@@ -154,25 +135,26 @@ class FlowDetail(BaseModel):
 
 
 def flows_router(engine: Engine) -> APIRouter:
-    """Make the routes that show an engine's flows."""
     routes = guarded_router(tags=["flows"])
 
     @routes.get("/flows")
-    def list_flows(principal: Caller) -> Whole[FlowShown]:
+    def list_flows(principal: Caller) -> schemas.Whole[FlowShown]:
         """List the flows, by name, with how many jobs stand in each state."""
         # Counts are of every tenant: whoever sees one tenant learns of no other from them.
         counted = principal.tenant is None
         counts = engine.inspect.counts() if counted else []
         names = sorted({flow.name for flow in engine.inspect.flows} | {row.flow for row in counts})
-        return Whole(items=[_shown(engine, name, counts, counted=counted) for name in names])
+        return schemas.Whole(
+            items=[_shown(engine, name, counts, counted=counted) for name in names]
+        )
 
     @routes.get("/flows/{name}")
-    def show_flow(name: Name, version: VersionQuery = None) -> FlowDetail:
+    def show_flow(name: schemas.Name, version: VersionQuery = None) -> FlowDetail:
         """Show a flow: its states and moves, and who or what makes them."""
         return _detail(engine, get_flow(engine, name, version))
 
     @routes.get("/flows/{name}/diagram", response_class=PlainTextResponse)
-    def draw_flow(name: Name, version: VersionQuery = None) -> str:
+    def draw_flow(name: schemas.Name, version: VersionQuery = None) -> str:
         """Draw a flow as a Mermaid state diagram."""
         return mermaid(get_flow(engine, name, version))
 
@@ -180,11 +162,8 @@ def flows_router(engine: Engine) -> APIRouter:
 
 
 def get_flow(engine: Engine, name: str, version: int | None = None) -> Flow[Any]:
-    """Return a flow, by default its newest version.
-
-    Raises:
-        UnknownName: this program declares none.
-    """
+    """Return a flow, by default its newest version. Raises `UnknownName`: this program declares
+    none."""
     found = {flow.version: flow for flow in engine.inspect.flows if flow.name == name}
     if not found:
         known = ", ".join(sorted({flow.name for flow in engine.inspect.flows})) or "none"
@@ -201,14 +180,13 @@ def _shown(engine: Engine, name: str, counts: Iterable[CountRow], *, counted: bo
     declared = {flow.version: flow for flow in engine.inspect.flows if flow.name == name}
     own = [row for row in counts if row.flow == name]
     # A state that lost its last job keeps a row of no jobs.
-    stored = {row.flow_version for row in own if row.jobs}
+    stored = [row for row in own if row.jobs]
     roles: dict[str, Role] = {}
     for version in sorted(declared, reverse=True):
         for state, place in declared[version].table.places.items():
             roles.setdefault(state, place.role)
-    for row in own:
-        if row.jobs:
-            roles.setdefault(row.state, row.role)  # type: ignore[arg-type] # stored from a Role
+    for row in stored:
+        roles.setdefault(row.state, row.role)  # type: ignore[arg-type] # stored from a Role
 
     def jobs(rows: Iterable[CountRow]) -> int | None:
         return sum(row.jobs for row in rows) if counted else None
@@ -221,7 +199,7 @@ def _shown(engine: Engine, name: str, counts: Iterable[CountRow], *, counted: bo
                 is_declared=version in declared,
                 jobs=jobs(row for row in own if row.flow_version == version),
             )
-            for version in sorted(declared.keys() | stored)
+            for version in sorted(declared.keys() | {row.flow_version for row in stored})
         ],
         states=[
             StateShown(state=state, role=role, jobs=jobs(r for r in own if r.state == state))
@@ -243,16 +221,33 @@ def _detail(engine: Engine, flow: Flow[Any]) -> FlowDetail:
         moves={state: list(ways) for state, ways in checks.moves_of(flow).items()},
         stages=[_stage(flow, stage) for stage in flow.declared.stages],
         gates=[_gate(flow, gate) for gate in flow.declared.gates],
-        waits=[_wait(wait) for wait in flow.declared.waits],
+        waits=[
+            WaitShown(
+                state=wait.state,
+                signal=wait.signal,
+                to=wait.to,
+                deadline_seconds=_seconds(wait.deadline),
+                on_expiry=wait.on_expiry,
+            )
+            for wait in flow.declared.waits
+        ],
         mermaid=mermaid(flow),
     )
 
 
 def _stage(flow: Flow[Any], stage: Stage[Any, Any]) -> StageShown:
     place = flow.table.places[stage.state]
-    limit, rate = stage.limit, stage.rate
-    terms: Mapping[str, Any] = flow.table.rates
-    name = slot_name(flow, stage)
+    name, limit, rate = slot_name(flow, stage), None, None
+    if stage.limit is not None:
+        limit = LimitDeclared(name=name, n=stage.limit.n, keyed=stage.limit.key is not None)
+    if stage.rate is not None:
+        rate = RateDeclared(
+            name=name,
+            n=stage.rate.n,
+            per_seconds=seconds(stage.rate.per),
+            burst=flow.table.rates[name].burst,
+            keyed=stage.rate.key is not None,
+        )
     return StageShown(
         state=stage.state,
         during=stage.during,
@@ -261,18 +256,8 @@ def _stage(flow: Flow[Any], stage: Stage[Any, Any]) -> StageShown:
         pool=stage.pool,
         timeout_seconds=seconds(stage.timeout),
         retries=(stage.retry or flow.retry).limit(),
-        limit=None
-        if limit is None
-        else LimitDeclared(name=name, n=limit.n, keyed=limit.key is not None),
-        rate=None
-        if rate is None
-        else RateDeclared(
-            name=name,
-            n=rate.n,
-            per_seconds=seconds(rate.per),
-            burst=terms[name].burst,
-            keyed=rate.key is not None,
-        ),
+        limit=limit,
+        rate=rate,
         has_undo=stage.undo_function is not None,
     )
 
@@ -289,16 +274,6 @@ def _gate(flow: Flow[Any], gate: Gate[Any]) -> GateShown:
     )
 
 
-def _wait(wait: Wait[Any]) -> WaitShown:
-    return WaitShown(
-        state=wait.state,
-        signal=wait.signal,
-        to=wait.to,
-        deadline_seconds=_seconds(wait.deadline),
-        on_expiry=wait.on_expiry,
-    )
-
-
 def _seconds(span: Duration | None) -> float | None:
     return None if span is None else seconds(span)
 
@@ -306,12 +281,10 @@ def _seconds(span: Duration | None) -> float | None:
 class TickShown(BaseModel):
     """A date that was seen to, and the job that was submitted for it."""
 
-    due_at: Moment
-    job_id: JobId
+    due_at: schemas.Moment
+    job_id: schemas.JobId
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"due_at": A_MOMENT, "job_id": A_JOB}}
-    )  # fmt: skip
+    model_config = schemas.example(due_at=schemas.A_MOMENT, job_id=schemas.A_JOB)
 
 
 class ScheduleShown(BaseModel):
@@ -327,94 +300,71 @@ class ScheduleShown(BaseModel):
     rule: str = Field(description="A cron expression, or `@every 300s`.")
     zone: str
     catch_up: str = Field(description="Which missed dates are run: none, last or all.")
-    next_at: Moment = Field(description="The first date that nobody has seen to.")
+    next_at: schemas.Moment = Field(description="The first date that nobody has seen to.")
     last: TickShown | None
-    paused_at: Moment | None
+    paused_at: schemas.Moment | None
     paused_by: str | None
     pause_note: str | None
     is_declared: bool = Field(description="Nobody ticks what nobody declares.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "nightly", "flow": "report", "version": 1, "tenant": "north",
-                "priority": 1, "expires_seconds": None, "payload": {"pages": 3},
-                "rule": "0 3 * * *", "zone": "Europe/Istanbul", "catch_up": "last",
-                "next_at": A_MOMENT, "last": None, "paused_at": None, "paused_by": None,
-                "pause_note": None, "is_declared": True,
-            }
-        }
+    model_config = schemas.example(
+        name="nightly", flow="report", version=1, tenant="north", priority=1, expires_seconds=None,
+        payload={"pages": 3}, rule="0 3 * * *", zone="Europe/Istanbul", catch_up="last",
+        next_at=schemas.A_MOMENT, last=None, paused_at=None, paused_by=None, pause_note=None,
+        is_declared=True,
     )  # fmt: skip
 
 
-class TickPage(Page[TickShown, Moment]):
+class TickPage(schemas.Page[TickShown, schemas.Moment]):
     """Dates of one schedule, the latest first."""
 
 
-class TicksQuery(Parameters):
+class TicksQuery(schemas.Parameters):
     """Which page of them."""
 
-    after: Time | None = Field(None, description="The `next` of the page before.")
-    limit: PageSize = USUAL_PAGE
+    after: schemas.Time | None = Field(None, description="The `next` of the page before.")
+    limit: schemas.PageSize = schemas.USUAL_PAGE
 
 
 def schedules_router(engine: Engine) -> APIRouter:
-    """Make the routes of an engine's schedules."""
     routes = guarded_router(tags=["schedules"])
 
     def shown(schedule: Schedule) -> ScheduleShown:
         last = engine.schedules.ticks(schedule.name, limit=1)
-        return _schedule(schedule, last[0] if last else None)
+        facts = {
+            **{name: getattr(schedule, name, None) for name in ScheduleShown.model_fields},
+            "expires_seconds": _seconds(schedule.expires),
+            "last": last[0] if last else None,
+        }
+        return ScheduleShown.model_validate(facts, from_attributes=True)
 
     @routes.get("/schedules")
-    def list_schedules() -> Whole[ScheduleShown]:
+    def list_schedules() -> schemas.Whole[ScheduleShown]:
         """List every schedule, by name, with its next and its last date."""
-        return Whole(items=[shown(schedule) for schedule in engine.schedules.all()])
+        return schemas.Whole(items=[shown(schedule) for schedule in engine.schedules.all()])
 
-    @routes.get("/schedules/{name}/ticks")
-    def list_ticks(name: Name, query: Annotated[TicksQuery, Query()]) -> TickPage:
+    @routes.get("/schedules/{name}/ticks", response_model=TickPage)
+    def list_ticks(name: schemas.Name, query: Annotated[TicksQuery, Query()]) -> Any:
         """List the dates of a schedule that were seen to, the latest first."""
-        page, following = paged(
+        page, following = schemas.paged(
             lambda n: engine.schedules.ticks(name, before=query.after, limit=n),
             query.limit,
             lambda tick: tick.due_at,
         )
-        return TickPage(items=[_tick(tick) for tick in page], next=following)
+        return {"items": page, "next": following}
 
     @routes.post("/schedules/{name}/pause")
-    def pause(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
+    def pause(
+        name: schemas.Name, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> ScheduleShown:
         """Let a schedule submit nothing until it is resumed."""
         return shown(engine.schedules.pause(name, actor=actor_of(principal), note=body.note))
 
     @routes.post("/schedules/{name}/resume")
-    def resume(name: Name, principal: Caller, body: ActAsked = NO_NOTE) -> ScheduleShown:
+    def resume(
+        name: schemas.Name, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> ScheduleShown:
         """End a pause; dates that have passed meanwhile are skipped."""
         return shown(engine.schedules.resume(name, actor=actor_of(principal), note=body.note))
 
     return routes
-
-
-def _schedule(schedule: Schedule, last: ScheduleTick | None) -> ScheduleShown:
-    expires = schedule.expires
-    return ScheduleShown(
-        name=schedule.name,
-        flow=schedule.flow,
-        version=schedule.version,
-        tenant=schedule.tenant,
-        priority=schedule.priority,
-        expires_seconds=None if expires is None else expires.total_seconds(),
-        payload=schedule.payload,
-        rule=schedule.rule,
-        zone=schedule.zone,
-        catch_up=schedule.catch_up,
-        next_at=schedule.next_at,
-        last=None if last is None else _tick(last),
-        paused_at=schedule.paused_at,
-        paused_by=schedule.paused_by,
-        pause_note=schedule.pause_note,
-        is_declared=schedule.is_declared,
-    )
-
-
-def _tick(tick: ScheduleTick) -> TickShown:
-    return TickShown(due_at=tick.due_at, job_id=tick.job_id)

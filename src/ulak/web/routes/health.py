@@ -23,7 +23,6 @@ NOT_READY = "not-ready"
 
 
 def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
-    """Make the health routes of an engine."""
     routes = guarded_router(tags=["health"])
     probe = StoreProbe(engine)
 
@@ -59,10 +58,8 @@ def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRoute
 
 
 class StoreProbe:
-    """Tries whether the store reads and writes; of many probes at once, one does it for all.
-
-    A store that hangs would otherwise take one more thread with every probe.
-    """
+    """Tries whether the store reads and writes; of many probes at once, one does it for all. A
+    store that hangs would otherwise take one more thread with every probe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -97,24 +94,10 @@ ulak_jobs{flow="cutting",role="held",state="HOLD"} 3.0
 """
 
 
-class Scrapes:
-    """Writes the text on a thread; however many ask at once, one is being written."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._writing: asyncio.Task[bytes] | None = None
-
-    async def text(self) -> bytes:
-        """Return what a scrape gets."""
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(asyncio.to_thread(self._metrics.text))
-        return await asyncio.shield(self._writing)
-
-
 def metrics_router(metrics: Metrics) -> APIRouter:
     """Make the route that is scraped."""
     routes = guarded_router(tags=["health"])
-    scrapes = Scrapes(metrics)
+    writing: asyncio.Task[bytes] | None = None
 
     @routes.get(
         "/metrics",
@@ -123,6 +106,9 @@ def metrics_router(metrics: Metrics) -> APIRouter:
     )
     async def read_metrics() -> Response:
         """Return every metric, in the text format of Prometheus."""
-        return Response(await scrapes.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        nonlocal writing
+        if writing is None or writing.done():  # however many ask at once, one text is written
+            writing = asyncio.create_task(asyncio.to_thread(metrics.text))
+        return Response(await asyncio.shield(writing), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from html import escape
 from typing import Annotated, Any, Final, Literal
@@ -18,25 +19,10 @@ from ulak.auth.principal import ROLES
 from ulak.engine.engine import Engine
 from ulak.errors import Unauthenticated
 from ulak.settings import Settings
+from ulak.web import schemas
 from ulak.web.callers import SESSION, Caller, actor_of, guarded_router
 from ulak.web.pages import HTML, how_to_log_in, page, prefers_html, prose, respond
 from ulak.web.problems import challenge
-from ulak.web.schemas import (
-    LONGEST_SPAN_S,
-    NO_NOTE,
-    USUAL_PAGE,
-    ActAsked,
-    Body,
-    Moment,
-    Note,
-    Page,
-    PageSize,
-    Parameters,
-    Whole,
-    paged,
-    problem_response,
-    problems,
-)
 
 # What is answered once must not lie in a cache, and the address of a link in no referrer.
 NO_STORE: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -55,7 +41,7 @@ Password = Annotated[
 ]
 
 
-class LoginRequest(Body):
+class LoginRequest(schemas.Body):
     """A person's name and password."""
 
     name: Annotated[str, Field(max_length=64, examples=["ada"])]
@@ -64,7 +50,7 @@ class LoginRequest(Body):
     ]
 
 
-class Grant(Body):
+class Grant(schemas.Body):
     """What somebody may do."""
 
     roles: Annotated[list[Role], Field(examples=[["operator"]])]
@@ -76,14 +62,16 @@ class Grant(Body):
         examples=[["jobs:read"]],
         description="Narrow what the roles allow; none narrow nothing.",
     )
-    note: Note = ""
+    note: schemas.Note = ""
 
 
 class NewKey(Grant):
     """A key to be made."""
 
     name: Annotated[Name, Field(description="Its acts are those of key:NAME.")]
-    expires_in_seconds: int | None = Field(None, ge=1, le=LONGEST_SPAN_S, examples=[90 * 24 * 3600])
+    expires_in_seconds: int | None = Field(
+        None, ge=1, le=schemas.LONGEST_SPAN_S, examples=[90 * 24 * 3600]
+    )
 
 
 class NewUser(Grant):
@@ -93,25 +81,28 @@ class NewUser(Grant):
     password: Password
 
 
-class Rotation(Body):
+class Rotation(schemas.Body):
     """How a key is followed by another."""
 
     overlap_seconds: Annotated[
         int,
-        Field(ge=0, le=LONGEST_SPAN_S, description="How long the old key goes on beside the new."),
+        Field(
+            ge=0,
+            le=schemas.LONGEST_SPAN_S,
+            description="How long the old key goes on beside the new.",
+        ),
     ] = int(OVERLAP.total_seconds())
-    note: Note = ""
+    note: schemas.Note = ""
 
 
 AS_USUAL: Final = Rotation()
-"""What is meant by whoever rotates a key and sends no body."""
 
 
-class NewPassword(Body):
+class NewPassword(schemas.Body):
     """Another password."""
 
     password: Password
-    note: Note = ""
+    note: schemas.Note = ""
 
 
 class LoginDocument(BaseModel):
@@ -119,7 +110,7 @@ class LoginDocument(BaseModel):
 
     token: str
     token_type: Literal["bearer"] = "bearer"  # noqa: S105 - the kind of token
-    expires_at: Moment
+    expires_at: schemas.Moment
 
 
 class PrincipalDocument(BaseModel):
@@ -143,11 +134,11 @@ class CredentialDocument(BaseModel):
     roles: list[str]
     scopes: list[str]
     state: Literal["active", "expired", "revoked"]
-    created_at: Moment
+    created_at: schemas.Moment
     created_by: str
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    used_at: Moment | None
+    expires_at: schemas.Moment | None
+    revoked_at: schemas.Moment | None
+    used_at: schemas.Moment | None
 
 
 class KeyDocument(CredentialDocument):
@@ -163,11 +154,10 @@ class IssuedKeyDocument(KeyDocument):
     key: str = Field(description="The key itself. It is shown this once.")
 
 
-_REFUSAL: Final = problem_response(401)
+_REFUSAL: Final = schemas.problem_response(401)
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     401: {**_REFUSAL, "content": {**_REFUSAL["content"], HTML: {"schema": {"type": "string"}}}}
 }
-"""How a link is refused: a program gets a problem, a browser a page."""
 
 
 def identity_router(engine: Engine, identity: Identity, platform: Settings) -> APIRouter:
@@ -184,12 +174,9 @@ def identity_router(engine: Engine, identity: Identity, platform: Settings) -> A
     return routes
 
 
-# --- logging in -----------------------------------------------------------------
-
-
 def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> None:
     # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
-    @routes.post("/auth/login", responses=problems(401, 429))
+    @routes.post("/auth/login", responses=schemas.problems(401, 429))
     def login(body: LoginRequest, response: Response) -> LoginDocument:
         """Return a token for a name and a password; good for a day."""
         made = identity.login(body.name, body.password)
@@ -238,11 +225,8 @@ def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> No
 
 
 def _go_on(where: str) -> str:
-    """Return a page that leads on.
-
-    Not a redirect: a browser that comes from another site by a redirect does not send the strict
-    cookie along. The code of the link stays here.
-    """
+    """Return a page that leads on. Not a redirect: a browser that comes from another site by a
+    redirect does not send the strict cookie along. The code of the link stays here."""
     place = escape(where)
     return page(
         "ulak: logged in",
@@ -252,7 +236,6 @@ def _go_on(where: str) -> str:
 
 
 def _dead_link(refusal: Unauthenticated, login: str) -> HTMLResponse:
-    """Return the page for a link that does not log in."""
     said = str(refusal)
     sentence = prose(said[:1].upper() + said[1:])
     return respond(
@@ -262,15 +245,12 @@ def _dead_link(refusal: Unauthenticated, login: str) -> HTMLResponse:
     )
 
 
-# --- keys -----------------------------------------------------------------------
-
-
 def _add_keys(routes: APIRouter, identity: Identity) -> None:
     @routes.get("/keys")
-    def list_keys() -> Whole[KeyDocument]:
+    def list_keys() -> schemas.Whole[KeyDocument]:
         """Return every key, revoked and expired ones too."""
-        listed = identity.keys()
-        return Whole(items=[KeyDocument(**_key(key)) for key in listed])
+        found = identity.keys()
+        return schemas.Whole(items=[KeyDocument(**_key(key)) for key in found])
 
     @routes.post("/keys", status_code=201)
     def create_key(body: NewKey, principal: Caller, response: Response) -> IssuedKeyDocument:
@@ -295,7 +275,9 @@ def _add_keys(routes: APIRouter, identity: Identity) -> None:
         return _issued(made, response)
 
     @routes.post("/keys/{id}/revoke")
-    def revoke_key(id: str, principal: Caller, body: ActAsked = NO_NOTE) -> KeyDocument:
+    def revoke_key(
+        id: str, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> KeyDocument:
         """End a key, in every process within five seconds."""
         revoked = identity.revoke_key(id, actor=actor_of(principal), note=body.note)
         return KeyDocument(**_key(revoked))
@@ -307,68 +289,56 @@ def _issued(made: IssuedKey, response: Response) -> IssuedKeyDocument:
 
 
 def _key(key: Credential) -> dict[str, Any]:
-    return {**_credential(key), "id": key.id, "prefix": secrets.prefix_of(key.id)}
-
-
-# --- users ----------------------------------------------------------------------
+    return {**asdict(key), "prefix": f"{secrets.PREFIX}{key.id}"}
 
 
 def _add_users(routes: APIRouter, identity: Identity) -> None:
-    @routes.get("/users")
-    def list_users() -> Whole[CredentialDocument]:
+    @routes.get("/users", response_model=schemas.Whole[CredentialDocument])
+    def list_users() -> Any:
         """Return every user, disabled ones too."""
-        return Whole(items=[_user(user) for user in identity.users()])
+        return {"items": identity.users()}
 
-    @routes.post("/users", status_code=201)
-    def create_user(body: NewUser, principal: Caller) -> CredentialDocument:
+    @routes.post("/users", status_code=201, response_model=CredentialDocument)
+    def create_user(body: NewUser, principal: Caller) -> Credential:
         """Make a user, who can log in from now on."""
-        made = identity.create_user(
+        return identity.create_user(
             body.name, body.password, roles=body.roles, tenant=body.tenant, scopes=body.scopes,
             note=body.note, actor=actor_of(principal), giver=principal,
         )  # fmt: skip
-        return _user(made)
 
-    @routes.post("/users/{name}/password")
-    def set_password(name: str, body: NewPassword, principal: Caller) -> CredentialDocument:
+    @routes.post("/users/{name}/password", response_model=CredentialDocument)
+    def set_password(name: str, body: NewPassword, principal: Caller) -> Credential:
         """Give a user another password; logins with the old one end within five seconds."""
-        changed = identity.set_password(
+        return identity.set_password(
             name, body.password, actor=actor_of(principal), note=body.note, giver=principal
         )
-        return _user(changed)
 
-    @routes.post("/users/{name}/disable")
-    def disable_user(name: str, principal: Caller, body: ActAsked = NO_NOTE) -> CredentialDocument:
+    @routes.post("/users/{name}/disable", response_model=CredentialDocument)
+    def disable_user(
+        name: str, principal: Caller, body: schemas.ActAsked = schemas.NO_NOTE
+    ) -> Credential:
         """Let a user in no more; their logins end within five seconds."""
-        return _user(identity.disable_user(name, actor=actor_of(principal), note=body.note))
-
-
-def _user(user: Credential) -> CredentialDocument:
-    return CredentialDocument(**_credential(user))
-
-
-def _credential(found: Credential) -> dict[str, Any]:
-    names = CredentialDocument.model_fields
-    return {name: getattr(found, name) for name in names}
+        return identity.disable_user(name, actor=actor_of(principal), note=body.note)
 
 
 LAST_POSITION: Final = 2**62
 
 
-class AuditQuery(Parameters):
+class AuditQuery(schemas.Parameters):
     """Which lines of the audit."""
 
     subject: str | None = Field(None, max_length=512, examples=["credential/key/ab23cd45"])
     after: int | None = Field(
         None, ge=0, le=LAST_POSITION, description="The `next` of the page before."
     )
-    limit: PageSize = USUAL_PAGE
+    limit: schemas.PageSize = schemas.USUAL_PAGE
 
 
 class AuditDocument(BaseModel):
     """One act of an operator."""
 
     position: int
-    at: Moment
+    at: schemas.Moment
     actor: str
     act: str = Field(examples=["revoked"])
     subject: str = Field(examples=["credential/key/ab23cd45"])
@@ -376,23 +346,21 @@ class AuditDocument(BaseModel):
     details: Any
 
 
-class AuditPage(Page[AuditDocument, int]):
+class AuditPage(schemas.Page[AuditDocument, int]):
     """Acts, the latest first."""
 
 
 def audit_router(engine: Engine) -> APIRouter:
-    """Make the route of an engine's audit."""
     routes = guarded_router(tags=["audit"])
 
-    @routes.get("/audit")
-    def read_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
+    @routes.get("/audit", response_model=AuditPage)
+    def read_audit(query: Annotated[AuditQuery, Query()]) -> Any:
         """Return what operators did, the latest first."""
-        page, following = paged(
+        page, following = schemas.paged(
             lambda n: engine.inspect.audit(subject=query.subject, before=query.after, limit=n),
             query.limit,
             lambda line: line.position,
         )
-        items = [AuditDocument.model_validate(line, from_attributes=True) for line in page]
-        return AuditPage(items=items, next=following)
+        return {"items": page, "next": following}
 
     return routes

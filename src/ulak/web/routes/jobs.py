@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ulak.auth.principal import Principal
 from ulak.core.intake import NORMAL, LoneSubmitOptions
@@ -33,6 +32,7 @@ from ulak.web.schemas import (
     Conditions,
     PageSize,
     answer,
+    example,
     paged,
     problems,
 )
@@ -81,11 +81,7 @@ class Submission(schemas.Body):
         None, min_length=1, max_length=500, description="The key itself, not the flow's rule."
     )
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"flow": "cutting", "payload": {"order": 4711}, "dedup_key": "order-4711"}
-        }
-    )
+    model_config = example(flow="cutting", payload={"order": 4711}, dedup_key="order-4711")
 
 
 class JobsQuery(Conditions):
@@ -114,7 +110,6 @@ class TrailQuery(schemas.Parameters):
 
 
 def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIRouter:
-    """Make the routes that submit and read an engine's jobs."""
     routes = guarded_router(tags=["jobs"], route_class=IdempotentRoute)
     # A job and the record of its key are one commit where both are in one database.
     is_one_commit = guard.features.open_transactions
@@ -144,8 +139,8 @@ def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIR
         call = named_call(engine.kernel, body.flow, body.payload, version=body.version)
         options: LoneSubmitOptions = {
             "tenant": _tenant_for(principal, body.tenant), "actor": actor_of(principal),
-            "priority": body.priority, "after": _span(body.after_seconds),
-            "expires": _span(body.expires_seconds), "dedup_key": body.dedup_key,
+            "priority": body.priority, "after": body.after_seconds,
+            "expires": body.expires_seconds, "dedup_key": body.dedup_key,
         }  # fmt: skip
         if execution is not None and is_one_commit:
             options["connection"] = execution.connection
@@ -175,12 +170,11 @@ def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIR
         job = await asyncio.to_thread(get_visible_job, engine, id, principal)
         must_be_a_state(engine.kernel, job, query.until)
         if query.wait:
-            span = timedelta(seconds=query.wait)
             try:
-                job = await engine.aio.wait(id, until=query.until, timeout=span)
+                job = await engine.aio.wait(id, until=query.until, timeout=query.wait)
             except TimeoutError:
                 job = await engine.aio.get(id)
-        return answer(job_document(job))
+        return answer_job(job)
 
     @routes.get("/jobs/{id}/trail", response_model=schemas.TrailPage)
     def read_trail(
@@ -220,20 +214,22 @@ def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIR
     def count_jobs(principal: Caller) -> Response:
         """Count jobs by flow, version and state. A caller of one tenant gets the counts of that
         tenant's newest 10,000 jobs; `complete` is false when there are more."""
+        complete = True
         if principal.tenant is None:
-            counts, complete = engine.inspect.counts(), True
+            counts = engine.inspect.counts()
         else:
-            counts, complete = _counts_of(engine, principal.tenant)
-        items = [
-            {
-                "flow": count.flow, "version": count.flow_version, "state": count.state,
-                "role": count.role, "jobs": count.jobs,
-            }
-            for count in counts
-        ]  # fmt: skip
+            found = engine.jobs(JobFilter(tenant=principal.tenant), limit=MOST_COUNTED + 1)
+            complete = len(found) <= MOST_COUNTED
+            numbers = Counter((j.flow, j.version, j.state, j.role) for j in found[:MOST_COUNTED])
+            counts = [CountRow(*key, jobs) for key, jobs in sorted(numbers.items())]
+        items = [dict(zip(schemas.Count.model_fields, row, strict=True)) for row in counts]
         return answer({"items": items, "complete": complete})
 
     return routes
+
+
+def answer_job(job: Job) -> Response:
+    return answer(job_document(job))
 
 
 def job_page(engine: Engine, where: JobFilter, after: str | None, limit: int) -> dict[str, Any]:
@@ -252,7 +248,6 @@ def tenant_and_actor(request: Request) -> tuple[str, str]:
 
 
 def _tenant_for(principal: Principal, asked: str | None) -> str:
-    """Return for which tenant a caller submits."""
     if principal.tenant is None:
         return asked or ""
     if asked is not None and asked != principal.tenant:
@@ -263,25 +258,15 @@ def _tenant_for(principal: Principal, asked: str | None) -> str:
     return principal.tenant
 
 
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _counts_of(engine: Engine, tenant: str) -> tuple[list[CountRow], bool]:
-    """Count the newest jobs of a tenant, and tell whether those are all."""
-    where = JobFilter(tenant=tenant)
-    found = engine.jobs(where, limit=MOST_COUNTED + 1)
-    counted = Counter((j.flow, j.version, j.state, j.role) for j in found[:MOST_COUNTED])
-    rows = [CountRow(*key, jobs) for key, jobs in sorted(counted.items())]
-    return rows, len(found) <= MOST_COUNTED
-
-
 class Approval(ActAsked):
     """An approval, with what the gate asks for."""
 
     data: Any = Field(default=None, description="What the gate declares.")
 
-    model_config = ConfigDict(json_schema_extra={"example": {"note": "checked"}})
+    model_config = example(note="checked")
+
+
+WITHOUT_DATA: Final = Approval()
 
 
 class Decision(Approval):
@@ -289,9 +274,7 @@ class Decision(Approval):
 
     choice: str = Field(description="One of the gate's choices.")
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"choice": "approve", "note": "checked", "data": None}}
-    )
+    model_config = example(choice="approve", note="checked", data=None)
 
 
 class Signal(ActAsked):
@@ -300,22 +283,16 @@ class Signal(ActAsked):
     name: str = Field(description="The signal that a wait of the flow declares.")
     data: Any = Field(default=None, description="What the stages after it may read.")
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"name": "paid", "data": {"amount": 12}}}
-    )
+    model_config = example(name="paid", data={"amount": 12})
 
-
-WITHOUT_DATA: Final = Approval()
 
 MOVED: Final[Any] = {"response_model": schemas.Job, "responses": problems(409)}
 """How a route that acts on a job is declared: it answers the job, or why it would not have it."""
 
 
 def acts_router(engine: Engine) -> APIRouter:
-    """Make the routes that act on an engine's jobs.
-
-    Not async: the store is synchronous, so FastAPI runs them in threads.
-    """
+    """Make the routes that act on an engine's jobs. Not async: the store is synchronous, so FastAPI
+    runs them in threads."""
     routes = guarded_router(tags=["acts"])
 
     @routes.post("/jobs/{id}/approve", **MOVED)
@@ -325,7 +302,7 @@ def acts_router(engine: Engine) -> APIRouter:
         The choice is the only one that refuses nothing, or, of several, the one that is called
         `approve`. 409 when nothing is asked here, or when nobody can tell which choice it is."""
         get_visible_job(engine, id, principal)
-        return moved(
+        return answer_job(
             engine.decide(
                 id, actor=actor_of(principal), note=body.note, data=body.data,
                 roles=roles_of(principal),
@@ -337,7 +314,7 @@ def acts_router(engine: Engine) -> APIRouter:
         """Answer a gate. Of two who answer at once one wins; the other gets 409 and
         `decided_by`."""
         get_visible_job(engine, id, principal)
-        return moved(
+        return answer_job(
             engine.decide(
                 id, body.choice, actor=actor_of(principal), note=body.note, data=body.data,
                 roles=roles_of(principal),
@@ -348,31 +325,26 @@ def acts_router(engine: Engine) -> APIRouter:
     def release_job(id: JobPath, principal: Caller, body: ActAsked = NO_NOTE) -> Response:
         """Let a held job go on, to where its flow says."""
         get_visible_job(engine, id, principal)
-        return moved(engine.release(id, actor=actor_of(principal), note=body.note))
+        return answer_job(engine.release(id, actor=actor_of(principal), note=body.note))
 
     @routes.post("/jobs/{id}/retry", **MOVED)
     def retry_job(id: JobPath, principal: Caller, body: ActAsked = NO_NOTE) -> Response:
         """Run a failed job again, in a new round."""
         get_visible_job(engine, id, principal)
-        return moved(engine.retry(id, actor=actor_of(principal), note=body.note))
+        return answer_job(engine.retry(id, actor=actor_of(principal), note=body.note))
 
     @routes.post("/jobs/{id}/cancel", **MOVED)
     def cancel_job(id: JobPath, principal: Caller, body: ActAsked = NO_NOTE) -> Response:
         """End a job: at once, or, with `cancel_requested`, as soon as its stage has stopped."""
         get_visible_job(engine, id, principal)
-        return moved(engine.cancel(id, actor=actor_of(principal), note=body.note))
+        return answer_job(engine.cancel(id, actor=actor_of(principal), note=body.note))
 
     @routes.post("/jobs/{id}/signal", **MOVED)
     def signal_job(id: JobPath, body: Signal, principal: Caller) -> Response:
         """Tell a job that something happened outside; it is kept until the job waits for it."""
         get_visible_job(engine, id, principal)
-        return moved(
+        return answer_job(
             engine.signal(id, body.name, body.data, actor=actor_of(principal), note=body.note)
         )
 
     return routes
-
-
-def moved(job: Job) -> Response:
-    """Return a job as an act has left it."""
-    return answer(job_document(job))

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -54,22 +54,15 @@ DROPPED: Final = frame("dropped", {"why": "you read too slowly; come back and re
 STOPPING: Final = frame("stopping", {"why": "the server stops; come back and resume"})
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Watched:
-    """Something that somebody watches."""
-
-    watchers: set[Watcher] = field(default_factory=set)
-
-
 @dataclass(slots=True, eq=False)
-class WatchedJob(Watched):
+class WatchedJob:
     """A job that somebody watches."""
 
     id: bytes
     seq: int
     """Every event up to this one was handed out."""
+    watchers: set[Watcher] = field(default_factory=set)
     has_more: bool = False
-    """Whether the last look has left something for the next one."""
 
     @property
     def is_awaited(self) -> bool:
@@ -78,12 +71,13 @@ class WatchedJob(Watched):
 
 
 @dataclass(slots=True, eq=False)
-class WatchedList(Watched):
+class WatchedList:
     """A filter whose jobs somebody watches."""
 
     where: JobFilter
     mark: Mark
     """How they stood when the last hint was given."""
+    watchers: set[Watcher] = field(default_factory=set)
 
 
 class Hub:
@@ -104,31 +98,22 @@ class Hub:
         self._lists_rung = False
         self._hints = itertools.count(1)
         self.connected = 0
-        """How many streams are open."""
         self.dropped = 0
-        """How many were dropped because they read too slowly."""
 
     @property
     def watchers(self) -> Iterator[Watcher]:
-        """Everybody who is told."""
         for watched in self._all():
             yield from watched.watchers
 
-    def _all(self) -> Iterator[Watched]:
+    def _all(self) -> Iterator[WatchedJob | WatchedList]:
         yield from self._jobs.values()
         yield from self._lists.values()
 
-    # --- coming and going -------------------------------------------------------
-
     @contextmanager
     def watching_job(self, job_id: bytes, *, seq: int, after: int) -> Iterator[Watcher]:
-        """Watch a job as long as the block lasts: every event above `after`.
-
-        `seq` is the number of its last event when it was read a moment ago.
-
-        Raises:
-            Overloaded: too many watch, or the server stops.
-        """
+        """Watch a job as long as the block lasts: every event above `after`. `seq` is the number of
+        its last event when it was read a moment ago. Raises `Overloaded`: too many watch, or the
+        server stops."""
         with self._connected():
             job = self._jobs.setdefault(job_id, WatchedJob(job_id, seq))
             watcher = Watcher(start=job.seq, after=after)
@@ -144,13 +129,9 @@ class Hub:
 
     @contextmanager
     def watching_list(self, where: JobFilter, mark: Mark) -> Iterator[Watcher]:
-        """Watch the jobs of a filter as long as the block lasts.
-
-        `mark` is what `read_mark` answered a moment ago: whatever has changed since is hinted at.
-
-        Raises:
-            Overloaded: too many watch, or the server stops.
-        """
+        """Watch the jobs of a filter as long as the block lasts. `mark` is what `read_mark`
+        answered a moment ago: whatever has changed since is hinted at. Raises `Overloaded`: too
+        many watch, or the server stops."""
         with self._connected():
             listing = self._lists.setdefault(where, WatchedList(where, mark))
             watcher = Watcher()
@@ -164,7 +145,6 @@ class Hub:
                     del self._lists[where]
 
     def read_mark(self, where: JobFilter) -> Mark:
-        """Read how the jobs of a filter stand."""
         store = self._engine.open().store
         return mark_of(store, where, store.counts() if is_counted(where) else ())
 
@@ -221,8 +201,6 @@ class Hub:
         for watcher in tuple(self.watchers):
             watcher.cut(STOPPING)
 
-    # --- looking ----------------------------------------------------------------
-
     def _ring(self) -> None:
         """Have the hub look, from any thread; a crowd of rings is one."""
         loop = self._loop
@@ -250,19 +228,17 @@ class Hub:
             except StoreError as error:
                 # Whoever watches will be told when the store is back.
                 log.warning("the streams cannot be served", extra={"error": str(error)})
-            self._drop_the_stalled(loop.time())
+            for watcher in tuple(self.watchers):
+                if watcher.queued and loop.time() - watcher.waits_since > PATIENCE_S:
+                    self._drop(watcher)
             took = loop.time() - began
             await asyncio.sleep(min(max(REST_S, REST_PER_LOOK * took), GLANCE_S))
             if not any(job.has_more and job.is_awaited for job in self._jobs.values()):
                 waits_for_lists = self._lists_rung and self._lists
-                await self._sleep(self._lists_at - loop.time() if waits_for_lists else GLANCE_S)
-
-    async def _sleep(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(max(0.0, timeout_s)):
-                await self._bell.wait()
-        except TimeoutError:
-            return
+                wait_s = self._lists_at - loop.time() if waits_for_lists else GLANCE_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, wait_s)):
+                        await self._bell.wait()
 
     async def _look(self, now: float) -> None:
         jobs = [(job, job.seq) for job in self._jobs.values() if job.is_awaited]
@@ -278,7 +254,6 @@ class Hub:
                 self._tell_of_list(listing, mark)
 
     def _look_at_jobs(self, jobs: Sequence[tuple[WatchedJob, int]]) -> list[JobLook]:
-        """Read every watched job once, in a thread."""
         return [look_at_job(self._engine.store, job.id, seq) for job, seq in jobs]
 
     def _look_at_lists(
@@ -291,8 +266,6 @@ class Hub:
         if counts == self._counts and not was_rung:
             return counts, []
         return counts, [mark_of(store, listing.where, rows) for listing in lists]
-
-    # --- telling ----------------------------------------------------------------
 
     def _tell_of_job(self, job: WatchedJob, look: JobLook) -> None:
         job.has_more = look.has_more
@@ -310,17 +283,11 @@ class Hub:
     def _tell_of_list(self, listing: WatchedList, mark: Mark) -> None:
         if mark == listing.mark:
             return
-        number = next(self._hints)
-        said = difference(listing.where, listing.mark, mark)
+        number, said = next(self._hints), difference(listing.where, listing.mark, mark)
         news = News(number, frame("changed", said, id=number))
         listing.mark = mark
         for watcher in tuple(listing.watchers):
             if not watcher.offer(news):
-                self._drop(watcher)
-
-    def _drop_the_stalled(self, now: float) -> None:
-        for watcher in tuple(self.watchers):
-            if watcher.queued and now - watcher.waits_since > PATIENCE_S:
                 self._drop(watcher)
 
     def _drop(self, watcher: Watcher) -> None:

@@ -45,10 +45,8 @@ MOST_AT_ONCE: Final = 64 * 1024
 
 
 class News(NamedTuple):
-    """Something to be told: the number of an event, or of a hint, and its bytes.
-
-    The bytes are made once and shared by every watcher.
-    """
+    """Something to be told: the number of an event, or of a hint, and its bytes. The bytes are made
+    once and shared by every watcher."""
 
     seq: int
     frame: bytes
@@ -61,13 +59,9 @@ class Watcher:
         self.start = start
         """What has this number, or a lower one, is not among the news: the store has it."""
         self.position = after
-        """The number of what was told last."""
         self.on_close: Callable[[], object] = lambda: None
-        """Called when nothing will follow but the last word."""
         self.on_taken: Callable[[], object] = lambda: None
-        """Called when everything that was queued has been taken."""
         self.waits_since = 0.0
-        """When what is queued began to wait, by the clock of the loop."""
         self._news: deque[News] = deque()
         self._bytes = 0
         self._last_word: bytes | None = None
@@ -76,18 +70,11 @@ class Watcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to be told that only the store has."""
         return self.position < self.start and not self._is_cut
 
     @property
     def queued(self) -> int:
-        """How much waits to be told."""
         return len(self._news)
-
-    @property
-    def queued_bytes(self) -> int:
-        """The same in bytes."""
-        return self._bytes
 
     def offer(self, news: News) -> bool:
         """Add news; False when too much waits already, and nothing was added."""
@@ -122,9 +109,7 @@ class Watcher:
 
     async def take(self, timeout_s: float) -> bytes | None:
         """Return what is to be sent next, b'' when there is nothing yet, None after the last word.
-
-        What was told already, because it was read from the store, is left out.
-        """
+        What was told already, because it was read from the store, is left out."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._stirred.wait()
@@ -165,9 +150,7 @@ class JobLook:
 
     news: Sequence[News] = ()
     last_word: bytes | None = None
-    """Set when the job has ended and nothing is left to be told."""
     has_more: bool = False
-    """Whether there are more events than one look reads."""
 
 
 def look_at_job(store: JobStore, job_id: bytes, seq: int) -> JobLook:
@@ -194,13 +177,9 @@ def event_frame(event: Event) -> bytes:
 
 
 def _end(row: JobRow | None) -> bytes:
-    """Say that a job has ended, or that it was pruned."""
     if row is None:
         return frame("end", {"state": None, "role": None, "code": None})
     return frame("end", {"state": row.state, "role": row.role, "code": row.code})
-
-
-# --- lists ----------------------------------------------------------------------
 
 
 def is_counted(where: JobFilter) -> bool:

@@ -74,12 +74,9 @@ class FromQuery(Parameters):
 
 class EventStream(Response):
     """Tells one watcher's news for as long as its client reads them and may.
-
-    Args:
-        watching: Begins to watch; the watcher is gone with the end of the stream.
-        opening: What the stream begins with.
-        is_welcome: Tells, now and then, whether whoever asked may still see this.
-        missed: Reads from the store what a watcher is behind with; empty when there is no more.
+    `watching` begins to watch; the watcher is gone with the end of the stream. `is_welcome` tells,
+    now and then, whether the caller may still see this, and `missed` reads from the store what a
+    watcher is behind with, empty when there is no more.
     """
 
     media_type = MEDIA_TYPE
@@ -149,7 +146,6 @@ class EventStream(Response):
 
 
 def router(engine: Engine, hub: Hub) -> APIRouter:
-    """Make the routes that let an engine's jobs be watched."""
     routes = guarded_router(tags=["events"])
 
     @routes.get("/jobs/{id}/events", status_code=200, response_class=EventStream, responses=STREAM)
@@ -204,7 +200,6 @@ async def _has_left(receive: Receive) -> None:
 
 
 def _found(engine: Engine, job_id: str, principal: Principal) -> tuple[Job, int]:
-    """Return a job and the number of its last event."""
     job = get_visible_job(engine, job_id, principal)
     row = engine.store.find_job(from_text(job.id))
     if row is None:  # pruned in between
