@@ -30,7 +30,7 @@ from ulak.service import Service, attach
 from ulak.settings import Settings
 from ulak.web import Access, Routes
 from ulak.web.idempotency import IdempotentRoute, idempotent_route
-from ulak.web.jobs import tenant_and_actor
+from ulak.web.routes.jobs import tenant_and_actor
 
 REQUESTS = 4_000
 FIRST = 0.5

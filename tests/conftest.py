@@ -29,9 +29,10 @@ pytest_plugins = [
 @pytest.fixture(autouse=True)
 def ample_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let probes and scrapes wait for a store on a machine that is busy."""
-    from ulak.web import gauges, health
+    from ulak.web import metrics
+    from ulak.web.routes import health
 
-    for module in (gauges, health):
+    for module in (metrics, health):
         monkeypatch.setattr(module, "PATIENCE_S", AMPLE_S)
 
 

@@ -75,7 +75,7 @@ class ManualClock:
         return Uptime(self._boot, self._uptime_us)
 
     def advance(self, by: timedelta) -> Instant:
-        """Let time pass and answer the new instant."""
+        """Let time pass; return the new instant."""
         self._uptime_us += micros(by)
         return self.step(by)
 
@@ -104,7 +104,6 @@ def micros(span: Duration) -> int:
 
 
 def seconds(span: Duration) -> float:
-    """Return a duration in seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else float(span)
 
 
@@ -124,11 +123,8 @@ def duration_complaint(value: object) -> str | None:
 
 
 def read_micros(value: Duration, name: str) -> int:
-    """Return a duration that a caller has given, in whole microseconds.
-
-    Raises:
-        BadInput: it is none, is negative or too long; `name` is what the caller calls it.
-    """
+    """Return a duration that a caller has given, in whole microseconds. Raises `BadInput`: it is
+    none, is negative or too long; `name` is what the caller calls it."""
     wrong = duration_complaint(value)
     if wrong is None and micros(value) < 0:
         wrong = f"{value} is negative; give a duration of nothing or more"
@@ -141,7 +137,7 @@ def to_instant(moment: datetime) -> Instant:
     """Turn an aware datetime into an instant; a naive one is refused by ValueError."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone; pass an aware datetime")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def rfc3339(moment: datetime, timespec: str = "microseconds") -> str:
@@ -150,5 +146,4 @@ def rfc3339(moment: datetime, timespec: str = "microseconds") -> str:
 
 
 def to_datetime(instant: Instant) -> datetime:
-    """Turn an instant into an aware datetime in UTC."""
     return _EPOCH + timedelta(0, 0, instant)

@@ -46,11 +46,8 @@ def first_id(moment: Instant) -> bytes:
 
 
 def find_range(prefix: str) -> tuple[bytes, bytes]:
-    """Return the least and the greatest id that begin with a text, with or without hyphens.
-
-    Raises:
-        BadInput: no id begins with it.
-    """
+    """Return the least and the greatest id that begin with a text, with or without hyphens. Raises
+    `BadInput`: no id begins with it."""
     digits = prefix.replace("-", "").lower()
     if not 1 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         raise BadInput(
@@ -60,11 +57,9 @@ def find_range(prefix: str) -> tuple[bytes, bytes]:
 
 
 class CommitIds:
-    """Makes identities of writes: a random start that nobody else has, then a count.
-
-    May be asked from several threads at once: the count moves in one step of the interpreter,
-    which a generator would not.
-    """
+    """Makes identities of writes: a random start that nobody else has, then a count. May be asked
+    from several threads at once: the count moves in one step of the interpreter, which a generator
+    would not."""
 
     def __init__(self) -> None:
         self._start = os.urandom(10)
@@ -81,17 +76,12 @@ def unguessable_id(random_bytes: RandomBytes = os.urandom) -> bytes:
 
 
 def to_text(identity: bytes) -> str:
-    """Write an id as people and URLs carry it."""
     text = identity.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def from_text(text: str) -> bytes:
-    """Read an id as people write it.
-
-    Raises:
-        BadInput: it is not a UUID.
-    """
+    """Read an id as people write it. Raises `BadInput`: it is not a UUID."""
     try:
         return uuid.UUID(text).bytes
     except (ValueError, AttributeError, TypeError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import typer
 
-    from ulak.web.services import Routes
+    from ulak.web.access import Routes
 
 __all__ = ["Condition", "Service", "attach", "get_service"]
 
@@ -81,12 +81,8 @@ def installed(group: str = GROUP) -> Mapping[str, list[EntryPoint]]:
 
 
 def get_service(name: str) -> Service:
-    """Import an installed service and answer it.
-
-    Raises:
-        NotFound: no installed package brings it.
-        BadInput: two packages bring it, or it cannot be imported or is no service.
-    """
+    """Import an installed service and return it. Raises `NotFound`: no installed package brings it;
+    `BadInput`: two packages bring it, or it cannot be imported or is no service."""
     known = installed()
     if name not in known:
         names = ", ".join(known) or "none"
@@ -108,12 +104,8 @@ def get_service(name: str) -> Service:
 
 
 def attach(service: Service, engine: Engine, settings: Settings) -> None:
-    """Give an engine what a service brings.
-
-    Raises:
-        UlakError: as the service or the engine says it.
-        BadInput: the service failed in a way of its own.
-    """
+    """Give an engine what a service brings. Raises `UlakError`: as the service or the engine says
+    it; `BadInput`: the service failed in a way of its own."""
     try:
         engine.kernel.attached[service.name] = service, service.attach(engine, settings)
     except UlakError:
@@ -123,16 +115,11 @@ def attach(service: Service, engine: Engine, settings: Settings) -> None:
 
 
 def scopes_in(engine: Engine) -> Scopes:
-    """Return the platform's scopes and those of the services that an engine has.
-
-    Raises:
-        BadInput: two of them bring the same.
-    """
+    """Return the platform's scopes and those of the services that an engine has."""
     return add_scopes(*(service.scopes for service, _ in engine.kernel.attached.values()))
 
 
 def package_of(point: EntryPoint) -> str:
-    """Name the package that declares an entry point."""
     return "an unknown package" if point.dist is None else f"package {point.dist.name}"
 
 

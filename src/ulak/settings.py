@@ -65,12 +65,10 @@ class Settings:
     """For each setting that is not the default, where its value was found."""
 
     def source(self, name: str) -> str:
-        """Say where a setting's value comes from."""
         return self.sources.get(name, "default")
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names of the services that are run."""
         return tuple(filter(None, self.service.split(",")))
 
     @property
@@ -115,15 +113,8 @@ class Settings:
 
 
 def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
-    """Read the settings of this process.
-
-    Args:
-        environ: The environment, by default the process's own.
-        folder: Where pyproject.toml may stand, by default the current directory.
-
-    Raises:
-        BadInput: naming every value that cannot be used.
-    """
+    """Read the settings of this process, from its environment and the pyproject.toml of the current
+    directory unless others are given. Raises `BadInput`: naming every value that cannot be used."""
     environ = os.environ if environ is None else environ
     path = (Path() if folder is None else folder) / "pyproject.toml"
     wrong: list[str] = []
@@ -161,17 +152,11 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
 def read_variables(
     readers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Read variables of another name than `ULAK_...`, as specifications of services name them.
+    """Return the values of variables of another name than `ULAK_...`, as specifications of services
+    name them, of those that are set; an empty variable is not set.
 
-    Args:
-        readers: For each variable what reads its text, and raises `ValueError` saying what to
-            write instead; what it raises must not quote a secret.
-        environ: The environment, by default the process's own.
-
-    Returns the values of those that are set; an empty variable is not set.
-
-    Raises:
-        BadInput: naming every value that cannot be used.
+    A reader takes the text of its variable and raises `ValueError` saying what to write instead,
+    without quoting a secret. Raises `BadInput`: naming every value that cannot be used.
     """
     environ = os.environ if environ is None else environ
     found: dict[str, Any] = {}
@@ -193,12 +178,10 @@ def http_address(host: str, port: int) -> str:
 
 
 def variable(name: str) -> str:
-    """Name the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
 def names() -> tuple[str, ...]:
-    """Every setting, in the order they are shown."""
     return tuple(f.name for f in fields(Settings) if f.name in _READERS)
 
 
@@ -226,9 +209,8 @@ def _text(value: Any) -> str:
 
 def _port(value: Any) -> int:
     text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
-        raise ValueError(f"write a number from 0 to {HIGHEST_PORT}")
-    if int(text) > HIGHEST_PORT:
+    is_number = not isinstance(value, bool) and text.isascii() and text.isdigit()
+    if not is_number or int(text) > HIGHEST_PORT:
         raise ValueError(f"write a number from 0 to {HIGHEST_PORT}")
     return int(text)
 
@@ -273,15 +255,11 @@ def _of_ones_own(text: str) -> str:
 
 
 def read_services(value: Any) -> str:
-    """Read names of services, as a text with commas between them or as a list.
-
-    Raises:
-        ValueError: something in it is no name.
-    """
+    """Read names of services, as a text with commas between them or as a list. Raises `ValueError`:
+    something in it is no name."""
     parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise ValueError("write names with commas between them")
-    names = [part.strip() for part in parts]
+    is_list = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
+    names = [part.strip() for part in parts] if is_list else []
     if not names or not all(names):
         raise ValueError("write names with commas between them")
     return ",".join(dict.fromkeys(names))

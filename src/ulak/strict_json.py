@@ -12,15 +12,9 @@ def read_json(text: str | bytes, *, number: Callable[[str], Any] | None = None) 
 
     `NaN` and `Infinity` are no JSON. An object that has a member twice is refused: one reader
     would take the first, another the last, and both would be sure.
-
-    Args:
-        text: The document; bytes are UTF-8.
-        number: Makes a number of its text, to the digit; by default it is an `int` or a `float`.
-
-    Raises:
-        ValueError: it is no such document; a `JSONDecodeError` or a `UnicodeDecodeError` where
-            that tells the place.
-        RecursionError: it is nested deeper than Python can follow.
+    Bytes are UTF-8. `number` makes a number of its text, else it is an `int` or a `float`.
+    Raises `ValueError`: it is no such document, by a `JSONDecodeError` or a `UnicodeDecodeError`
+    where that tells the place; `RecursionError`: it is nested deeper than Python can follow.
     """
     return json.loads(
         text.decode() if isinstance(text, bytes) else text, parse_int=number, parse_float=number,

@@ -63,17 +63,10 @@ def provider_of_program() -> trace.TracerProvider | None:
 
 
 def provider_of_environment(exporter: str) -> trace.TracerProvider:
-    """Make a provider that exports as the `OTEL_*` variables say, and set it for the process.
-
-    Args:
-        exporter: `otlp`, over HTTP, or `console`.
-    """
+    """Make a provider that exports as the `OTEL_*` variables say, and set it for the process; the
+    exporter is `otlp`, over HTTP, or `console`."""
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import (
-        BatchSpanProcessor,
-        ConsoleSpanExporter,
-        SpanExporter,
-    )
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
     exports: SpanExporter
     if exporter == "console":

@@ -38,10 +38,7 @@ SCHEMES = (
 
 
 def connect(
-    url: str,
-    *,
-    flows: Iterable[Flow[Any]] = (),
-    submit_timeout: Duration = timedelta(seconds=30),
+    url: str, *, flows: Iterable[Flow[Any]] = (), submit_timeout: Duration = timedelta(seconds=30)
 ) -> Engine:
     """Make an engine on the store that a URL names. Nothing is opened before the first verb.
 
@@ -59,14 +56,10 @@ def connect(
 
 
 def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
-    """Have the engine of a process traced if the `OTEL_*` variables say where spans go.
-
-    A program that has set a TracerProvider of its own is traced by that one. For a process that
-    is ulak's own, as `ulak up` and `ulak worker` start it: it sets the provider for all of it.
-
-    Raises:
-        BadInput: the variables ask for an exporter that is not there.
-    """
+    """Have the engine of a process traced if the `OTEL_*` variables say where spans go. A program
+    that has set a TracerProvider of its own is traced by that one. For a process that is ulak's
+    own, as `ulak up` and `ulak worker` start it: it sets the provider for all of it. Raises
+    `BadInput`: the variables ask for an exporter that is not there."""
     environ = os.environ if environ is None else environ
     exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     if not exporter and any(environ.get(name) for name in OTLP_ENDPOINTS):
@@ -83,14 +76,11 @@ def trace(engine: Engine, environ: Mapping[str, str] | None = None) -> None:
     except ModuleNotFoundError as error:
         log.warning("nothing is traced: install ulak[otel]", extra={"missing": error.name})
         return
-    provider = tracing_otel.provider_of_program()
-    if provider is None:
-        provider = tracing_otel.provider_of_environment(exporter)
+    provider = tracing_otel.provider_of_program() or tracing_otel.provider_of_environment(exporter)
     engine.kernel.tracing = tracing_otel.OtelTracing(provider)
 
 
 def _tracing_of_program() -> Tracing | None:
-    """Return the tracing of a program that has set a TracerProvider before it connects."""
     # Whoever has set one has loaded this; nobody else should pay for it.
     if "opentelemetry.sdk.trace" not in sys.modules:
         return None
@@ -101,11 +91,8 @@ def _tracing_of_program() -> Tracing | None:
 
 
 def store_of(url: str, *, clock: Clock | None = None) -> Store:
-    """Make the store that a URL names, closed; with a clock of its own, or this one.
-
-    Raises:
-        BadInput: the URL names no store that ulak knows.
-    """
+    """Make the store that a URL names, closed; with a clock of its own, or this one. Raises
+    `BadInput`: the URL names no store that ulak knows."""
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
     if scheme == "memory" and rest == "//":
@@ -120,28 +107,18 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def identity_of(engine: Engine, settings: Settings) -> Identity:
-    """Make the identity of an engine; nothing is opened.
-
-    In dev, a secret that nobody has set is made once and kept in the data folder.
-
-    Raises:
-        BadInput: a secret is needed and there is none, or the one that is kept cannot be used.
-    """
+    """Make the identity of an engine; nothing is opened. In dev, a secret that nobody has set is
+    made once and kept in the data folder. Raises `BadInput`: a secret is needed and there is none,
+    or the one that is kept cannot be used."""
     from ulak.auth.identity import Identity
 
-    return Identity(
-        engine.store,
-        secret=with_secret(settings).secret,
-        first_key=settings.admin_key,
-    )
+    secret = with_secret(settings).secret
+    return Identity(engine.store, secret=secret, first_key=settings.admin_key)
 
 
 def idempotency_settings(environ: Mapping[str, str] | None = None) -> IdempotencySettings:
-    """Read the `IDEMPOTENCY_*` variables.
-
-    Raises:
-        BadInput: naming every value that cannot be used.
-    """
+    """Read the `IDEMPOTENCY_*` variables. Raises `BadInput`: naming every value that cannot be
+    used."""
     from ulak.idempotency.settings import READERS, settings_of
     from ulak.settings import read_variables
 
@@ -149,11 +126,8 @@ def idempotency_settings(environ: Mapping[str, str] | None = None) -> Idempotenc
 
 
 def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guard:
-    """Make the guard of an engine's protected operations; nothing is opened.
-
-    Raises:
-        BadInput: in production the records would be forgotten with the process.
-    """
+    """Make the guard of an engine's protected operations; nothing is opened. Raises `BadInput`: in
+    production the records would be forgotten with the process."""
     from ulak.idempotency.guard import Guard
     from ulak.store.memory import MemoryStore
 
@@ -173,11 +147,8 @@ def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guar
 
 def with_secret(settings: Settings) -> Settings:
     """Return settings that have a secret: the one that is set, in dev else the one that is kept.
-
-    Raises:
-        BadInput: there is none, or the one that is kept cannot be used.
-    """
-    from ulak.auth.kept import kept_secret
+    Raises `BadInput`: there is none, or the one that is kept cannot be used."""
+    from ulak.auth.tokens import kept_secret
     from ulak.settings import MAKE_ONE, variable
 
     if settings.secret:

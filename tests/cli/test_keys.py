@@ -159,7 +159,7 @@ def test_a_password_that_is_too_short_makes_no_user(shop, typed, password):
 
 
 def test_at_a_terminal_the_password_is_asked_for_twice(shop, identity, monkeypatch):
-    from ulak.cli import users
+    from ulak.cli import identity as commands
 
     asked = []
 
@@ -170,7 +170,7 @@ def test_at_a_terminal_the_password_is_asked_for_twice(shop, identity, monkeypat
     terminal = Stdin()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdin", terminal)
-    monkeypatch.setattr(users.typer, "prompt", prompt)
+    monkeypatch.setattr(commands.typer, "prompt", prompt)
     shop.ulak("users", "create", "ada", "--role", "viewer")
     assert asked == [{"hide_input": True, "confirmation_prompt": True, "err": True}]
     assert identity.login("ada", PASSWORD).principal.name == "ada"

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 import ulak
 import ulak.web
-from ulak.auth import asking
-from ulak.auth.principal import ADMIN, Principal
-from ulak.cli import logs
-from ulak.cli.hiding import Hiding
+from ulak.auth.principal import ADMIN, CURRENT_REQUEST, Principal
+from ulak.cli.process import logs
+from ulak.cli.process.logs import Hiding
 from ulak.errors import Unauthenticated
 from ulak.settings import Settings
 
@@ -297,7 +296,7 @@ def test_each_line_of_a_request_has_its_id_and_who_asks(monkeypatch: pytest.Monk
         (f"r{n}", "key:robot") for n in range(5)
     ]
     assert "correlation_id" not in lines[-1]
-    assert asking.now() is None
+    assert CURRENT_REQUEST.get() is None
 
 
 @pytest.mark.plants_secrets

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, ROOT, blocks_of, diagrams_of, output_of, pages, program_of, run
-from ulak.auth.links import LINK_LIFE_TEXT
+from ulak.auth.directory import LINK_LIFE_TEXT
 from ulak.service import installed
 from ulak.web.access import ACCESS
 

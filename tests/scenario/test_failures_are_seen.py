@@ -18,8 +18,8 @@ import pytest
 import ulak
 from tests.scenario import isolated
 from tests.scenario.doubles import Double, engine_on, kinds, settings, store_of
-from ulak.cli import logs
-from ulak.cli.hiding import Hiding
+from ulak.cli.process import logs
+from ulak.cli.process.logs import Hiding
 from ulak.engine.engine import Engine
 from ulak.errors import WriteRefused
 from ulak.store.memory import MemoryStore

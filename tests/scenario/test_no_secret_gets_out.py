@@ -23,8 +23,8 @@ from tests.cli.test_up import PATIENCE_S, address, greeting, until
 from tests.web.discretion import must_be_discreet
 from ulak.auth import secrets
 from ulak.auth.identity import Identity
-from ulak.auth.kept import FILE
 from ulak.auth.principal import ADMIN, Principal
+from ulak.auth.tokens import SECRETS_FILE
 from ulak.testing.secret_scan import Scanner
 from ulak.wiring import store_of
 
@@ -132,7 +132,7 @@ def test_no_secret_is_in_what_a_process_writes_and_stores(shared_url, tmp_path, 
             _cut_off(site.store)
         _read_everything(site)
 
-    output, kept = site.output, tmp_path / "data" / FILE
+    output, kept = site.output, tmp_path / "data" / SECRETS_FILE
     if env == "dev":
         # The one secret that is kept in clear: its owner reads it, and nobody else.
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -242,7 +242,7 @@ def _identity(site: Site, **options: Any) -> Iterator[Identity]:
     """What another process of the installation has."""
     secret = SECRET
     if site.env == "dev":
-        secret = json.loads((site.folder / "data" / FILE).read_text())["secret"]
+        secret = json.loads((site.folder / "data" / SECRETS_FILE).read_text())["secret"]
     store = store_of(site.store)
     store.open()
     try:

@@ -20,7 +20,7 @@ from ulak.errors import StoreError
 from ulak.store.postgres import PostgresStore
 from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import ROLE, Postgres
-from ulak.web import health
+from ulak.web.routes import health
 
 PARTS = ("add", "claim", "commit", "renew")
 OTHERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak'"

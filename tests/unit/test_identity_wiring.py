@@ -11,7 +11,7 @@ import pytest
 import ulak
 from ulak import settings
 from ulak.auth import secrets
-from ulak.auth.kept import kept_secret
+from ulak.auth.tokens import kept_secret
 from ulak.errors import BadInput, Unauthenticated
 from ulak.wiring import identity_of
 

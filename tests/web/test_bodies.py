@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import ulak.web
-from ulak.web.bodies import LARGEST
+from ulak.web.middleware import LARGEST
 
 
 def send(app: Any, chunks: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, int]:

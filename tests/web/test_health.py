@@ -9,7 +9,7 @@ import ulak.web
 from tests.scenario.doubles import Double, engine_on, eventually, settings, store_of
 from ulak.errors import StoreError
 from ulak.store.sqlite.files import LockFile
-from ulak.web import health
+from ulak.web.routes import health
 
 LONG_S = 120.0
 

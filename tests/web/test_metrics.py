@@ -17,7 +17,7 @@ from tests.docs.pages import DOCS
 from ulak.errors import StoreError
 from ulak.store.protocol import CountRow
 from ulak.testing import Harness
-from ulak.web import gauges
+from ulak.web import metrics
 from ulak.web.metrics import Metrics
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -203,7 +203,7 @@ def test_a_store_that_hangs_holds_up_no_scrape_and_no_loop(engine, monkeypatch):
         answer.wait(120)
         return []
 
-    monkeypatch.setattr(gauges, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.2)
     app = ulak.web.app(engine.open(), identity=None)
     monkeypatch.setattr(engine.store, "counts", hang)
 

@@ -9,8 +9,7 @@ import pytest
 import ulak.web
 from ulak.auth.identity import Identity
 from ulak.web.openapi import operations_of
-from ulak.web.schemas import A_JOB
-from ulak.web.texts import LONGEST_NOTE
+from ulak.web.schemas import A_JOB, LONGEST_NOTE
 
 SECRET = "a secret of tests that is long enough"  # noqa: S105 - guards nothing
 

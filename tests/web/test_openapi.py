@@ -11,7 +11,7 @@ from fastapi import APIRouter
 import ulak.web
 from tests.web.people import Known, as_
 from ulak.errors import UlakError
-from ulak.web import factory, paging
+from ulak.web import factory, schemas
 from ulak.web.access import ACCESS, KNOWN
 from ulak.web.openapi import SCHEMES, operations_of
 from ulak.web.schemas import PROBLEM_JSON
@@ -110,7 +110,7 @@ def test_every_body_and_every_answer_has_an_example_that_fits(document, operatio
 def test_parameters_say_what_they_take(document):
     listed = {p["name"]: p for p in document["paths"]["/jobs"]["get"]["parameters"]}
     limit = listed["limit"]["schema"]
-    assert (limit["minimum"], limit["maximum"]) == (1, paging.LARGEST_PAGE)
+    assert (limit["minimum"], limit["maximum"]) == (1, schemas.LARGEST_PAGE)
     assert "held" in listed["role"]["schema"]["enum"]
     one = document["paths"]["/jobs/{id}"]["get"]["parameters"]
     assert {p["name"]: p["schema"].get("format") for p in one}["id"] == "uuid"
@@ -157,6 +157,6 @@ def test_whoever_names_the_server_strangely_writes_nothing_into_the_page(ask, ap
 def test_a_route_that_nobody_has_thought_about_is_not_served(engine, monkeypatch):
     forgotten = APIRouter()
     forgotten.get("/secrets")(lambda: None)
-    monkeypatch.setattr(factory.jobs, "router", lambda *_: forgotten)
+    monkeypatch.setattr(factory.jobs, "jobs_router", lambda *_: forgotten)
     with pytest.raises(UlakError, match="nobody has said who may call GET /secrets"):
         ulak.web.app(engine, identity=None)

@@ -21,9 +21,10 @@ from tests.web.moving import FLOW, end, move, new_job
 from tests.web.people import Known, person
 from tests.web.sse import Listener, listening
 from ulak.store.sqlite import wakeup
-from ulak.web import hub as hubs
-from ulak.web import looks, streams, watchers
 from ulak.web.server import Server
+from ulak.web.streams import hub as hubs
+from ulak.web.streams import news
+from ulak.web.streams import routes as streams
 
 
 @pytest.fixture
@@ -236,14 +237,14 @@ def test_a_slow_reader_is_dropped_while_the_others_go_on(engine, served, monkeyp
     job = new_job(engine)
     monkeypatch.setattr(streams, "LAST_WORD_S", 0.2)
     queued = []
-    offer = watchers.Watcher.offer
+    offer = news.Watcher.offer
 
     def counted(watcher, news):
         taken = offer(watcher, news)
-        queued.append((watcher.queued, watcher.queued_bytes))
+        queued.append((watcher.queued, watcher._bytes))
         return taken
 
-    monkeypatch.setattr(watchers.Watcher, "offer", counted)
+    monkeypatch.setattr(news.Watcher, "offer", counted)
 
     def produce():
         for _ in range(1000):
@@ -264,8 +265,8 @@ def test_a_slow_reader_is_dropped_while_the_others_go_on(engine, served, monkeyp
         told = asyncio.run(watch())
         assert hub.dropped == 1
         assert numbers(told) == stored(engine, job)
-        assert max(items for items, _ in queued) <= watchers.MOST_QUEUED
-        assert max(size for _, size in queued) <= watchers.MOST_QUEUED_BYTES
+        assert max(items for items, _ in queued) <= news.MOST_QUEUED
+        assert max(size for _, size in queued) <= news.MOST_QUEUED_BYTES
         # It finds its connection closed, with the beginning of the trail in it, and resumes.
         got = [int(part.split(b"\n")[0]) for part in read_all(slow).split(b"\nid: ")[1:]]
     assert got == list(range(1, len(got) + 1))
@@ -279,8 +280,8 @@ def test_memory_stays_flat_however_much_is_told(engine, served, monkeypatch, rea
     address, hub = served
     job = new_job(engine)
     path = f"/jobs/{job}/events?after=1"
-    monkeypatch.setattr(watchers, "MOST_QUEUED", 40)
-    monkeypatch.setattr(looks, "EVENTS_PER_LOOK", 20)
+    monkeypatch.setattr(news, "MOST_QUEUED", 40)
+    monkeypatch.setattr(news, "EVENTS_PER_LOOK", 20)
     told, kept = [0] * readers, []
 
     def tell(times: int) -> None:

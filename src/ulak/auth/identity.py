@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from hmac import compare_digest
-from typing import Final
+from typing import Final, NamedTuple
 
 from ulak.auth import passwords, secrets
-from ulak.auth.credentials import must_be_active, principal_of, state_of
-from ulak.auth.grants import is_name
-from ulak.auth.keys import Keys
-from ulak.auth.links import Links
-from ulak.auth.people import People
+from ulak.auth.credentials import is_name, must_be_active, principal_of, state_of
+from ulak.auth.directory import Directory
 from ulak.auth.principal import ADMIN, Principal
-from ulak.auth.remembered import Remembered
 from ulak.auth.tokens import Claims, Tokens, is_token
-from ulak.clock import SECOND, Duration, Instant, read_micros, to_datetime
+from ulak.clock import SECOND, Clock, Duration, Instant, read_micros, to_datetime
 from ulak.errors import Overloaded, StoreError, Unauthenticated
 from ulak.store.credentials import KEY, LINK, USER
 from ulak.store.protocol import CredentialRow, Store
@@ -32,7 +27,6 @@ FIRST: Final = "admin"
 """The name of the first key, and who is said to have made it."""
 
 LOGIN_LIFE: Final = timedelta(hours=24)
-"""How long a login is good."""
 
 # Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
 MOST_VERIFICATIONS: Final = 4
@@ -50,29 +44,17 @@ class Login:
     token: str = field(repr=False)
 
 
-class Identity(Keys, People, Links):
+class Identity(Directory):
     """Tells who a credential is, and keeps keys, people and links.
 
     A principal is remembered for two seconds, so what is revoked or disabled ends within five in
-    every process.
-
-    Args:
-        store: Where credentials are; open.
-        secret: What tokens are signed with, the same in every process.
-        first_key: A key that is an administrator's from its first use on, unless it was revoked.
-        login_life: How long a login is good.
-
-    Raises:
-        BadInput: the secret has less than 32 characters.
+    every process. Tokens are signed with the `secret`, the same in every process; it has 32
+    characters or more, else `BadInput` is raised. The `first_key` is an administrator's from its
+    first use on, unless it was revoked.
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        secret: str,
-        first_key: str = "",
-        login_life: Duration = LOGIN_LIFE,
+        self, store: Store, *, secret: str, first_key: str = "", login_life: Duration = LOGIN_LIFE
     ) -> None:
         super().__init__(store)
         self._tokens = Tokens(secret)
@@ -90,19 +72,12 @@ class Identity(Keys, People, Links):
         if self._first_key:
             self.adopt_key(self._first_key, name=FIRST, roles=[ADMIN], actor=FIRST)
 
-    # --- who a credential is ----------------------------------------------------
-
     def recall(self, credential: str) -> Principal | None:
-        """Return what was seen a moment ago; None when the store must be read."""
         return self._remembered.find(credential)
 
     def authenticate(self, credential: str) -> Principal:
-        """Return who this is: the holder of a key, or of a token.
-
-        Raises:
-            Unauthenticated: nobody; its reason says why.
-            StoreError: the store could not answer.
-        """
+        """Return who this is: the holder of a key, or of a token. Raises `Unauthenticated`: nobody,
+        its reason says why; `StoreError`: the store could not answer."""
         asked_at = self._now()
         find = self._by_token if is_token(credential) else self._by_key
         principal, expires_at = find(credential, asked_at)
@@ -122,10 +97,7 @@ class Identity(Keys, People, Links):
 
     def _by_token(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
         claims = self._tokens.read(text, now)
-        row = self._store.find_credential(claims.kind, claims.id)
-        if row is None:
-            raise _ended()
-        _must_stand(row, now)
+        row = self._standing(claims.kind, claims.id, now)
         if row.version != claims.version:
             raise _ended()
         expires_at = claims.expires_at
@@ -133,8 +105,16 @@ class Identity(Keys, People, Links):
             expires_at = min(expires_at, row.expires_at)
         return principal_of(row), expires_at
 
+    def _standing(self, kind: str, id: str, now: Instant) -> CredentialRow:
+        row = self._store.find_credential(kind, id)
+        if row is None:
+            raise _ended()
+        # A link is revoked by being spent, and its row lives on as the login that came of it.
+        if kind != LINK:
+            must_be_active(row, now)
+        return row
+
     def _shown(self, kind: str, text: str) -> CredentialRow | None:
-        """Return the credential that has this secret; it may be over."""
         row = self._store.find_credential(kind, secrets.id_of(text))
         is_right = secrets.is_hash_of(text, None if row is None else row.hash)
         return row if is_right else None
@@ -151,21 +131,20 @@ class Identity(Keys, People, Links):
                 "a use was not noted", extra={"credential": f"{row.kind}/{row.id}"}, exc_info=True
             )  # fmt: skip
 
-    # --- logins -----------------------------------------------------------------
-
     def login(self, name: str, password: str) -> Login:
-        """Let a person in who knows the password.
-
-        An unknown name takes as long as a wrong password, and is answered alike.
-
-        Raises:
-            Unauthenticated: the name or the password is wrong, or the user is disabled.
-            Overloaded: others are being verified; it says when to try again.
-            NotSupported: argon2-cffi is not installed.
-        """
-        with self._verification():
+        """Let a person in who knows the password. An unknown name takes as long as a wrong
+        password, and is answered alike. Raises `Unauthenticated`: the name or the password is
+        wrong, or the user is disabled; `Overloaded`: others are being verified, it says when to try
+        again; `NotSupported`: argon2-cffi is not installed."""
+        if not self._verifying.acquire(blocking=False):
+            raise Overloaded(
+                "too many people log in at this moment; try again", retry_after=timedelta(seconds=1)
+            )
+        try:
             row = self._store.find_credential(USER, name) if is_name(name) else None
             is_right = passwords.is_hash_of(password, None if row is None else row.hash)
+        finally:
+            self._verifying.release()
         if row is None or not is_right:
             raise Unauthenticated("the name or the password is wrong", reason="unknown")
         now = self._now()
@@ -174,12 +153,9 @@ class Identity(Keys, People, Links):
         return self._login(row, now)
 
     def spend_link(self, text: str) -> Login:
-        """Log in with a link. Of several that spend it at once, one is let in.
-
-        Raises:
-            Unauthenticated: it is no link, it was spent, or it has expired; the message names the
-                command that prints another.
-        """
+        """Log in with a link. Of several that spend it at once, one is let in. Raises
+        `Unauthenticated`: it is no link, it was spent, or it has expired; the message names the
+        command that prints another."""
         try:
             row, now = self._shown(LINK, text), self._now()
         except Unauthenticated as error:
@@ -187,26 +163,17 @@ class Identity(Keys, People, Links):
         if row is None:  # links that are over are forgotten after a while
             raise _dead_link("is not known here, or has expired", reason="unknown")
         if row.revoked_at is not None:
-            raise _already_spent()
+            raise _dead_link("was used already", reason="revoked")
         if state_of(row, now) != "active":
             raise _dead_link("has expired", reason="expired")
-        behind = self._behind(row, now)
+        # A link of somebody who has a credential stands for that one.
+        kind, has_credential, id = row.created_by.partition("/")
+        behind = self._standing(kind, id, now) if has_credential else None
         # The row stays as long as the login that comes of it.
         spent = row._replace(revoked_at=now, expires_at=now + self._login_us)
         if not self._store.change_credential(spent, act=SPENT, actor=row.name, note=""):
-            raise _already_spent()
+            raise _dead_link("was used already", reason="revoked")
         return self._login(behind or spent._replace(version=row.version + 1), now)
-
-    def _behind(self, link: CredentialRow, now: Instant) -> CredentialRow | None:
-        """Return the credential that a link stands for, None when it stands for itself."""
-        kind, slash, id = link.created_by.partition("/")
-        if not slash:
-            return None
-        row = self._store.find_credential(kind, id)
-        if row is None:
-            raise _ended()
-        _must_stand(row, now)
-        return row
 
     def _login(self, row: CredentialRow, now: Instant) -> Login:
         principal = principal_of(row)
@@ -218,33 +185,65 @@ class Identity(Keys, People, Links):
         lasts = timedelta(microseconds=claims.expires_at - now)
         return Login(principal, to_datetime(claims.expires_at), lasts, self._tokens.make(claims))
 
-    @contextmanager
-    def _verification(self) -> Iterator[None]:
-        if not self._verifying.acquire(blocking=False):
-            raise Overloaded(
-                "too many people log in at this moment; try again",
-                retry_after=timedelta(seconds=1),
-            )
-        try:
-            yield
-        finally:
-            self._verifying.release()
-
-
-def _must_stand(row: CredentialRow, now: Instant) -> None:
-    """Refuse a login whose credential is over."""
-    # A link is revoked by being spent, and its row lives on as the login that came of it.
-    if row.kind != LINK:
-        must_be_active(row, now)
-
 
 def _ended() -> Unauthenticated:
     return Unauthenticated("the login has ended; log in again", reason="revoked")
 
 
-def _already_spent() -> Unauthenticated:
-    return _dead_link("was used already", reason="revoked")
-
-
 def _dead_link(why: str, *, reason: str) -> Unauthenticated:
     return Unauthenticated(f"this link {why}; `ulak link` prints another", reason=reason)
+
+
+# Revocation acts within five seconds in every process. What was read may have been on its way
+# for a while, so a good part of the five is left.
+SPAN_US: Final = 2 * SECOND
+
+# A guess: more callers than one process serves in two seconds, in a few megabytes.
+MOST_REMEMBERED: Final = 10_000
+
+
+class _Seen(NamedTuple):
+    principal: Principal
+    asked_at: Instant
+    until: Instant
+
+
+class Remembered:
+    """Principals under the SHA-256 of their credentials, never the credentials themselves. Of more
+    than `most` the oldest go first."""
+
+    def __init__(self, clock: Clock, *, most: int = MOST_REMEMBERED) -> None:
+        self._clock = clock
+        self._most = most
+        self._seen: dict[bytes, _Seen] = {}
+        self._lock = threading.Lock()
+
+    def find(self, credential: str) -> Principal | None:
+        seen = self._seen.get(_mark(credential))
+        # Not before it was asked either: a clock that went back proves nothing.
+        if seen is None or not seen.asked_at <= self._clock.now() < seen.until:
+            return None
+        return seen.principal
+
+    def keep(
+        self,
+        credential: str,
+        principal: Principal,
+        *,
+        asked_at: Instant,
+        expires_at: Instant | None,
+    ) -> None:
+        """Remember who this is, from when the store was asked, never longer than it is good."""
+        until = asked_at + SPAN_US
+        if expires_at is not None:
+            until = min(until, expires_at)
+        mark = _mark(credential)
+        with self._lock:
+            self._seen.pop(mark, None)
+            while len(self._seen) >= self._most:
+                del self._seen[next(iter(self._seen))]
+            self._seen[mark] = _Seen(principal, asked_at, until)
+
+
+def _mark(credential: str) -> bytes:
+    return sha256(credential.encode("utf-8", "surrogatepass")).digest()

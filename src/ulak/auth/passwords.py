@@ -21,12 +21,8 @@ NOBODYS: Final = (
 
 
 def hash_of(password: str) -> str:
-    """Return what is stored of a password.
-
-    Raises:
-        BadInput: it is too short or too long, or nobody could type it.
-        NotSupported: argon2-cffi is not installed.
-    """
+    """Return what is stored of a password. Raises `BadInput`: it is too short or too long, or
+    nobody could type it; `NotSupported`: argon2-cffi is not installed."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise BadInput(
             f"the password has {len(password)} characters; write {SHORTEST} to {LONGEST}"
@@ -37,13 +33,8 @@ def hash_of(password: str) -> str:
 
 
 def is_hash_of(password: str, stored: str | None) -> bool:
-    """Tell whether this is the hash of a password.
-
-    With None, for a person whom nobody knows, it takes as long and is never so.
-
-    Raises:
-        NotSupported: argon2-cffi is not installed.
-    """
+    """Tell whether this is the hash of a password. With None, for a person whom nobody knows, it
+    takes as long and is never so. Raises `NotSupported`: argon2-cffi is not installed."""
     hasher = _hasher()
     from argon2.exceptions import InvalidHashError, VerificationError
 

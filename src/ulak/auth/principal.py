@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -45,7 +46,6 @@ class AccessScope(str):
     def __new__(
         cls, name: str, allows: str, *, roles: Iterable[str], of_a_tenant: bool = True
     ) -> Self:
-        """Make a scope."""
         if not _SCOPE.fullmatch(name):
             raise BadInput(f"{name[:64]!r} is no scope; write two words, as letters:write")
         if not allows:
@@ -93,11 +93,8 @@ Scopes = Mapping[str, AccessScope]
 
 
 def add_scopes(*brought: Iterable[AccessScope]) -> Scopes:
-    """Return the platform's scopes and, after them, those that services bring.
-
-    Raises:
-        BadInput: two bring the same.
-    """
+    """Return the platform's scopes and, after them, those that services bring. Raises `BadInput`:
+    two bring the same."""
     table = dict(SCOPES)
     for scope in chain(*brought):
         if table.setdefault(scope, scope) is not scope:
@@ -141,11 +138,7 @@ class Principal:
         return (self.tenant is None or known.of_a_tenant) and not known.roles.isdisjoint(self.roles)
 
     def must(self, scope: AccessScope) -> None:
-        """Refuse unless it may.
-
-        Raises:
-            Forbidden: naming what is missing and who has it.
-        """
+        """Refuse unless it may. Raises `Forbidden`: naming what is missing and who has it."""
         if not self.may(scope):
             whole = "" if scope.of_a_tenant else ", and no tenant of its own"
             raise Forbidden(
@@ -153,12 +146,10 @@ class Principal:
             )
 
     def sees(self, tenant: str) -> bool:
-        """Tell whether it sees the jobs of a tenant."""
         return self.tenant is None or self.tenant == tenant
 
 
 def holders(scope: AccessScope) -> str:
-    """Name the roles that have a scope, for people."""
     known = [role for role in ROLES if role in scope.roles]
     return " or ".join([*known, *sorted(scope.roles.difference(ROLES))])
 
@@ -167,3 +158,16 @@ ANONYMOUS: Final = "anonymous"
 """How trails and the audit name a caller who was not asked."""
 ANYBODY: Final = Principal("", tenant=None, roles=frozenset({ADMIN}))
 """Who asks where nobody is asked who they are: in the process itself, on the command line."""
+
+
+@dataclass(slots=True)
+class CurrentRequest:
+    """One request while it is answered."""
+
+    correlation_id: str
+    principal: str = ""
+
+
+CURRENT_REQUEST: Final[ContextVar[CurrentRequest | None]] = ContextVar("ulak_asking", default=None)
+"""The request that is answered here, for the log. Whatever is called on its behalf, on a thread
+too, is in its context, and no other request is."""

@@ -40,18 +40,14 @@ _NOBODYS = "0" * 64
 
 
 def new_secret() -> str:
-    """Make a secret from the system's generator."""
     drawn = "".join(choice(_LETTERS) for _ in range(_BODY_LENGTH))
     body = f"{PREFIX}{''.join(choice(_ID_LETTERS) for _ in range(ID_LENGTH))}_{drawn}"
     return body + _checksum(body)
 
 
 def id_of(secret: str) -> str:
-    """Return the public part of a secret, without asking whether anybody has it.
-
-    Raises:
-        Unauthenticated: it cannot be a secret: too short, or mistyped. It is not repeated.
-    """
+    """Return the public part of a secret, without asking whether anybody has it. Raises
+    `Unauthenticated`: it cannot be a secret: too short, or mistyped. It is not repeated."""
     if not secret.startswith(PREFIX):
         if not _PLAIN.fullmatch(secret):
             raise Unauthenticated(
@@ -75,22 +71,14 @@ def hash_of(secret: str) -> str:
 
 
 def is_hash_of(secret: str, stored: str | None) -> bool:
-    """Tell whether this is the hash of a secret, in a time that tells nothing else.
-
-    With None, for an id that nobody has, it takes as long and is never so.
-    """
+    """Tell whether this is the hash of a secret, in a time that tells nothing else. With None, for
+    an id that nobody has, it takes as long and is never so."""
     is_same = compare_digest(hash_of(secret), _NOBODYS if stored is None else stored)
     return is_same and stored is not None
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text can be the id of a secret."""
     return _ID.fullmatch(text) is not None
-
-
-def prefix_of(id: str) -> str:
-    """Return how a key begins, for lists."""
-    return f"{PREFIX}{id}"
 
 
 def _checksum(body: str) -> str:

@@ -7,8 +7,14 @@ with what is stored, so a token ends with its credential.
 from __future__ import annotations
 
 import hmac
+import json
+import logging
+import os
+import stat
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final
 
 from ulak.auth.principal import Principal
 from ulak.clock import SECOND, Instant
@@ -16,6 +22,7 @@ from ulak.errors import BadInput, NotSupported, Unauthenticated
 
 if TYPE_CHECKING:
     from types import ModuleType
+
 
 SHORTEST_SECRET: Final = 32
 """How many characters the secret has at least that tokens are signed with."""
@@ -33,7 +40,6 @@ class Claims:
     principal: Principal
     _: KW_ONLY
     kind: str
-    """Of the credential, as are `id` and `version`."""
     id: str
     version: int
     issued_at: Instant
@@ -41,14 +47,7 @@ class Claims:
 
 
 class Tokens:
-    """Makes and reads the tokens of one secret.
-
-    Args:
-        secret: What they are signed with; every process that shall read them has the same one.
-
-    Raises:
-        BadInput: the secret is too short.
-    """
+    """Makes and reads the tokens of one secret. Raises `BadInput`: the secret is too short."""
 
     def __init__(self, secret: str) -> None:
         if len(secret) < SHORTEST_SECRET:
@@ -85,11 +84,8 @@ class Tokens:
         )  # fmt: skip
 
     def read(self, text: str, now: Instant) -> Claims:
-        """Return what a token says.
-
-        Raises:
-            Unauthenticated: it is not whole, not ours, or has expired by `now`.
-        """
+        """Return what a token says. Raises `Unauthenticated`: it is not whole, not ours, or has
+        expired by `now`."""
         jwt = _jwt()
         try:
             # Times are compared with the store's clock below, not with this machine's.
@@ -97,7 +93,16 @@ class Tokens:
                 text, self._secret, algorithms=[_ALGORITHM], issuer=_ISSUER,
                 options={"verify_exp": False, "verify_iat": False, "verify_nbf": False},
             )  # fmt: skip
-            claims = _claims(said)
+            credential = said["credential"]
+            kind, id = str(credential["kind"]), str(credential["id"])
+            principal = Principal(
+                str(said["sub"]), tenant=said["tenant"], roles=frozenset(said["roles"]),
+                scopes=frozenset(said["scopes"]), credential=f"{kind}/{id}",
+            )  # fmt: skip
+            claims = Claims(
+                principal, kind=kind, id=id, version=int(credential["version"]),
+                issued_at=int(said["iat"]) * SECOND, expires_at=int(said["exp"]) * SECOND,
+            )  # fmt: skip
         except (jwt.InvalidSignatureError, jwt.InvalidIssuerError):
             raise Unauthenticated(
                 "this token was not made here, or with another secret", reason="unknown"
@@ -110,21 +115,7 @@ class Tokens:
 
 
 def is_token(credential: str) -> bool:
-    """Tell whether a credential has the form of a token."""
     return credential.startswith(_BEGINNING) and credential.count(".") == 2
-
-
-def _claims(said: dict[str, Any]) -> Claims:
-    credential = said["credential"]
-    kind, id = str(credential["kind"]), str(credential["id"])
-    principal = Principal(
-        str(said["sub"]), tenant=said["tenant"], roles=frozenset(said["roles"]),
-        scopes=frozenset(said["scopes"]), credential=f"{kind}/{id}",
-    )  # fmt: skip
-    return Claims(
-        principal, kind=kind, id=id, version=int(credential["version"]),
-        issued_at=int(said["iat"]) * SECOND, expires_at=int(said["exp"]) * SECOND,
-    )  # fmt: skip
 
 
 def _jwt() -> ModuleType:
@@ -135,3 +126,66 @@ def _jwt() -> ModuleType:
             f"tokens need PyJWT, which is not installed ({error}); pip install 'ulak[web]'"
         ) from None
     return jwt
+
+
+log = logging.getLogger("ulak.auth")
+
+SECRETS_FILE: Final = "secrets.json"
+_OWNER_ONLY = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def kept_secret(folder: Path) -> str:
+    """Return the secret that is kept in a folder; make both, if they are not there. Of several
+    processes that begin at once one makes it, and all answer the same. Raises `BadInput`: the
+    folder or the file cannot be used; it says why and what to do."""
+    path = folder / SECRETS_FILE
+    try:
+        try:
+            return _read_kept(path)
+        except FileNotFoundError:
+            _make_kept(path)
+            return _read_kept(path)
+    except OSError as error:
+        raise BadInput(
+            f"the secret of tokens cannot be kept in {path}: {error.strerror}; set ULAK_DATA to a "
+            "folder of yours, or ULAK_SECRET"
+        ) from error
+
+
+def _read_kept(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & _OTHERS:
+            os.fchmod(file.fileno(), _OWNER_ONLY)
+            log.warning(
+                "others could read the secret of tokens; delete the file to have a new one made",
+                extra={"path": str(path), "mode": f"{mode:o}"},
+            )
+        try:
+            secret = json.load(file)["secret"]
+            if not isinstance(secret, str) or len(secret) < SHORTEST_SECRET:
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path} holds no secret of ulak; delete it to have one made") from None
+    return secret
+
+
+def _make_kept(path: Path) -> None:
+    """Write the file whole before it has its name; whoever comes second leaves it as it is."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Nobody wants a secret in a repository because a folder was added whole.
+        (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    draft = path.with_name(f"{SECRETS_FILE}.{os.getpid()}.{token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"secret": token_hex(SHORTEST_SECRET)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
 from ulak.kit.commands.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.kit.commands.target import AppOption, in_force, load
-from ulak.service import Condition, get_service
+from ulak.service import get_service
 from ulak.settings import Settings
 from ulak.store.protocol import CountRow, JobFilter, WorkerRow
 
@@ -48,7 +49,6 @@ NO_RING = "the ring is not heard: jobs of other processes are found when workers
 class Trouble:
     """Jobs that somebody should look at before they are missed."""
 
-    _: KW_ONLY
     code: str
     flow: str
     version: int
@@ -74,14 +74,17 @@ def doctor(
     engine.store.open()
     try:
         counts = [count for count in engine.store.counts() if count.jobs > 0]
-        broken = _broken(engine)
-        unservable = broken + _unservable(engine, counts)
+        unservable = _unservable(engine, counts)
         if before_deploy:
-            _print_before_deploy(found, unservable, as_json)
+            if as_json:
+                print_json({"app": found.app, "troubles": list(map(asdict, unservable))})
+            else:
+                _print_troubles(unservable, f"{found.program} can serve every stored job")
             if unservable:
                 raise typer.Exit(1)
             return
-        alive = _alive(engine)
+        now = engine.store.clock.now()
+        alive = [worker for worker in engine.store.workers() if worker.expires_at > now]
         facts = _facts(found, engine, alive, counts)
         troubles = unservable + _unserved(engine, counts, alive) + _late(engine, alive)
     finally:
@@ -92,26 +95,22 @@ def doctor(
         _print(facts, troubles)
 
 
-# --- what is in force -----------------------------------------------------------
-
-
 def _facts(
     found: Settings, engine: Engine, alive: list[WorkerRow], counts: list[CountRow]
 ) -> dict[str, Any]:
     store = engine.store
     about: dict[str, Any] = getattr(store, "about", dict)()
-    conditions = _conditions(found)
+    services = map(get_service, found.services)
+    conditions = [service.condition(found) for service in services if service.condition]
     return {
         "ulak": ulak.__version__,
         "settings": {
-            name: {"value": found.shown(name), "source": found.source(name)}
-            for name in settings.names()
-        }
-        | _of_idempotency()
-        | {
             name: {"value": value, "source": source}
-            for condition in conditions
-            for name, (value, source) in condition.settings.items()
+            for name, (value, source) in {
+                **{name: (found.shown(name), found.source(name)) for name in settings.names()},
+                **_of_idempotency(),
+                **{k: v for condition in conditions for k, v in condition.settings.items()},
+            }.items()
         },
         "store": {**asdict(store.features), **about},
         "notes": _notes(about) + [note for condition in conditions for note in condition.notes],
@@ -136,26 +135,14 @@ def _facts(
     }
 
 
-def _conditions(found: Settings) -> list[Condition]:
-    """Have each service that is run tell how it stands here."""
-    services = map(get_service, found.services)
-    return [service.condition(found) for service in services if service.condition is not None]
-
-
-def _of_idempotency() -> dict[str, dict[str, Any]]:
+def _of_idempotency() -> dict[str, tuple[Any, str]]:
     """Return the settings of idempotency, by their variables: they have no other name."""
-    kept, usual = wiring.idempotency_settings(), IdempotencySettings()
-    return {
-        variable(name): {
-            "value": getattr(kept, name),
-            "source": "default" if getattr(kept, name) == getattr(usual, name) else variable(name),
-        }
-        for name in names()
-    }
+    kept, usual = asdict(wiring.idempotency_settings()), asdict(IdempotencySettings())
+    sources = {name: "default" if kept[name] == usual[name] else variable(name) for name in names()}
+    return {variable(name): (kept[name], source) for name, source in sources.items()}
 
 
 def _notes(about: Mapping[str, Any]) -> list[str]:
-    """Return what an operator should know of the store."""
     known = {
         WAL_RESET: about.get("wal_reset_bug"),
         LOSES: about.get("synchronous_commit") == "off",
@@ -165,66 +152,33 @@ def _notes(about: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence, holds in known.items() if holds]
 
 
-def _alive(engine: Engine) -> list[WorkerRow]:
-    now = engine.store.clock.now()
-    return [worker for worker in engine.store.workers() if worker.expires_at > now]
-
-
-# --- what is wrong --------------------------------------------------------------
-
-
-def _broken(engine: Engine) -> list[Trouble]:
-    """Return declarations that cannot work at all."""
-    troubles = []
-    for flow in engine.inspect.flows:
+def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
+    """Return what this program declares wrongly, and the jobs that it could not carry on."""
+    flows = {(flow.name, flow.version): flow for flow in engine.inspect.flows}
+    troubles, valid = [], {}
+    for key, flow in flows.items():
         try:
             _ = flow.table
+            valid[key] = flow
         except FlowError as error:
-            troubles.append(
-                Trouble(
-                    code="flow-invalid", flow=flow.name, version=flow.version, state="", jobs=0,
-                    sentence=str(error),
-                )
-            )  # fmt: skip
-    return troubles
-
-
-def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
-    """Return the jobs that this program could not carry on."""
-    flows = {(flow.name, flow.version): flow for flow in engine.inspect.flows}
-    invalid = {(trouble.flow, trouble.version) for trouble in _broken(engine)}
-    troubles = []
+            troubles.append(Trouble("flow-invalid", *key, "", 0, str(error)))
     for count in counts:
         key = (count.flow, count.flow_version)
-        if key in invalid:
+        if count.role in FINAL or (key in flows and key not in valid):
             continue
-        flow = flows.get(key)
-        if flow is None and count.role not in FINAL:
+        command = f"ulak flows migrate {count.flow} --from {count.flow_version}"
+        cure = f"; move them: {command} --map {count.state}=NEW"
+        if key not in flows:
             others = sorted(version for name, version in flows if name == count.flow)
-            has = f"only version {', '.join(map(str, others))}" if others else "no such flow"
-            cure = _migrate(count) if others else ""
-            troubles.append(
-                _trouble("version-missing", count, f"this program declares {has}{cure}")
-            )
-        elif (
-            flow is not None
-            and count.role not in FINAL
-            and not knows(flow.table, count.state, count.role)
-        ):
-            lacks = f"this program's version lacks the state{_migrate(count)}"
+            has = f"only version {', '.join(map(str, others))}{cure}" if others else "no such flow"
+            troubles.append(_trouble("version-missing", count, f"this program declares {has}"))
+        elif not knows(valid[key].table, count.state, count.role):
+            lacks = f"this program's version lacks the state{cure}"
             troubles.append(_trouble("state-missing", count, lacks))
-    valid = {key: flow for key, flow in flows.items() if key not in invalid}
     return troubles + _unknown_undos(engine, valid)
 
 
-def _migrate(count: CountRow) -> str:
-    command = f"ulak flows migrate {count.flow} --from {count.flow_version}"
-    return f"; move them: {command} --map {count.state}=NEW"
-
-
-def _unknown_undos(
-    engine: Engine, flows: Mapping[tuple[str, int], Flow[Any]]
-) -> list[Trouble]:  # fmt: skip
+def _unknown_undos(engine: Engine, flows: Mapping[tuple[str, int], Flow[Any]]) -> list[Trouble]:
     """Return the jobs that owe an undo which this program lacks, of the newest that are undone."""
     found: Counter[tuple[str, int, str, str]] = Counter()
     for row in engine.store.list_jobs(JobFilter(role=UNDOING), limit=MOST_UNDONE):
@@ -234,20 +188,14 @@ def _unknown_undos(
         missing = find_missing(flow.table, row)
         if missing is not None:
             found[row.flow, row.flow_version, row.state, missing] += 1
+    why = 'they owe the undo of "{}", which this program lacks; start one that has it'
     return [
-        Trouble(
-            code="undo-missing", flow=flow, version=version, state=state, jobs=jobs,
-            sentence=f'they owe the undo of "{missing}", which this program lacks; start one that '
-            "has it",
-        )
+        Trouble("undo-missing", flow, version, state, jobs, why.format(missing))
         for (flow, version, state, missing), jobs in sorted(found.items())
-    ]  # fmt: skip
+    ]
 
 
-def _unserved(
-    engine: Engine, counts: list[CountRow], alive: list[WorkerRow]
-) -> list[Trouble]:  # fmt: skip
-    """Return the jobs that no living worker would take."""
+def _unserved(engine: Engine, counts: list[CountRow], alive: list[WorkerRow]) -> list[Trouble]:
     lanes = {lane for worker in alive for lane in worker.lanes.split()}
     kinds = {lane_before(lane).split("/")[2] for lane in lanes if lane.count("/") > 1}
     troubles = []
@@ -263,106 +211,77 @@ def _unserved(
 
 
 def _late(engine: Engine, alive: list[WorkerRow]) -> list[Trouble]:
-    """Return the schedules that were due a while ago, although workers run."""
     now = engine.store.clock.now()
-    late = [row for row in engine.store.schedules() if row.next_at + LATE < now]
     troubles = []
-    for row in late if alive else []:
-        if row.paused_at is not None:
+    for row in engine.store.schedules() if alive else []:
+        if row.paused_at is not None or row.next_at + LATE >= now:
             continue
         is_declared = row.name in engine.kernel.schedules
         cure = (
             "no worker sees to it" if is_declared else "this program does not declare it; pause it"
         )
-        troubles.append(
-            Trouble(
-                code="schedule-late", flow=row.flow, version=row.flow_version, state="", jobs=0,
-                sentence=f"schedule {row.name} was due {when(to_datetime(row.next_at))}: {cure}",
-            )
-        )  # fmt: skip
+        sentence = f"schedule {row.name} was due {when(to_datetime(row.next_at))}: {cure}"
+        troubles.append(Trouble("schedule-late", row.flow, row.flow_version, "", 0, sentence))
     return troubles
 
 
 def _lane(engine: Engine, count: CountRow) -> str | None:
     """Return the lane in which jobs of this state stand, None when this program cannot know."""
-    for flow in engine.inspect.flows:
-        if (flow.name, flow.version) == (count.flow, count.flow_version):
-            try:
-                place = flow.table.places.get(count.state)
-            except FlowError:
-                return None
-            return place.lane or None if place is not None else None
-    return None
+    key = (count.flow, count.flow_version)
+    flow = next((f for f in engine.inspect.flows if (f.name, f.version) == key), None)
+    try:
+        place = None if flow is None else flow.table.places.get(count.state)
+    except FlowError:
+        return None
+    return None if place is None else place.lane or None
 
 
 def _trouble(code: str, count: CountRow, sentence: str) -> Trouble:
-    return Trouble(
-        code=code, flow=count.flow, version=count.flow_version, state=count.state,
-        jobs=count.jobs, sentence=sentence,
-    )  # fmt: skip
-
-
-# --- printing -------------------------------------------------------------------
+    return Trouble(code, count.flow, count.flow_version, count.state, count.jobs, sentence)
 
 
 def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
     flows = ", ".join(f"{f['flow']}@{f['version']}" for f in facts["flows"])
     store = facts["store"]
-    jobs = facts["jobs"]
+    jobs, schedules = facts["jobs"], facts["schedules"]
+    paused = sum(schedule["paused"] for schedule in schedules)
     print_facts([("ulak", facts["ulak"])])
     print_facts([(name, f"{s['value']}  ({s['source']})") for name, s in facts["settings"].items()])
     print()
     print_facts(
         [("store", store["name"])]
-        + [(name, _plainly(store[name])) for name in store if name not in ("name", "wal_reset_bug")]
+        + [
+            (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for name, value in store.items()
+            if name not in ("name", "wal_reset_bug")
+        ]
     )
     print_facts([("note", sentence) for sentence in facts["notes"]])
     print()
     print_facts(
         [
             ("flows", flows or "none"),
-            ("schedules", _schedules(facts["schedules"])),
+            ("schedules", f"{len(schedules)}, {paused} paused" if schedules else "none"),
             ("jobs", f"{jobs['unfinished']} unfinished, {jobs['ended']} ended"),
             ("workers", f"{len(facts['workers'])} alive"),
         ]
     )
     if facts["workers"]:
-        rows = [(w["id"], w["about"], _when(w["renewed_at"])) for w in facts["workers"]]
+        rows = [
+            (w["id"], w["about"], when(datetime.fromisoformat(w["renewed_at"])))
+            for w in facts["workers"]
+        ]
         print_table(("worker", "about", "renewed"), rows, keep=("worker", "renewed"))
     print()
-    if troubles:
-        _print_troubles(troubles)
-    else:
-        print("every job can be served")
+    _print_troubles(troubles, "every job can be served")
 
 
-def _plainly(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _schedules(schedules: list[dict[str, Any]]) -> str:
-    paused = sum(schedule["paused"] for schedule in schedules)
-    return f"{len(schedules)}, {paused} paused" if schedules else "none"
-
-
-def _print_before_deploy(found: Settings, troubles: list[Trouble], as_json: bool) -> None:
-    if as_json:
-        print_json({"app": found.app, "troubles": [asdict(trouble) for trouble in troubles]})
-    elif troubles:
-        _print_troubles(troubles)
-    else:
-        print(f"{found.program} can serve every stored job")
-
-
-def _print_troubles(troubles: list[Trouble]) -> None:
+def _print_troubles(troubles: list[Trouble], all_is_well: str) -> None:
+    if not troubles:
+        print(all_is_well)
+        return
     print_table(
         ("trouble", "jobs", "flow", "state", "what"),
         [(t.code, str(t.jobs), f"{t.flow}@{t.version}", t.state, t.sentence) for t in troubles],
         keep=("trouble", "jobs"),
     )
-
-
-def _when(text: str) -> str:
-    from datetime import datetime
-
-    return when(datetime.fromisoformat(text))

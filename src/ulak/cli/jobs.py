@@ -1,4 +1,4 @@
-"""`ulak jobs`: read jobs and act on them."""
+"""`ulak jobs` and `ulak why`: read jobs and act on them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,17 @@ from rich.text import Text
 from ulak.cli.spans import TimeOption
 from ulak.clock import rfc3339, to_datetime
 from ulak.core.backlog import Backlog
+from ulak.core.job import Request
 from ulak.core.lifecycle import CLAIMABLE, ROLES
 from ulak.engine.documents import backlog_document, event_document, job_document
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job, TrailEvent
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
-from ulak.kit.commands.output import (
-    JsonOption,
-    note,
-    pretty,
-    print_facts,
-    print_json,
-    print_table,
-    role_text,
-    safe,
-    when,
-)
+from ulak.kit.commands import output as out
 from ulak.kit.commands.person import ActorOption, NoteOption
 from ulak.kit.commands.target import AppOption, reading
-from ulak.store.protocol import JobFilter
+from ulak.store.protocol import JobFilter, Progress
 
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")
 
@@ -67,7 +58,7 @@ def list_jobs(
     after: Annotated[
         str | None, typer.Option(metavar="JOB", help="Go on below this job, the last one shown.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
     where = JobFilter(
@@ -83,16 +74,16 @@ def list_jobs(
     following = page[-1].id if len(found) > len(page) else None
     if as_json:
         documents = [job_document(job) for job in page]
-        print_json({"jobs": documents, "next": following, "unserved": where.unserved})
+        out.print_json({"jobs": documents, "next": following, "unserved": where.unserved})
         return
     if where.unserved is not None:
-        note(where.unserved)
+        out.note(where.unserved)
     if not page:
-        note("no jobs")
+        out.note("no jobs")
         return
     _print_jobs(page)
     if following is not None:
-        note(f"there are more: --after {following}")
+        out.note(f"there are more: --after {following}")
 
 
 def _print_jobs(jobs: list[Job]) -> None:
@@ -100,12 +91,12 @@ def _print_jobs(jobs: list[Job]) -> None:
     rows = []
     for job in jobs:
         row: list[str | Text] = [
-            job.id, job.flow, role_text(job.role, job.state), when(job.changed_at),
-            role_text(job.role, ": ".join(part for part in (_standing(job), job.code) if part)),
+            job.id, job.flow, out.role_text(job.role, job.state), out.when(job.changed_at),
+            out.role_text(job.role, ": ".join(part for part in (_standing(job), job.code) if part)),
         ]  # fmt: skip
         rows.append([*row, job.tenant] if has_tenants else row)
     columns = ["id", "flow", "state", "changed", "role"] + (["tenant"] if has_tenants else [])
-    print_table(columns, rows, keep=("id", "changed"))
+    out.print_table(columns, rows, keep=("id", "changed"))
 
 
 def _standing(job: Job) -> str:
@@ -120,26 +111,26 @@ def _standing(job: Job) -> str:
 
 
 @group.command("counts")
-def counts(app: AppOption = None, as_json: JsonOption = False) -> None:
+def counts(app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Count the jobs that are due, delayed, parked, leased and held, by flow and queue."""
     with reading(app) as engine:
         rows = engine.inspect.backlog()
     if as_json:
-        print_json({"backlog": [backlog_document(row) for row in rows]})
+        out.print_json({"backlog": [backlog_document(row) for row in rows]})
         return
     if not rows:
-        note("no jobs wait or run, and none has ended lately")
+        out.note("no jobs wait or run, and none has ended lately")
         return
 
     def number(row: Backlog, kind: str) -> str:
         return f"{getattr(row, kind):,}{'+' if kind in row.at_least else ''}"
 
-    print_table(
+    out.print_table(
         ("flow", "queue", *KINDS, "oldest due", "ended/s"),
         [
             (
                 row.flow, row.queue, *(number(row, kind) for kind in KINDS),
-                "" if row.oldest_due is None else when(row.oldest_due),
+                "" if row.oldest_due is None else out.when(row.oldest_due),
                 f"{row.ended_per_second:.2f}",
             )
             for row in rows
@@ -147,23 +138,22 @@ def counts(app: AppOption = None, as_json: JsonOption = False) -> None:
         keep=("flow", *KINDS),
     )  # fmt: skip
     if any(row.at_least for row in rows):
-        note("+ means that there are more")
+        out.note("+ means that there are more")
 
 
 @group.command("show")
-def show(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+def show(job: JobArgument, app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Show one job: how it stands, its payload, what it left."""
     with reading(app) as engine:
         found = engine.get(job)
         document = {**job_document(found), **_more(engine, found)}
     if as_json:
-        print_json(document)
+        out.print_json(document)
         return
     _print_job(found, document)
 
 
 def _more(engine: Engine, job: Job) -> dict[str, Any]:
-    """Return what stands in other tables than the job's own."""
     store, job_id = engine.store, from_text(job.id)
     flow = engine.kernel.flows_by_version().get((job.flow, job.version))
     place = None if flow is None else flow.table.places.get(job.state)
@@ -175,44 +165,49 @@ def _more(engine: Engine, job: Job) -> dict[str, Any]:
         "payload": engine.inspect.payload(job.id) if flow is not None else None,
         "progress": None,
         "requests": [
-            {
-                "kind": r.kind,
-                "name": r.name,
-                "actor": r.actor,
-                "note": r.note or "",
-                "at": rfc3339(to_datetime(r.at)),
-            }
+            {"kind": r.kind, "name": r.name, "actor": r.actor, "note": r.note or "", "at": _at(r)}
             for r in store.pending_requests(job_id)
         ],
         "result": None,
     }
     if progress is not None and not job.is_final:
-        more["progress"] = {
-            "fraction": progress.fraction,
-            "note": progress.note,
-            "at": rfc3339(to_datetime(progress.at)),
-        }
+        fraction, said = progress.fraction, progress.note
+        more["progress"] = {"fraction": fraction, "note": said, "at": _at(progress)}
     with suppress(TransitionNotAllowed):  # a flow that this program does not declare
         more["result"] = engine.inspect.result(job.id)
     return more
+
+
+def _at(row: Progress | Request) -> str:
+    return rfc3339(to_datetime(row.at))
 
 
 def _print_job(job: Job, document: dict[str, Any]) -> None:
     facts: list[tuple[str, str | Text]] = [
         ("job", job.id),
         ("flow", f"{job.flow} version {job.version}"),
-        ("state", role_text(job.role, f"{job.state} ({job.role})")),
+        ("state", out.role_text(job.role, f"{job.state} ({job.role})")),
     ]
-    facts += [(name, value) for name, value in _exceptional(job) if value]
+    delayed = job.not_before > job.changed_at and not job.is_final
+    exceptional = {
+        "code": job.code,
+        "tenant": job.tenant,
+        "leased by": job.leased_by,
+        "parked on": job.parked_on,
+        "not before": out.when(job.not_before) if delayed else "",
+        "expires": out.when(job.expires_at) if job.expires_at else "",
+        "cancel": "requested" if job.cancel_requested else "",
+    }
+    facts += [(name, value) for name, value in exceptional.items() if value]
     facts += [
-        ("submitted", f"{when(job.created_at)} by {job.submitter or 'nobody in particular'}"),
-        ("changed", when(job.changed_at)),
+        ("submitted", f"{out.when(job.created_at)} by {job.submitter or 'nobody in particular'}"),
+        ("changed", out.when(job.changed_at)),
         ("round", f"{job.round}; failed attempts: {job.attempt}, lapses: {job.lapses}"),
     ]
     if document["choices"]:
         facts.append(("decide", " or ".join(document["choices"])))
     if document["declared"]:
-        facts.append(("payload", pretty(document["payload"])))
+        facts.append(("payload", out.pretty(document["payload"])))
     else:
         facts.append(("payload", "not shown: this program does not declare this version"))
     if document["progress"] is not None:
@@ -223,22 +218,8 @@ def _print_job(job: Job, document: dict[str, Any]) -> None:
         for r in document["requests"]
     ]
     if document["result"] is not None:
-        facts.append(("result", pretty(document["result"])))
-    print_facts(facts)
-
-
-def _exceptional(job: Job) -> list[tuple[str, str]]:
-    """Return what most jobs do not have."""
-    delayed = job.not_before > job.changed_at and not job.is_final
-    return [
-        ("code", job.code or ""),
-        ("tenant", job.tenant),
-        ("leased by", job.leased_by or ""),
-        ("parked on", job.parked_on or ""),
-        ("not before", when(job.not_before) if delayed else ""),
-        ("expires", when(job.expires_at) if job.expires_at else ""),
-        ("cancel", "requested" if job.cancel_requested else ""),
-    ]
+        facts.append(("result", out.pretty(document["result"])))
+    out.print_facts(facts)
 
 
 @group.command("trail")
@@ -247,41 +228,37 @@ def trail(
     app: AppOption = None,
     after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Show what happened to a job, in order."""
     with reading(app) as engine:
         events = engine.inspect.trail(job, after=after, limit=limit)
     if as_json:
-        print_json({"job": job, "events": [event_document(event) for event in events]})
+        out.print_json({"job": job, "events": [event_document(event) for event in events]})
         return
     # A worker's id is long and the same on most lines; it is told once, below.
     workers = dict.fromkeys(e.worker for e in events if e.worker is not None)
     short = {worker: f"worker {n}" for n, worker in enumerate(workers, start=1)}
-    print_table(
+    out.print_table(
         ("seq", "at", "kind", "state", "actor", "what"),
         [
-            (str(e.seq), when(e.at), e.kind, _moved(e), short.get(e.actor, e.actor), _what(e))
+            (str(e.seq), out.when(e.at), e.kind, _moved(e), short.get(e.actor, e.actor), _what(e))
             for e in events
         ],
         keep=("seq", "at", "kind"),
     )
     for worker, name in short.items():
-        print(f"{name} is {safe(worker)}")
+        print(f"{name} is {out.safe(worker)}")
 
 
 def _moved(event: TrailEvent) -> str:
-    if event.from_state in (None, event.to_state):
-        return event.to_state
-    return f"{event.from_state} > {event.to_state}"
+    is_move = event.from_state not in (None, event.to_state)
+    return f"{event.from_state} > {event.to_state}" if is_move else event.to_state
 
 
 def _what(event: TrailEvent) -> str:
     attempt = f"attempt {event.attempt}" if event.attempt > 1 else ""
     return "; ".join(part for part in (event.code, event.message, attempt) if part)
-
-
-# --- acts -----------------------------------------------------------------------
 
 
 @group.command("decide")
@@ -298,10 +275,13 @@ def decide(
         list[str] | None,
         typer.Option(help="A role of the actor, checked by the gate; may be repeated."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Return the gate that a job waits at."""
-    said = _json(data)
+    try:
+        said = None if data is None else json.loads(data)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--data") from None
 
     def answer(engine: Engine) -> Job:
         return engine.decide(job, choice, actor=actor, note=note, data=said, roles=role)
@@ -312,7 +292,7 @@ def decide(
 @group.command("release")
 def release(
     job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:  # fmt: skip
     """Let a held job go on."""
     _act(app, job, lambda engine: engine.release(job, actor=actor, note=note), as_json)
@@ -321,7 +301,7 @@ def release(
 @group.command("retry")
 def retry(
     job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:  # fmt: skip
     """Run a failed job again, in a new round."""
     _act(app, job, lambda engine: engine.retry(job, actor=actor, note=note), as_json)
@@ -330,28 +310,35 @@ def retry(
 @group.command("cancel")
 def cancel(
     job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:  # fmt: skip
     """End a job: at once, or as soon as its stage has stopped."""
     _act(app, job, lambda engine: engine.cancel(job, actor=actor, note=note), as_json)
 
 
-def _json(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint="--data") from None
-
-
 def _act(app: str | None, job: str, act: Callable[[Engine], Job], as_json: bool) -> None:
-    """Act on a job and show from where to where that has moved it."""
     with reading(app) as engine:
         before = engine.get(job)
         moved = act(engine)
-    if as_json:
-        print_json(job_document(moved))
-        return
     asked = ", cancel requested of its worker" if moved.cancel_requested else ""
-    print_facts([(moved.id, f"{before.state} > {moved.state} ({moved.role}){asked}")])
+    way = f"{before.state} > {moved.state} ({moved.role}){asked}"
+    out.print_fact(job_document(moved), as_json, moved.id, way)
+
+
+def why(job: JobArgument, app: AppOption = None, as_json: out.JsonOption = False) -> None:
+    """Say why a job stands where it stands."""
+    with reading(app) as engine:
+        found = engine.get(job)
+        answer = engine.inspect.why(job)
+    if as_json:
+        document = {"job": found.id, "code": answer.code, "sentence": answer.sentence}
+        out.print_json({**document, "facts": dict(answer.facts)})
+        return
+    out.print_facts(
+        [
+            ("job", f"{found.id}, {found.flow} version {found.version}"),
+            ("state", out.role_text(found.role, f"{found.state} ({found.role})")),
+            ("since", out.when(found.changed_at)),
+            ("why", f"{answer.sentence} [{answer.code}]"),
+        ]
+    )

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
 import ulak
-from ulak.cli import (
-    bench,
-    doctor,
-    flows,
-    idempotency,
-    jobs,
-    keys,
-    link,
-    outbox,
-    schedules,
-    steering,
-    store,
-    up,
-    users,
-    verify,
-    why,
-    worker,
-)
-from ulak.cli.commands import Extensible
-from ulak.cli.services import WithServices
+from ulak.cli import bench, doctor, flows, identity, jobs, steering, store, up, worker
+from ulak.cli.extensions import Extensible, WithServices
 
 program = typer.Typer(
-    name="ulak",
-    cls=WithServices,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    name="ulak", cls=WithServices, no_args_is_help=True, pretty_exceptions_enable=False
 )
 
 
@@ -55,26 +35,33 @@ def _options(
     """
 
 
-program.command("up")(up.up)
-program.command("worker")(worker.worker)
-program.add_typer(jobs.group, name="jobs", cls=Extensible)
-program.command("why")(why.why)
-program.add_typer(flows.group, name="flows", cls=Extensible)
-program.command("verify")(verify.verify)
-program.command("doctor")(doctor.doctor)
-program.command("bench")(bench.bench)
-program.command("migrate")(store.migrate)
-program.command("prune")(store.prune)
-program.add_typer(outbox.group, name="outbox", cls=Extensible)
-program.add_typer(idempotency.group, name="idempotency", cls=Extensible)
-program.add_typer(schedules.group, name="schedules", cls=Extensible)
-program.add_typer(steering.limits, name="limits", cls=Extensible)
-program.add_typer(steering.rates, name="rates", cls=Extensible)
-program.command("pause")(steering.pause)
-program.command("resume")(steering.resume)
-program.command("pauses")(steering.pauses)
-program.add_typer(steering.weights, name="weights", cls=Extensible)
-program.command("audit")(steering.audit)
-program.command("link")(link.link)
-program.add_typer(keys.group, name="keys", cls=Extensible)
-program.add_typer(users.group, name="users", cls=Extensible)
+COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
+    "up": up.up,
+    "worker": worker.worker,
+    "jobs": jobs.group,
+    "why": jobs.why,
+    "flows": flows.flow_group,
+    "verify": store.verify,
+    "doctor": doctor.doctor,
+    "bench": bench.bench,
+    "migrate": store.migrate,
+    "prune": store.prune,
+    "outbox": store.outbox,
+    "idempotency": store.idempotency,
+    "schedules": flows.schedule_group,
+    "limits": steering.limits,
+    "rates": steering.rates,
+    "pause": steering.pause,
+    "resume": steering.resume,
+    "pauses": steering.pauses,
+    "weights": steering.weights,
+    "audit": steering.audit,
+    "link": identity.link,
+    "keys": identity.keys,
+    "users": identity.users,
+}
+for name, command in COMMANDS.items():
+    if isinstance(command, typer.Typer):
+        program.add_typer(command, name=name, cls=Extensible)
+    else:
+        program.command(name)(command)

@@ -20,11 +20,8 @@ def read_seconds(text: str, option: str) -> timedelta:
 
 
 def read_span(text: str, option: str) -> timedelta:
-    """Read the span of an option, which must name its unit: a guess could be dear.
-
-    Raises:
-        BadParameter: it is not a span of time.
-    """
+    """Read the span of an option, which must name its unit: a guess could be dear. Raises
+    `BadParameter`: it is not a span of time."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(
@@ -37,11 +34,7 @@ def read_span(text: str, option: str) -> timedelta:
 
 
 def read_moment(text: str) -> datetime:
-    """Read a moment; without a zone it is in UTC.
-
-    Raises:
-        BadParameter: it is not a moment.
-    """
+    """Read a moment; without a zone it is in UTC. Raises `BadParameter`: it is not a moment."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -43,10 +43,8 @@ class Delay(NamedTuple):
 
 
 def drain(url: str, jobs: int, *, stages: int = 1, kind: str = "async") -> float:
-    """Return the stages a second of one worker process that finds so many jobs waiting.
-
-    From the start of the worker until the last move is durable.
-    """
+    """Return the stages a second of one worker process that finds so many jobs waiting. From the
+    start of the worker until the last move is durable."""
     return float(_ask({"measure": "drain", "url": url, "jobs": jobs, "stages": stages, "of": kind}))
 
 
@@ -61,10 +59,8 @@ def submit_from_threads(url: str, submits: int, threads: int) -> float:
 
 
 def pickup(url: str, jobs: int) -> Delay:
-    """Return how long it takes from before `submit` to the start of the stage, elsewhere.
-
-    One job at a time, at random moments; the worker is a process of its own.
-    """
+    """Return how long it takes from before `submit` to the start of the stage, elsewhere. One job
+    at a time, at random moments; the worker is a process of its own."""
     flow = flow_of("pickup")
     dice = random.Random(1)  # noqa: S311 - decides moments
     waits = []
@@ -109,9 +105,6 @@ def finish(url: str) -> None:
         asyncio.run(run_dry(engine))
 
 
-# --- the jobs -------------------------------------------------------------------
-
-
 async def nothing(run: Run[Any]) -> None:
     """On the loop."""
 
@@ -121,13 +114,11 @@ def nothing_in_a_thread(run: Run[Any]) -> None:
 
 
 def flow_of(what: str, *, stages: int = 1, kind: str = "async") -> Flow[Any]:
-    """A linear flow of stages that do nothing."""
     function = nothing if kind == "async" else nothing_in_a_thread
     return Flow.steps(f"{NAME}-{what}", *[(f"s{n}", function) for n in range(stages)])
 
 
 def fill(engine: Engine, flow: Flow[Any], jobs: int) -> None:
-    """Submit that many jobs."""
     for start in range(0, jobs, 500):
         engine.submit_many(flow, [None] * min(500, jobs - start))
 

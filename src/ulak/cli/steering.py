@@ -13,11 +13,11 @@ from ulak.core.policy import Rate
 from ulak.engine.flow_control import Pause, StageLimit, StageRate
 from ulak.kit.commands.output import (
     JsonOption,
-    note,
     pretty,
+    print_fact,
     print_facts,
     print_json,
-    print_table,
+    print_list,
     when,
 )
 from ulak.kit.commands.person import ActorOption, NoteOption
@@ -34,9 +34,6 @@ FlowOption = Annotated[str | None, typer.Option("--flow", help="A flow.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="The key of a limit or a rate.")]
 
 
-# --- limits ---------------------------------------------------------------------
-
-
 @limits.callback()
 def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOption = False) -> None:
     """List every limit, what is declared, and who has set another."""
@@ -44,16 +41,13 @@ def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOpti
         return
     with reading(app) as engine:
         found = engine.flow_control.limits()
-    if as_json:
-        print_json({"limits": [asdict(limit) for limit in found]})
-    elif found:
-        rows = [
-            (_limit_name(row), _places(row), str(row.declared), row.actor or "-", when(row.at))
-            for row in found
-        ]
-        print_table(("limit", "at once", "declared", "set by", "since"), rows, keep=("limit",))
-    else:
-        note("no limits")
+    rows = [
+        (_limit_name(row), _places(row), str(row.declared), row.actor or "-", when(row.at))
+        for row in found
+    ]
+    columns = ("limit", "at once", "declared", "set by", "since")
+    document = {"limits": [asdict(limit) for limit in found]}
+    print_list(document, as_json, columns, rows, keep=("limit",), empty="no limits")
 
 
 @limits.command("set")
@@ -68,13 +62,11 @@ def set_limit(
     as_json: JsonOption = False,
 ) -> None:
     """Set a limit; it stays until it is reset."""
-    _one_of(n is not None, reset, "say how many, or --reset")
+    _must_be_one_of(n is not None, reset)
     with reading(app) as engine:
         changed = engine.flow_control.set_limit(name, n, key=key, actor=actor, note=note)
-    if as_json:
-        print_json(asdict(changed))
-    else:
-        print_facts([(_limit_name(changed), f"{_places(changed)}, {changed.declared} declared")])
+    what = f"{_places(changed)}, {changed.declared} declared"
+    print_fact(asdict(changed), as_json, _limit_name(changed), what)
 
 
 def _limit_name(limit: StageLimit) -> str:
@@ -85,9 +77,6 @@ def _places(limit: StageLimit) -> str:
     return f"{limit.n} for each key" if limit.keyed and limit.key is None else str(limit.n)
 
 
-# --- rates ----------------------------------------------------------------------
-
-
 @rates.callback()
 def list_rates(context: typer.Context, app: AppOption = None, as_json: JsonOption = False) -> None:
     """List every rate, what is declared, and who has set another."""
@@ -95,16 +84,13 @@ def list_rates(context: typer.Context, app: AppOption = None, as_json: JsonOptio
         return
     with reading(app) as engine:
         found = engine.flow_control.rates()
-    if as_json:
-        print_json({"rates": [_rate_document(rate) for rate in found]})
-    elif found:
-        rows = [
-            (row.name, _terms(row.n, row.per, row.burst), _terms(*row.declared), row.actor or "-")
-            for row in found
-        ]
-        print_table(("rate", "in force", "declared", "set by"), rows, keep=("rate",))
-    else:
-        note("no rates")
+    rows = [
+        (row.name, _terms(row.n, row.per, row.burst), _terms(*row.declared), row.actor or "-")
+        for row in found
+    ]
+    columns = ("rate", "in force", "declared", "set by")
+    document = {"rates": [_rate_document(rate) for rate in found]}
+    print_list(document, as_json, columns, rows, keep=("rate",), empty="no rates")
 
 
 @rates.command("set")
@@ -120,14 +106,12 @@ def set_rate(
     as_json: JsonOption = False,
 ) -> None:
     """Set a rate; it stays until it is reset."""
-    _one_of(n is not None, reset, "say how many, or --reset")
+    _must_be_one_of(n is not None, reset)
     rate = None if n is None else Rate(n, per=read_span(per, "--per"), burst=burst)
     with reading(app) as engine:
         changed = engine.flow_control.set_rate(name, rate, actor=actor, note=note)
-    if as_json:
-        print_json(_rate_document(changed))
-    else:
-        print_facts([(changed.name, _terms(changed.n, changed.per, changed.burst))])
+    terms = _terms(changed.n, changed.per, changed.burst)
+    print_fact(_rate_document(changed), as_json, changed.name, terms)
 
 
 def _terms(n: int, per: timedelta, burst: int) -> str:
@@ -140,9 +124,6 @@ def _rate_document(rate: StageRate) -> dict[str, Any]:
     n, per, burst = document["declared"]
     document["declared"] = {"n": n, "per_s": per.total_seconds(), "burst": burst}
     return document
-
-
-# --- pauses ---------------------------------------------------------------------
 
 
 def pause(
@@ -163,7 +144,7 @@ def pause(
             queue=queue, flow=flow, key=key, actor=actor, note=note, until=ends
         )
     if as_json:
-        print_json(_pause_document(made))
+        print_json(asdict(made))
         return
     facts = [(f"{made.kind} {made.name}", f"paused {_until(made)}")]
     if made.replaces is not None:
@@ -183,37 +164,24 @@ def resume(
     """End a pause."""
     with reading(app) as engine:
         ended = engine.flow_control.resume(queue=queue, flow=flow, key=key, actor=actor, note=note)
-    if as_json:
-        print_json(_pause_document(ended))
-    else:
-        print_facts([(f"{ended.kind} {ended.name}", f"resumed; {ended.actor} had paused it")])
+    what = f"resumed; {ended.actor} had paused it"
+    print_fact(asdict(ended), as_json, f"{ended.kind} {ended.name}", what)
 
 
 def pauses(app: AppOption = None, as_json: JsonOption = False) -> None:
     """List what is paused, by whom and until when."""
     with reading(app) as engine:
         found = engine.flow_control.pauses()
-    if as_json:
-        print_json({"pauses": [_pause_document(row) for row in found]})
-    elif found:
-        rows = [
-            (row.kind, row.name, _until(row), row.actor, when(row.at), row.note or "")
-            for row in found
-        ]
-        print_table(("what", "name", "until", "by", "since", "note"), rows, keep=("name",))
-    else:
-        note("nothing is paused")
+    rows = [
+        (row.kind, row.name, _until(row), row.actor, when(row.at), row.note or "") for row in found
+    ]
+    columns = ("what", "name", "until", "by", "since", "note")
+    document = {"pauses": [asdict(row) for row in found]}
+    print_list(document, as_json, columns, rows, keep=("name",), empty="nothing is paused")
 
 
 def _until(pause: Pause) -> str:
     return "until resumed" if pause.until is None else f"until {when(pause.until)}"
-
-
-def _pause_document(pause: Pause) -> dict[str, Any]:
-    return asdict(pause)
-
-
-# --- weights and audit ----------------------------------------------------------
 
 
 @weights.callback()
@@ -225,13 +193,12 @@ def list_weights(
         return
     with reading(app) as engine:
         found = engine.flow_control.weights()
-    if as_json:
-        print_json({"weights": [asdict(weight) for weight in found]})
-    elif found:
-        rows = [(row.tenant, str(row.weight), row.actor, when(row.at)) for row in found]
-        print_table(("tenant", "turns", "set by", "since"), rows, keep=("tenant",))
-    else:
-        note("every tenant has one turn")
+    rows = [(row.tenant, str(row.weight), row.actor, when(row.at)) for row in found]
+    columns = ("tenant", "turns", "set by", "since")
+    document = {"weights": [asdict(weight) for weight in found]}
+    print_list(
+        document, as_json, columns, rows, keep=("tenant",), empty="every tenant has one turn"
+    )
 
 
 @weights.command("set")
@@ -245,13 +212,11 @@ def set_weight(
     as_json: JsonOption = False,
 ) -> None:
     """Give a tenant so many turns for each turn of others."""
-    _one_of(weight is not None, reset, "say how many, or --reset")
+    _must_be_one_of(weight is not None, reset)
     with reading(app) as engine:
         engine.flow_control.set_weight(tenant, weight, actor=actor, note=note)
-    if as_json:
-        print_json({"tenant": tenant, "weight": weight or 1})
-    else:
-        print_facts([(tenant, f"{weight or 1} for each turn of others")])
+    document = {"tenant": tenant, "weight": weight or 1}
+    print_fact(document, as_json, tenant, f"{weight or 1} for each turn of others")
 
 
 def audit(
@@ -263,18 +228,15 @@ def audit(
     """List what operators did to limits, rates, pauses, weights, schedules and credentials."""
     with reading(app) as engine:
         lines = engine.inspect.audit(subject=subject, limit=limit)
-    if as_json:
-        print_json({"audit": [asdict(line) for line in lines]})
-    elif lines:
-        rows = [
-            (when(line.at), line.actor, line.act, line.subject, line.note or pretty(line.details))
-            for line in lines
-        ]
-        print_table(("at", "who", "act", "subject", "note"), rows, keep=("at", "subject"))
-    else:
-        note("nothing was changed yet")
+    rows = [
+        (when(line.at), line.actor, line.act, line.subject, line.note or pretty(line.details))
+        for line in lines
+    ]
+    columns, keep = ("at", "who", "act", "subject", "note"), ("at", "subject")
+    document = {"audit": [asdict(line) for line in lines]}
+    print_list(document, as_json, columns, rows, keep=keep, empty="nothing was changed yet")
 
 
-def _one_of(first: bool, second: bool, cure: str) -> None:
-    if first == second:
-        raise typer.BadParameter(cure)
+def _must_be_one_of(is_set: bool, is_reset: bool) -> None:
+    if is_set == is_reset:
+        raise typer.BadParameter("say how many, or --reset")

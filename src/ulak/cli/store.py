@@ -1,29 +1,37 @@
-"""`ulak migrate` and `ulak prune`: the care of the store itself."""
+"""The care of the store: its schema, old jobs, its promises, dead messages, records of keys."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
 from ulak.cli import spans
 from ulak.clock import micros, rfc3339, to_datetime
-from ulak.kit.commands.output import JsonOption, print_json, some, when
+from ulak.engine.documents import delivery_document
+from ulak.errors import BadInput, NotFound
+from ulak.idempotency.guard import Guard
+from ulak.kit.commands import output as out
 from ulak.kit.commands.person import ActorOption, NoteOption
 from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.service import get_service
+from ulak.store.records import RecordId, RecordRow
+from ulak.wiring import idempotency_settings
 
 # Between two batches others may write; a batch of the default size takes about as long.
 PAUSE_S = 0.05
 
 
-def migrate(app: AppOption = None, as_json: JsonOption = False) -> None:
+def migrate(app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Bring the store's schema to this release; workers of the release before may run on."""
     store = load(in_force(app)).store
     before, after = store.migrate()
     newest = getattr(store, "newest_schema", after)
     if as_json:
-        print_json({"before": before, "after": after, "newest": newest})
+        out.print_json({"before": before, "after": after, "newest": newest})
     elif after > newest:
         print(f"schema {after}: nothing to do; this release knows {newest} and may run on it")
     elif before == after:
@@ -40,7 +48,7 @@ def prune(
     note: NoteOption = "",
     app: AppOption = None,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs per transaction.")] = 500,
-    as_json: JsonOption = False,
+    as_json: out.JsonOption = False,
 ) -> None:
     """Remove jobs that ended long ago, with their trails; proofs and unfinished jobs stay."""
     span, pruned = spans.read_span(older_than, "--older-than"), 0
@@ -50,7 +58,189 @@ def prune(
             pruned += gone
             time.sleep(PAUSE_S)
     moment = to_datetime(before)
+    _report(
+        {"pruned": pruned, "before": rfc3339(moment)},
+        as_json,
+        f"pruned {out.some(pruned, 'job')} that ended before {out.when(moment)}",
+    )
+
+
+def verify(app: AppOption = None, as_json: out.JsonOption = False) -> None:
+    """Replay every trail against its lifecycle; exit 1 when something is damaged."""
+    from ulak.engine.verify import Finding
+
+    found = in_force(app)
+    with reading(app) as engine:
+        findings = engine.inspect.verify()
+        for service in map(get_service, found.services):
+            if service.verify is not None:
+                findings += [Finding(*stray) for stray in service.verify(engine, found)]
+        jobs = sum(count.jobs for count in engine.inspect.counts())
     if as_json:
-        print_json({"pruned": pruned, "before": rfc3339(moment)})
+        said = [{"kind": f.kind, "job_id": f.job_id, "sentence": f.sentence} for f in findings]
+        out.print_json({"jobs": jobs, "findings": said})
+    elif findings:
+        rows = [(f.kind, f"{f.job_id}: {f.sentence}" if f.job_id else f.sentence) for f in findings]
+        out.print_table(("kind", "finding"), rows, keep=("kind",))
     else:
-        print(f"pruned {some(pruned, 'job')} that ended before {when(moment)}")
+        print(f"{out.some(jobs, 'job')}: every trail, key, slot and counter agrees")
+    if findings:
+        raise typer.Exit(1)
+
+
+outbox = typer.Typer(no_args_is_help=True, help="Messages that could not be published.")
+
+MOST_REVIVED = 10_000
+
+
+@outbox.command("dead")
+def dead(
+    app: AppOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
+    as_json: out.JsonOption = False,
+) -> None:
+    """List messages that gave up, the oldest first."""
+    with reading(app) as engine:
+        found = engine.outbox.dead(limit=limit)
+    out.print_list(
+        {"messages": [delivery_document(message) for message in found]},
+        as_json,
+        ("message", "topic", "state", "tries", "emitted"),
+        [(m.id, m.topic, m.state, str(m.tries), out.when(m.at)) for m in found],
+        keep=("message", "emitted"),
+        empty="no dead messages",
+    )
+
+
+@outbox.command("revive")
+def revive(
+    actor: ActorOption,
+    messages: Annotated[
+        list[str] | None, typer.Argument(metavar="MESSAGE", help="As `dead` names them.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every dead message.")] = False,
+    why: NoteOption = "",
+    app: AppOption = None,
+    as_json: out.JsonOption = False,
+) -> None:
+    """Let dead messages be tried again."""
+    wanted = set(messages or ())
+    if every == bool(wanted):
+        raise typer.BadParameter("name the messages, or say --all", param_hint="MESSAGE")
+    with reading(app) as engine:
+        dead = {message.id for message in engine.outbox.dead(limit=MOST_REVIVED)}
+        if unknown := wanted - dead:
+            raise BadInput(f"no dead message is {', '.join(sorted(unknown))}; nothing was revived")
+        revived = 0
+        for message in sorted(dead if every else wanted):
+            with suppress(NotFound):  # somebody else was faster
+                engine.outbox.redrive(message, actor=actor, note=why)
+                revived += 1
+    _report({"revived": revived}, as_json, f"revived {out.some(revived, 'message')}")
+
+
+idempotency = typer.Typer(no_args_is_help=True, help="Show and remove records of idempotency keys.")
+
+ScopeOption = Annotated[
+    str, typer.Option("--scope", help="Of which operation, such as jobs.submit.")
+]
+KeyOption = Annotated[str, typer.Option("--key", help="The key, as its caller wrote it.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Whose key it is; '' for nobody's.")]
+
+
+@idempotency.command("show")
+def show(
+    scope: ScopeOption,
+    key: KeyOption,
+    tenant: TenantOption = "",
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Show what was answered, which may be confidential.")
+    ] = False,
+    app: AppOption = None,
+    as_json: out.JsonOption = False,
+) -> None:
+    """Show what is kept of a key: who executes it, or how it was answered."""
+    id = RecordId(tenant, scope, key)
+    with reading(app) as engine:
+        row = Guard(engine.store).record(id)
+    if row is None:
+        raise NotFound(_absent(id))
+    document = _record_document(row, reveal=reveal)
+    if as_json:
+        out.print_json(document)
+    else:
+        out.print_facts([(name, _shown(name, value)) for name, value in document.items()])
+
+
+@idempotency.command("forget")
+def forget(
+    scope: ScopeOption,
+    key: KeyOption,
+    actor: ActorOption,
+    tenant: TenantOption = "",
+    note: NoteOption = "",
+    app: AppOption = None,
+    as_json: out.JsonOption = False,
+) -> None:
+    """Remove the record of a key, whatever it says: the next request executes. Audited."""
+    id = RecordId(tenant, scope, key)
+    with reading(app) as engine:
+        if not Guard(engine.store).forget(id, actor=actor, note=note):
+            raise NotFound(_absent(id))
+    _report({"forgotten": True}, as_json, f"forgotten: the next request with {key!r} executes")
+
+
+@idempotency.command("cleanup")
+def cleanup(
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100_000, help="Per transaction; else IDEMPOTENCY_CLEANUP_BATCH or 1000."
+        ),
+    ] = None,
+    app: AppOption = None,
+    as_json: out.JsonOption = False,
+) -> None:
+    """Remove every record that has expired, as the schedule of the workers does."""
+    with reading(app) as engine:
+        removed = Guard(engine.store).clean_up(batch or idempotency_settings().cleanup_batch)
+    _report(
+        {"removed": removed}, as_json, f"removed {out.some(removed, 'record')} that had expired"
+    )
+
+
+def _absent(id: RecordId) -> str:
+    whose = f" of the tenant {id.tenant_id!r}" if id.tenant_id else ""
+    return f"there is no record of the key {id.key!r}{whose} in the scope {id.scope!r}"
+
+
+def _record_document(row: RecordRow, *, reveal: bool) -> dict[str, Any]:
+    """Return what is kept, without the token and, unless wanted, without the answer."""
+    document = row._asdict()
+    for name in ("owner_token", "recovery_data"):
+        del document[name]
+    body = document.pop("response_json")
+    data: bytes | None = document.pop("response_bytes")
+    if reveal:
+        document["response"] = body if data is None else data.hex()
+    else:
+        del document["response_headers"]
+    for name in ("lease_until", "created_at", "updated_at", "expires_at"):
+        if document[name] is not None:
+            document[name] = rfc3339(to_datetime(document[name]))
+    return document
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name.endswith(("_at", "_until")):
+        return out.when(datetime.fromisoformat(value))
+    return str(value)
+
+
+def _report(document: Any, as_json: bool, sentence: str) -> None:
+    if as_json:
+        out.print_json(document)
+    else:
+        print(sentence)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ulak
 from ulak import wiring
+from ulak.auth.directory import LINK_LIFE_TEXT
 from ulak.auth.identity import Identity
-from ulak.cli import logs
-from ulak.cli.children import children_of, queues_beside
-from ulak.cli.draining import Part, leave_behind, open_when_reached, run_until_told, say
-from ulak.cli.greeting import greeting
-from ulak.cli.parent import GLANCE_S
-from ulak.cli.supervisor import Supervisor
-from ulak.cli.worker import DRAIN, LEASE, USUAL, DrainOption, LeaseOption, worker_settings
+from ulak.cli import worker as worker_command
+from ulak.cli.identity import make_login_link
+from ulak.cli.process import logs
+from ulak.cli.process.draining import Part, leave_behind, open_when_reached, run_until_told, say
+from ulak.cli.process.supervisor import Child, Supervisor
+from ulak.clock import Duration, seconds
+from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -27,9 +32,11 @@ from ulak.engine.worker import Worker
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note
+from ulak.kit.commands.person import user_name
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
 from ulak.service import get_service
 from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
+from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
     from ulak.web.server import Server
@@ -49,8 +56,8 @@ def up(
     workers: Annotated[
         int, typer.Option(min=0, help="Work in so many children; 0 works in this process.")
     ] = 0,
-    lease: LeaseOption = LEASE,
-    drain: DrainOption = DRAIN,
+    lease: worker_command.LeaseOption = worker_command.LEASE,
+    drain: worker_command.DrainOption = worker_command.DRAIN,
     service: ServiceOption = None,
 ) -> None:
     """Start the API and workers; SIGTERM or Ctrl-C drains, a second one hurries.
@@ -62,12 +69,9 @@ def up(
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
     beside = queues_beside(engine)
-    settings = worker_settings(
-        engine,
-        USUAL,
-        queues=beside if engine.kernel.queues_apart else None,
-        lease=lease,
-        drain=drain,
+    own = beside if engine.kernel.queues_apart else None
+    settings = worker_command.worker_settings(
+        engine, worker_command.USUAL, queues=own, lease=lease, drain=drain
     )
     children = children_of(
         engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
@@ -103,23 +107,14 @@ class Working:
     settings: WorkerSettings
 
     def parts(self) -> dict[str, Part]:
-        """Return what is run, by what each counts."""
-        parts: dict[str, Part] = {}
-        if self.worker is not None:
-            parts["stage"] = self.worker
-        if self.supervisor is not None:
-            parts["worker"] = self.supervisor
-        return parts
+        parts: dict[str, Part | None] = {"stage": self.worker, "worker": self.supervisor}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def unready(self) -> str | None:
         """Say what is lacking before everything is served; None when nothing is."""
         if self.worker is not None and not self.worker.is_registered:
             return "the worker is not registered"
         return None if self.supervisor is None else self.supervisor.unready()
-
-    def is_begun(self) -> bool:
-        """Tell whether this process does its own share."""
-        return self.worker is None or self.worker.is_registered
 
 
 def _server(engine: Engine, identity: Identity, working: Working, found: Settings) -> Server:
@@ -131,11 +126,10 @@ def _server(engine: Engine, identity: Identity, working: Working, found: Setting
             f"ulak up needs the web extra ({error.name} is missing); pip install 'ulak[web]', "
             "or run ulak worker"
         ) from error
-    services = [get_service(name) for name in found.services]
-    guard = wiring.guard_of(engine, found.env, wiring.idempotency_settings())
     made = application(
-        engine, identity=identity, unready=working.unready, services=services, guard=guard,
-        platform=found,
+        engine, identity=identity, unready=working.unready, platform=found,
+        services=[get_service(name) for name in found.services],
+        guard=wiring.guard_of(engine, found.env, wiring.idempotency_settings()),
     )  # fmt: skip
     return Server(made, host=found.host, port=found.port)
 
@@ -166,11 +160,128 @@ async def _serve(working: Working, server: Server, hello: Callable[[], str]) -> 
 
 async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> None:
     """Once this process works, say so. Children may still be starting: /health/ready tells."""
-    while not working.is_begun():
-        await asyncio.sleep(GLANCE_S)
+    while working.worker is not None and not working.worker.is_registered:
+        await asyncio.sleep(worker_command.GLANCE_S)
     if not server.is_local:
         note(
             "other machines can reach this address, and what they send is not encrypted; put a "
             "server that speaks TLS before it"
         )
     say(await asyncio.to_thread(hello))
+
+
+def queues_beside(engine: Engine) -> list[str]:
+    return [
+        queue
+        for queue in worker_command.queues_of(engine)
+        if queue not in engine.kernel.queues_apart
+    ]
+
+
+def children_of(
+    engine: Engine, found: Settings, *, workers: int, lease: Duration, options: Sequence[str]
+) -> list[Child]:
+    """Return the children of a program: those of its queues apart, and `workers` for the rest. Each
+    takes `options` of `ulak worker`, and the lease of its queue, else `lease`. Raises
+    `NotSupported`: no child would see the jobs of the store."""
+    served: dict[str, tuple[list[str], Duration]] = {}
+    for queue, apart in sorted(engine.kernel.queues_apart.items()):
+        own = lease if apart.lease is None else apart.lease
+        served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
+    if beside := queues_beside(engine):
+        served |= {f"worker-{n}": (beside, lease) for n in range(1, workers + 1)}
+    features = engine.store.features
+    if served and not features.shared:
+        raise NotSupported(
+            f"ulak up cannot serve queues by children on the {features.name} store, whose jobs no "
+            "other process sees; connect to sqlite:///app.db, or run engine.working() in the "
+            "program"
+        )
+    program = [found.app] if found.app else []
+    if found.service:
+        program += ["--service", found.service]
+    command = (sys.executable, "-m", "ulak", "worker", *program, *options)
+    children = []
+    for name, (queues, own) in served.items():
+        chosen = [word for queue in queues for word in ("--queue", queue)]
+        lasts = ("--lease", f"{seconds(own):g}")
+        children.append(Child(name, (*command, *lasts, *chosen, "--child", name), own))
+    return children
+
+
+def greeting(
+    engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int
+) -> str:
+    """Say where everything is and what to type next; asks the store, so not on a loop."""
+    lines = [
+        f"ulak {ulak.__version__} serves {found.program} at {address}",
+        *_invitation(identity, found, address),
+        f"  jobs      {address}/jobs",
+        f"  docs      {address}/docs",
+        f"  health    {address}/health/ready",
+        f"  metrics   {address}/metrics",
+        *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
+        *(f"  missing   {sentence}" for sentence in _missing(found)),
+        f"  store     {worker_command.stored(engine)}",
+        "",
+    ]
+    if engine.store.features.shared:
+        commands = _next_commands(engine, found, address)
+        lines += ["Next, in another terminal:", *(f"  {command}" for command in commands), ""]
+    lines.append("Ctrl-C drains and stops.")
+    return "\n".join(lines)
+
+
+def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[str]:
+    """Return the line with the link that logs in the person who starts the program, once. In
+    production only a terminal gets it: every other output is kept in a log."""
+    if found.env != "dev" and not sys.stdout.isatty():
+        return ()
+    link = make_login_link(identity, user_name(), address)
+    return [f"  log in    {link}  (once, within {LINK_LIFE_TEXT})"]
+
+
+def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
+    beside = ", ".join(queues_beside(engine))
+    if not beside:
+        beside = "no queue" if engine.kernel.queues_apart else "no queue, since no flow has a stage"
+    elif workers:
+        beside += f" (in {_children(workers)})"
+    queues = sorted(engine.kernel.queues_apart.items())
+    children = [f"{queue} (in {_children(apart.workers)})" for queue, apart in queues]
+    return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
+
+
+def _children(number: int) -> str:
+    return "1 child" if number == 1 else f"{number} children"
+
+
+def _missing(found: Settings) -> list[str]:
+    services = map(get_service, found.services)
+    conditions = [service.condition(found) for service in services if service.condition]
+    return [sentence for condition in conditions for sentence in condition.missing]
+
+
+def _next_commands(engine: Engine, found: Settings, address: str) -> list[str]:
+    """Return what a newcomer would like to type: a list, the answer to an open question, and
+    another link."""
+    command = partial(found.command, name=_program())
+    lines = [command("jobs list")]
+    for job in engine.jobs(JobFilter(role=HELD), limit=100):
+        flow = engine.kernel.flows_by_version().get((job.flow, job.version))
+        place = None if flow is None else flow.table.places.get(job.state)
+        if place is not None and place.gate is not None:
+            choice = next(iter(place.gate.choices))
+            lines.append(command(f"jobs show {job.id}"))
+            lines.append(command(f"jobs decide {job.id} {choice}"))
+            break
+    return [*lines, found.link_command(address, name=_program())]
+
+
+def _program() -> str:
+    typed = Path(sys.argv[0])
+    if typed.name == "__main__.py":
+        return "python -m ulak"
+    onpath = shutil.which(typed.name)
+    is_found = onpath is not None and Path(onpath).resolve() == typed.resolve()
+    return typed.name if is_found else str(typed)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import ctypes
+import os
+import signal
+import socket
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
@@ -11,10 +17,11 @@ from typing import Annotated
 import typer
 
 from ulak import wiring
-from ulak.cli import logs, metrics, spans
-from ulak.cli.draining import leave_behind, open_when_reached, run_until_told, say
-from ulak.cli.parent import Parent
+from ulak.cli import spans
+from ulak.cli.process import logs
+from ulak.cli.process.draining import leave_behind, open_when_reached, run_until_told, say
 from ulak.clock import seconds
+from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.process import settle_in
@@ -74,23 +81,20 @@ def worker(
             f"ulak worker cannot serve the {features.name} store, whose jobs no other process "
             "sees; connect to sqlite:///app.db, or run engine.working() in the program"
         )
-    settings = worker_settings(
-        engine,
-        WorkerSettings(loop=loop, threads=threads, processes=processes),
-        queues=queue or None,
-        lease=lease,
-        drain=drain,
-    )
+    usual = WorkerSettings(loop=loop, threads=threads, processes=processes)
+    settings = worker_settings(engine, usual, queues=queue or None, lease=lease, drain=drain)
     logs.start(found.env, logs.secrets_of(found, engine), child=child)
     wiring.trace(engine)
     settle_in()
     open_when_reached(engine)
-    with engine, metrics.serving(engine, metrics_port) as address:
+    with engine, serving_metrics(engine, metrics_port) as address:
         made: Worker = engine.worker(settings)
         if parent is not None:
-            asyncio.run(_work_as_child(made, parent))
+            asyncio.run(_work(made, parent))
             return
-        say(f"worker of {found.program} serves {served(engine, settings)}")
+        queues = queues_of(engine) if settings.queues is None else sorted(settings.queues)
+        served = ", ".join(queues) or "no queue, since no flow has a stage"
+        say(f"worker of {found.program} serves {served}")
         if address is not None:
             say(f"  metrics   {address}")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
@@ -98,35 +102,23 @@ def worker(
     say("drained")
 
 
-async def _work(made: Worker) -> None:
-    await run_until_told({"stage": made}, drain=made.settings.drain)
-    leave_behind(made)
-
-
-async def _work_as_child(made: Worker, parent: Parent) -> None:
-    telling = asyncio.create_task(parent.tell_of(made))
+async def _work(made: Worker, parent: Parent | None = None) -> None:
+    telling = None if parent is None else asyncio.create_task(parent.tell_of(made))
     try:
-        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=True)
+        is_child = parent is not None
+        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=is_child)
     finally:
-        telling.cancel()
-        parent.close()
+        if telling is not None and parent is not None:
+            telling.cancel()
+            parent.close()
     leave_behind(made)
 
 
 def worker_settings(
-    engine: Engine,
-    usual: WorkerSettings,
-    *,
-    queues: Collection[str] | None,
-    lease: str,
-    drain: str,
+    engine: Engine, usual: WorkerSettings, *, queues: Collection[str] | None, lease: str, drain: str
 ) -> WorkerSettings:
-    """Make a worker's settings of what was typed.
-
-    Raises:
-        BadParameter: a span that cannot work.
-        BadInput: a queue that no stage of the program is in.
-    """
+    """Make a worker's settings of what was typed. Raises `BadParameter`: a span that cannot work;
+    `BadInput`: a queue that no stage of the program is in."""
     lease_span = spans.read_seconds(lease, "--lease")
     drain_span = spans.read_seconds(drain, "--drain")
     if lease_span < SHORTEST_LEASE:
@@ -135,25 +127,12 @@ def worker_settings(
     for queue in queues or ():
         if queue not in known:
             raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
-    return replace(
-        usual,
-        queues=None if queues is None else frozenset(queues),
-        lease=lease_span,
-        drain=drain_span,
-    )
+    chosen = None if queues is None else frozenset(queues)
+    return replace(usual, queues=chosen, lease=lease_span, drain=drain_span)
 
 
 def queues_of(engine: Engine) -> list[str]:
-    """Every queue that a stage or an undo of the program is in."""
-    return sorted(
-        {lane.split("/")[0] for flow in engine.inspect.flows for lane in flow.table.lanes}
-    )
-
-
-def served(engine: Engine, settings: WorkerSettings) -> str:
-    """Name the queues that a worker of these settings serves."""
-    chosen = queues_of(engine) if settings.queues is None else sorted(settings.queues)
-    return ", ".join(chosen) or "no queue, since no flow has a stage"
+    return sorted({queue_of(lane) for flow in engine.inspect.flows for lane in flow.table.lanes})
 
 
 def stored(engine: Engine) -> str:
@@ -164,3 +143,88 @@ def stored(engine: Engine) -> str:
     place = about.get("path") or about.get("database")
     said = [f"{features.name} {version}".strip(), place, features.durability]
     return ", ".join(str(part) for part in said if part)
+
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def serving_metrics(engine: Engine, port: int | None) -> Iterator[str | None]:
+    """Show an engine's metrics on this machine while the block lasts; answers the address. Nobody
+    is asked who they are, so no other machine can reach it. Without a port nothing is shown. Raises
+    `NotSupported`: the extra is not installed; `BadInput`: the port cannot be listened on."""
+    if port is None:
+        yield None
+        return
+    try:
+        from prometheus_client import start_http_server
+
+        from ulak.web.metrics import Metrics
+    except ModuleNotFoundError as error:
+        raise NotSupported(
+            f"--metrics-port needs the web extra ({error.name} is missing); pip install 'ulak[web]'"
+        ) from error
+    metrics = Metrics(engine)
+    try:
+        server, thread = start_http_server(port, addr=HOST, registry=metrics.registry)
+    except OSError as error:
+        metrics.close()
+        raise BadInput(
+            f"cannot show metrics on {HOST} port {port}: {error.strerror}; "
+            "choose another with --metrics-port"
+        ) from error
+    try:
+        yield f"http://{HOST}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        metrics.close()
+
+
+# From <linux/prctl.h>: the signal that a process gets when its parent has ended.
+PR_SET_PDEATHSIG = 1
+# A guess: short beside the time a process takes to start, long beside a turn of the loop.
+GLANCE_S = 0.02
+# How often a child looks whether its lease was renewed; a lease lasts a second at least.
+REPORT_EVERY_S = 0.2
+
+
+class Parent:
+    """The process that has started this one and holds the other end of its standard input. From now
+    on the kernel kills this process when the parent ends, however that happens and whatever this
+    process does just then. Raises `BadInput`: standard input is no such line, so a person has typed
+    this."""
+
+    def __init__(self) -> None:
+        if not stat.S_ISSOCK(os.fstat(0).st_mode):
+            raise BadInput("--child is how `ulak up` starts its children; leave it out")
+        # Under another number, which what stages start does not inherit.
+        self._line = socket.socket(fileno=os.dup(0))
+        self._line.setblocking(False)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    async def tell_of(self, worker: Worker) -> None:
+        """Report that the worker is registered, and then each renewal of its lease."""
+        told = None
+        while True:
+            lease = worker.lease if worker.is_registered else None
+            if lease is not None and lease.renewed_at != told:
+                told = lease.renewed_at
+                self._report()
+            await asyncio.sleep(GLANCE_S if told is None else REPORT_EVERY_S)
+
+    def _report(self) -> None:
+        try:
+            self._line.send(b"r")
+        except BlockingIOError:
+            pass  # a parent that stands still has enough to read
+        except ConnectionError:
+            # It had ended before the kernel was asked to watch it.
+            os._exit(1)
+
+    def close(self) -> None:
+        self._line.close()

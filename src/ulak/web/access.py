@@ -1,29 +1,23 @@
 """Who may call what: one table, from which routes are guarded, documented and tested.
 
-A route without a line here is not served: the application refuses to start.
+A route without a line here is not served: the application refuses to start. A service brings lines
+of its own, with its routes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Final, Literal, Protocol
 
-from ulak.auth.principal import (
-    AUDIT_READ,
-    IDENTITY,
-    JOBS_ACT,
-    JOBS_READ,
-    JOBS_SIGNAL,
-    JOBS_SUBMIT,
-    METRICS_READ,
-    QUEUES_LIMIT,
-    QUEUES_PAUSE,
-    QUEUES_READ,
-    AccessScope,
-    Principal,
-)
+from fastapi import APIRouter, routing
+from fastapi.routing import APIRoute
+from prometheus_client.metrics_core import Metric
+
+from ulak.auth import principal
+from ulak.engine.engine import Engine
 from ulak.errors import UlakError
+from ulak.web.problems import Envelope
 
 About = Literal["job", "jobs", "all"]
 """What a route is about: one job (a foreign tenant's is not found), the jobs of the caller's
@@ -33,7 +27,7 @@ KNOWN: Final = "known"
 """Instead of a scope: whoever has a good credential."""
 PUBLIC: Final = "public"
 """Instead of a scope: everybody, without a credential."""
-Authenticate = Callable[[str], Principal | None]
+Authenticate = Callable[[str], principal.Principal | None]
 """Tells who a credential is: returns None, or raises `Unauthenticated`, when it is not good. It is
 called on a thread."""
 
@@ -61,19 +55,16 @@ class Access:
 
     @property
     def is_public(self) -> bool:
-        """Whether nobody is asked who they are."""
         return self.scope == PUBLIC
 
     @property
-    def needed(self) -> AccessScope | None:
+    def needed(self) -> principal.AccessScope | None:
         """What the caller must be allowed to do; None when any caller, or any known one, may.
-
-        Raises:
-            UlakError: the scope is a text that was not looked up: nobody may be let in by it.
-        """
+        Raises `UlakError`: the scope is a text that was not looked up: nobody may be let in by
+        it."""
         if self.scope in (KNOWN, PUBLIC):
             return None
-        if not isinstance(self.scope, AccessScope):
+        if not isinstance(self.scope, principal.AccessScope):
             raise UlakError(f"{self.method} {self.path}: nothing is known of {self.scope!r}")
         return self.scope
 
@@ -85,7 +76,6 @@ class Access:
 
 
 def table(lines: Iterable[Access]) -> Mapping[tuple[str, str], Access]:
-    """Arrange lines by method and path."""
     return {(line.method, line.path): line for line in lines}
 
 
@@ -95,72 +85,162 @@ ACCESS: Final = table(
         Access("GET", "/health", PUBLIC),
         Access("GET", "/health/live", PUBLIC),
         Access("GET", "/health/ready", PUBLIC),
-        Access("GET", "/metrics", METRICS_READ),
+        Access("GET", "/metrics", principal.METRICS_READ),
         Access("GET", "/openapi.json", KNOWN, "jobs"),
         Access("GET", "/docs", KNOWN, "jobs"),
-        #
         Access("POST", "/auth/login", PUBLIC),
         Access("GET", "/auth/link", PUBLIC),
         Access("POST", "/auth/logout", PUBLIC),
         Access("GET", "/auth/me", KNOWN, "jobs"),
-        Access("GET", "/keys", IDENTITY),
-        Access("POST", "/keys", IDENTITY),
-        Access("POST", "/keys/{id}/rotate", IDENTITY),
-        Access("POST", "/keys/{id}/revoke", IDENTITY),
-        Access("GET", "/users", IDENTITY),
-        Access("POST", "/users", IDENTITY),
-        Access("POST", "/users/{name}/password", IDENTITY),
-        Access("POST", "/users/{name}/disable", IDENTITY),
-        Access("GET", "/audit", AUDIT_READ),
-        #
-        Access("GET", "/jobs", JOBS_READ, "jobs"),
-        Access("POST", "/jobs", JOBS_SUBMIT, "jobs"),
-        Access("POST", "/jobs/bulk", JOBS_ACT, "jobs"),
-        Access("GET", "/jobs/{id}", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/trail", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/payload", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/result", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/why", JOBS_READ, "job"),
-        Access("GET", "/jobs/{id}/events", JOBS_READ, "job"),
-        Access("POST", "/jobs/{id}/approve", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/decide", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/release", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/retry", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/cancel", JOBS_ACT, "job"),
-        Access("POST", "/jobs/{id}/signal", JOBS_SIGNAL, "job"),
-        Access("GET", "/events", JOBS_READ, "jobs"),
-        Access("GET", "/counts", JOBS_READ, "jobs"),
-        #
-        Access("GET", "/flows", JOBS_READ, "jobs"),
-        Access("GET", "/flows/{name}", JOBS_READ, "jobs"),
-        Access("GET", "/flows/{name}/diagram", JOBS_READ, "jobs"),
-        Access("GET", "/queues", QUEUES_READ),
-        Access("GET", "/backlog", QUEUES_READ),
-        Access("POST", "/queues/{name}/pause", QUEUES_PAUSE),
-        Access("POST", "/queues/{name}/resume", QUEUES_PAUSE),
-        Access("GET", "/pauses", QUEUES_READ),
-        Access("PUT", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
-        Access("DELETE", "/pauses/{kind}/{name:path}", QUEUES_PAUSE),
-        Access("GET", "/limits", QUEUES_READ),
-        Access("PUT", "/limits/{flow}/{state}", QUEUES_LIMIT),
-        Access("DELETE", "/limits/{flow}/{state}", QUEUES_LIMIT),
-        Access("GET", "/rates", QUEUES_READ),
-        Access("PUT", "/rates/{flow}/{state}", QUEUES_LIMIT),
-        Access("DELETE", "/rates/{flow}/{state}", QUEUES_LIMIT),
-        Access("GET", "/weights", QUEUES_READ),
-        Access("PUT", "/weights/{tenant:path}", QUEUES_LIMIT),
-        Access("DELETE", "/weights/{tenant:path}", QUEUES_LIMIT),
-        Access("GET", "/workers", QUEUES_READ),
-        Access("GET", "/schedules", QUEUES_READ),
-        Access("GET", "/schedules/{name}/ticks", QUEUES_READ),
-        Access("POST", "/schedules/{name}/pause", QUEUES_PAUSE),
-        Access("POST", "/schedules/{name}/resume", QUEUES_PAUSE),
-        #
-        Access("GET", "/dead-letters", JOBS_READ, "jobs"),
-        Access("POST", "/dead-letters/redrive", JOBS_ACT, "jobs"),
-        Access("POST", "/dead-letters/{id}/redrive", JOBS_ACT, "job"),
-        Access("GET", "/outbox/dead", QUEUES_READ),
-        Access("POST", "/outbox/dead/{id:path}/revive", QUEUES_PAUSE),
+        Access("GET", "/keys", principal.IDENTITY),
+        Access("POST", "/keys", principal.IDENTITY),
+        Access("POST", "/keys/{id}/rotate", principal.IDENTITY),
+        Access("POST", "/keys/{id}/revoke", principal.IDENTITY),
+        Access("GET", "/users", principal.IDENTITY),
+        Access("POST", "/users", principal.IDENTITY),
+        Access("POST", "/users/{name}/password", principal.IDENTITY),
+        Access("POST", "/users/{name}/disable", principal.IDENTITY),
+        Access("GET", "/audit", principal.AUDIT_READ),
+        Access("GET", "/jobs", principal.JOBS_READ, "jobs"),
+        Access("POST", "/jobs", principal.JOBS_SUBMIT, "jobs"),
+        Access("POST", "/jobs/bulk", principal.JOBS_ACT, "jobs"),
+        Access("GET", "/jobs/{id}", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/trail", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/payload", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/result", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/why", principal.JOBS_READ, "job"),
+        Access("GET", "/jobs/{id}/events", principal.JOBS_READ, "job"),
+        Access("POST", "/jobs/{id}/approve", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/decide", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/release", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/retry", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/cancel", principal.JOBS_ACT, "job"),
+        Access("POST", "/jobs/{id}/signal", principal.JOBS_SIGNAL, "job"),
+        Access("GET", "/events", principal.JOBS_READ, "jobs"),
+        Access("GET", "/counts", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows/{name}", principal.JOBS_READ, "jobs"),
+        Access("GET", "/flows/{name}/diagram", principal.JOBS_READ, "jobs"),
+        Access("GET", "/queues", principal.QUEUES_READ),
+        Access("GET", "/backlog", principal.QUEUES_READ),
+        Access("POST", "/queues/{name}/pause", principal.QUEUES_PAUSE),
+        Access("POST", "/queues/{name}/resume", principal.QUEUES_PAUSE),
+        Access("GET", "/pauses", principal.QUEUES_READ),
+        Access("PUT", "/pauses/{kind}/{name:path}", principal.QUEUES_PAUSE),
+        Access("DELETE", "/pauses/{kind}/{name:path}", principal.QUEUES_PAUSE),
+        Access("GET", "/limits", principal.QUEUES_READ),
+        Access("PUT", "/limits/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/limits/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("GET", "/rates", principal.QUEUES_READ),
+        Access("PUT", "/rates/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/rates/{flow}/{state}", principal.QUEUES_LIMIT),
+        Access("GET", "/weights", principal.QUEUES_READ),
+        Access("PUT", "/weights/{tenant:path}", principal.QUEUES_LIMIT),
+        Access("DELETE", "/weights/{tenant:path}", principal.QUEUES_LIMIT),
+        Access("GET", "/workers", principal.QUEUES_READ),
+        Access("GET", "/schedules", principal.QUEUES_READ),
+        Access("GET", "/schedules/{name}/ticks", principal.QUEUES_READ),
+        Access("POST", "/schedules/{name}/pause", principal.QUEUES_PAUSE),
+        Access("POST", "/schedules/{name}/resume", principal.QUEUES_PAUSE),
+        Access("GET", "/dead-letters", principal.JOBS_READ, "jobs"),
+        Access("POST", "/dead-letters/redrive", principal.JOBS_ACT, "jobs"),
+        Access("POST", "/dead-letters/{id}/redrive", principal.JOBS_ACT, "job"),
+        Access("GET", "/outbox/dead", principal.QUEUES_READ),
+        Access("POST", "/outbox/dead/{id:path}/revive", principal.QUEUES_PAUSE),
     ]
 )
-"""The engine's own routes; a service brings lines of its own."""
+
+
+ReadMetrics = Callable[[], Iterable[Metric]]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The routes of a service, who may call each, and what it adds to `/metrics`."""
+
+    routers: Sequence[APIRouter]
+    access: Sequence[Access]
+    metrics: ReadMetrics | None = None
+    """Called at each scrape, with the engine's own look at the store and within its patience; a
+    service that fails to answer is left out of that scrape."""
+    tallies: ReadMetrics | None = None
+    """What this process itself has counted: shown too when the store does not answer, since that
+    may be what is counted. It must ask nobody."""
+    envelope: Envelope | None = None
+    """Returns, for the problem document of any error of these routes, the members that the
+    service's specification names besides. It must not fail."""
+
+
+class Routed(Protocol):
+    """A service, as far as it concerns the application; `ulak.service.Service` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def routes(self) -> Callable[[Engine, Any], Routes] | None: ...
+
+    @property
+    def scopes(self) -> Sequence[principal.AccessScope]: ...
+
+
+def make_routes(services: Iterable[Routed], engine: Engine) -> dict[str, Routes]:
+    """Have services make their routes, by the name of each. Raises `UlakError`: a service was not
+    attached to the engine, or a route would not be guarded."""
+    brought: dict[str, Routes] = {}
+    for service in services:
+        if service.name not in engine.kernel.attached:
+            raise UlakError(
+                f'the service "{service.name}" is not attached to this engine; call '
+                "ulak.service.attach(service, engine, settings) before the application is made"
+            )
+        if service.routes is not None:
+            _, left = engine.kernel.attached[service.name]
+            brought[service.name] = service.routes(engine, left)
+    for name, routes in brought.items():
+        served = [route for router in routes.routers for route in each_route(router.routes)]
+        if unseen := [str(route.path) for route in served if not _is_guarded(route)]:
+            raise UlakError(
+                f'the service "{name}": nobody would guard {", ".join(unseen)}; declare plain '
+                "routes, in routers that are not included in others under a prefix"
+            )
+    return brought
+
+
+def each_route(routes: Iterable[Any]) -> Iterator[Any]:
+    # Of routers that were included, newer releases list the router and not its routes.
+    found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
+    return found
+
+
+def _is_guarded(route: Any) -> bool:
+    """Tell whether the guard is asked, and knows the route by the path that is called."""
+    original = getattr(route, "original_route", route)
+    return isinstance(original, APIRoute) and route.path == original.path
+
+
+def merged(
+    own: Mapping[tuple[str, str], Access], brought: Mapping[str, Routes], scopes: principal.Scopes
+) -> Mapping[tuple[str, str], Access]:
+    """Return the table of everything that is served. Raises `UlakError`: two want to serve the
+    same, or a line names a scope that nobody declares."""
+    access = dict(own)
+    for name, routes in brought.items():
+        lines = table(_with_scope(name, line, scopes) for line in routes.access)
+        if taken := sorted(f"{method} {path}" for method, path in lines.keys() & access.keys()):
+            raise UlakError(
+                f'the service "{name}" cannot serve {", ".join(taken)}: somebody else does'
+            )
+        access |= lines
+    return access
+
+
+def _with_scope(name: str, line: Access, scopes: principal.Scopes) -> Access:
+    if line.scope in (KNOWN, PUBLIC):
+        return line
+    if line.scope not in scopes:
+        raise UlakError(
+            f'the service "{name}": {line.method} {line.path} needs the scope {line.scope!r}, '
+            "which nobody declares; declare it by Service(scopes=[AccessScope(...)])"
+        )
+    return replace(line, scope=scopes[line.scope])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Depends, FastAPI, Request, params, routing
+from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from ulak.auth import asking
-from ulak.auth.principal import ANYBODY, METRICS_READ, Principal
-from ulak.errors import Forbidden, UlakError, Unauthenticated
-from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate
+from ulak.auth.principal import ANONYMOUS, ANYBODY, CURRENT_REQUEST, METRICS_READ, Principal
+from ulak.engine.engine import Engine
+from ulak.engine.view import Job
+from ulak.errors import Forbidden, JobNotFound, UlakError, Unauthenticated
+from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate, each_route
 from ulak.web.problems import SCHEME
 
 PRINCIPAL = "ulak.principal"
@@ -33,8 +34,7 @@ class Authenticator(Protocol):
     def recall(self, credential: str) -> Principal | None:
         """Return what was seen a moment ago; None when the store must be read."""
 
-    def authenticate(self, credential: str) -> Principal:
-        """Return who it is."""
+    def authenticate(self, credential: str) -> Principal: ...
 
 
 class Guard:
@@ -52,23 +52,15 @@ class Guard:
         self._access = access
 
     def check(self, app: FastAPI) -> None:
-        """Refuse to start with a route that nobody has thought about.
-
-        Raises:
-            UlakError: naming the routes.
-        """
+        """Refuse to start with a route that nobody has thought about. Raises `UlakError`: naming
+        the routes."""
         unlisted = routes_of(app) - self._access.keys()
-        forgotten = sorted(f"{method} {path}" for method, path in unlisted)
-        if forgotten:
+        if forgotten := sorted(f"{method} {path}" for method, path in unlisted):
             raise UlakError(f"nobody has said who may call {', '.join(forgotten)}")
 
     async def __call__(self, request: Request) -> Principal:
-        """Return who calls.
-
-        Raises:
-            Unauthenticated: nobody who is known.
-            Forbidden: somebody who may not.
-        """
+        """Return who calls. Raises `Unauthenticated`: nobody who is known; `Forbidden`: somebody
+        who may not."""
         method = "GET" if request.method == "HEAD" else request.method
         line = self._access[method, request.scope["route"].path]
         if line.is_public or (self._identity is None and line.authenticate is None):
@@ -76,30 +68,20 @@ class Guard:
         if line.takes:
             request.scope[SCHEME] = line.takes[0]
         credential = _credential(request, line)
+        identity, principal = self._identity, None
         if line.authenticate is not None:
             principal = await asyncio.to_thread(self._ask, line.authenticate, credential)
-        else:
-            principal = await self._known(credential)
-        asking.known_as(principal.name)
+        elif identity is not None and (principal := identity.recall(credential)) is None:
+            principal = await asyncio.to_thread(self._ask, identity.authenticate, credential)
+        assert principal is not None  # noqa: S101 - without an identity the route is open
+        if (current := CURRENT_REQUEST.get()) is not None:
+            current.principal = principal.name
         if (needed := line.needed) is not None:
             principal.must(needed)
         return principal
 
-    async def _known(self, credential: str) -> Principal:
-        """Return who the platform's identity says it is."""
-        assert self._identity is not None  # noqa: S101 - without one the route is open
-        principal = self._identity.recall(credential)
-        if principal is None:
-            principal = await asyncio.to_thread(self._authenticate, self._identity, credential)
-        return principal
-
-    def _authenticate(self, identity: Authenticator, credential: str) -> Principal:
-        self._open()  # the first request may be the first that anybody asks of the store
-        return identity.authenticate(credential)
-
     def _ask(self, authenticate: Authenticate, credential: str) -> Principal:
-        """Return a user of a service's own."""
-        self._open()
+        self._open()  # the first request may be the first that anybody asks of the store
         principal = authenticate(credential)
         if principal is None:
             raise Unauthenticated("nobody has this credential", reason="unknown")
@@ -107,7 +89,6 @@ class Guard:
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
-    """Return method and path of every route of an application."""
     return {
         (method, str(getattr(route, "path", "")))
         for route in each_route(app.routes)
@@ -116,15 +97,7 @@ def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     }
 
 
-def each_route(routes: Iterable[Any]) -> Iterator[Any]:
-    """Return routes one by one, those of included routers too."""
-    # Of routers that were included, newer releases list the router and not its routes.
-    found: Iterator[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
-    return found
-
-
 async def caller(request: Request) -> Principal:
-    """Return who calls, by the guard of the application."""
     guard: Guard = request.app.state.guard
     principal = request.scope[PRINCIPAL] = await guard(request)
     if request.query_params:
@@ -134,9 +107,7 @@ async def caller(request: Request) -> Principal:
 
 def _refuse_unknown_parameters(request: Request) -> None:
     """Refuse a parameter that the route does not have: a misspelt one would be done without.
-
-    Probes, scrapers and links may carry any; a service decides about its own routes.
-    """
+    Probes, scrapers and links may carry any; a service decides about its own routes."""
     route = request.scope["route"]
     line = ACCESS.get((request.method, route.path))
     if line is None or line.scope in (PUBLIC, METRICS_READ):
@@ -178,7 +149,6 @@ def serve(app: FastAPI, router: APIRouter, *, tag: str | None = None) -> None:
 
 
 def _credential(request: Request, line: Access) -> str:
-    """Find the one credential of a request."""
     headers = request.headers
     names = () if line.takes else (*ALIASES, *line.headers)
     found = [headers[name] for name in names if name in headers]
@@ -211,3 +181,22 @@ def _is_of_this_site(headers: Mapping[str, Any]) -> bool:
         return bool(headers["sec-fetch-site"] == "same-origin")
     origin = headers.get("origin", "")
     return bool(origin) and origin.partition("://")[2] == headers.get("host")
+
+
+def get_visible_job(engine: Engine, job_id: str, principal: Principal) -> Job:
+    """Return a job as it stands now. Raises `BadInput`: this is not the id of a job; `JobNotFound`:
+    there is none, or it belongs to a tenant that the caller does not see."""
+    job = engine.get(job_id)
+    if not principal.sees(job.tenant):
+        raise JobNotFound(job_id)
+    return job
+
+
+def actor_of(principal: Principal) -> str:
+    """Name a caller in trails and the audit; whoever was not asked who they are is anonymous."""
+    return principal.name or ANONYMOUS
+
+
+def roles_of(principal: Principal) -> Collection[str] | None:
+    """Return the roles that a gate checks; none where there is no login."""
+    return None if principal is ANYBODY else principal.roles

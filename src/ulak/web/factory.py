@@ -15,33 +15,15 @@ from ulak.auth.principal import add_scopes
 from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
-from ulak.web import (
-    acts,
-    audit,
-    bulk,
-    dead_letters,
-    flows,
-    health,
-    home,
-    idempotency,
-    jobs,
-    limits,
-    metrics,
-    openapi,
-    problems,
-    queues,
-    schedules,
-    streams,
-)
-from ulak.web import identity as identity_routes
-from ulak.web.access import ACCESS
-from ulak.web.bodies import BodyLimit
+from ulak.web import idempotency, openapi, pages, problems
+from ulak.web.access import ACCESS, Routed, make_routes, merged
 from ulak.web.callers import Authenticator, Guard, caller, serve
-from ulak.web.correlation import Correlation
-from ulak.web.hub import Hub
-from ulak.web.request_metrics import CountRequests
-from ulak.web.services import Routed, merged, routes_of
-from ulak.web.traces import TraceRequests
+from ulak.web.metrics import Metrics
+from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
+from ulak.web.routes import bulk, flow_control, flows, health, jobs
+from ulak.web.routes import identity as identity_routes
+from ulak.web.streams import routes as streams
+from ulak.web.streams.hub import Hub
 
 
 def app(
@@ -79,7 +61,7 @@ def app(
     scopes = add_scopes(*(service.scopes for service in services))
     if isinstance(identity, Identity):
         identity.scopes = scopes
-    brought = routes_of(services, engine)
+    brought = make_routes(services, engine)
     access = merged(ACCESS, brought, scopes)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
@@ -90,29 +72,32 @@ def app(
     signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
     crowds = Bulk(engine, signing)
     platform = settings.Settings() if platform is None else platform
-    serve(made, home.router(platform, has_links=isinstance(identity, Identity)))
-    serve(made, health.router(engine, unready))
     kept = wiring.idempotency_settings()
     if guard is None:
         guard = wiring.guard_of(engine, settings.load().env, kept)
-    serve(made, jobs.router(engine, guard, kept))
-    serve(made, acts.router(engine))
-    serve(made, bulk.router(crowds))
-    serve(made, audit.router(engine))
-    serve(made, openapi.router())
-    serve(made, flows.router(engine))
-    serve(made, queues.router(engine))
-    serve(made, limits.router(engine))
-    serve(made, schedules.router(engine))
-    serve(made, dead_letters.router(engine, crowds))
     made.state.hub = hub = Hub(engine)
-    serve(made, streams.router(engine, hub))
-    if isinstance(identity, Identity):
-        serve(made, identity_routes.router(engine, identity, platform))
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
-    made.state.metrics = shown = metrics.Metrics(engine, read_too, counted)
-    serve(made, metrics.router(shown))
+    made.state.metrics = shown = Metrics(engine, read_too, counted)
+    served = [
+        pages.router(platform, has_links=isinstance(identity, Identity)),
+        health.health_router(engine, unready),
+        jobs.jobs_router(engine, guard, kept),
+        jobs.acts_router(engine),
+        bulk.bulk_router(crowds),
+        identity_routes.audit_router(engine),
+        openapi.router(),
+        flows.flows_router(engine),
+        flow_control.queues_router(engine),
+        flow_control.limits_router(engine),
+        flows.schedules_router(engine),
+        bulk.dead_letters_router(engine, crowds),
+        streams.router(engine, hub),
+    ]
+    if isinstance(identity, Identity):
+        served.append(identity_routes.identity_router(engine, identity, platform))
+    for router in (*served, health.metrics_router(shown)):
+        serve(made, router)
     made.state.envelopes = {}
     for name, routes in brought.items():
         for router in routes.routers:
@@ -125,7 +110,6 @@ def app(
     made.openapi = functools.cache(lambda: openapi.document_of(made, access, scopes))  # type: ignore[method-assign]
     problems.install(made)
     made.add_middleware(BodyLimit)
-    made.add_middleware(CountRequests, requests=shown.requests)
-    made.add_middleware(TraceRequests, engine=engine)
+    made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
     return made

@@ -18,12 +18,12 @@ import ulak
 from ulak.auth.principal import SCOPES, Scopes
 from ulak.idempotency.key import HEADER as KEY
 from ulak.idempotency.key import REPLAYED
-from ulak.web import docs_page, pages, schemas
+from ulak.web import pages, schemas
 from ulak.web.access import KNOWN, PUBLIC, Access
-from ulak.web.answers import answer
 from ulak.web.callers import ALIASES, SESSION, guarded_router
-from ulak.web.correlation import HEADER
-from ulak.web.examples import REF, example_of, resolved
+from ulak.web.pages import REF, example_of, resolved
+from ulak.web.problems import CORRELATION_HEADER
+from ulak.web.schemas import answer
 
 Document = dict[str, Any]
 Operation = dict[str, Any]
@@ -50,7 +50,6 @@ TAGS: Final = {
 
 
 def _key_header(name: str) -> Document:
-    """Describe a header that holds a key."""
     return {
         "type": "apiKey", "in": "header", "name": name,
         "description": "An API key, as other servers take it.",
@@ -68,22 +67,21 @@ SCHEMES: Final = {
     },
 }  # fmt: skip
 
+
+def _header(description: str, kind: str = "string", **more: Any) -> Document:
+    return {"description": description, "schema": {"type": kind, **more}}
+
+
 HEADERS: Final = {
-    "Correlation": {
-        "description": "The id of the request: what was sent as such, if it is plain.",
-        "schema": {"type": "string"},
-    },
-    KEY: {
-        "description": "The key as it was sent.", "schema": {"type": "string"},
-    },
-    REPLAYED: {
-        "description": "Whether this was answered before, and nothing was done now.",
-        "schema": {"type": "string", "enum": ["true", "false"]},
-    },
-    "Location": {"description": "Where the job is.", "schema": {"type": "string"}},
-    "Retry-After": {"description": "After how many seconds.", "schema": {"type": "integer"}},
-    "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"type": "string"}},
-}  # fmt: skip
+    "Correlation": _header("The id of the request: what was sent as such, if it is plain."),
+    KEY: _header("The key as it was sent."),
+    REPLAYED: _header(
+        "Whether this was answered before, and nothing was done now.", enum=["true", "false"]
+    ),
+    "Location": _header("Where the job is."),
+    "Retry-After": _header("After how many seconds.", "integer"),
+    "WWW-Authenticate": _header("How to authenticate."),
+}
 _OF_KEYS: Final = {name: {"$ref": f"#/components/headers/{name}"} for name in (KEY, REPLAYED)}
 _OF_STATUS: Final = {"401": "WWW-Authenticate", "429": "Retry-After"}
 
@@ -124,7 +122,6 @@ def document_of(
 
 
 def operations_of(document: Document) -> Iterator[tuple[str, str, Operation]]:
-    """Return every operation of a document with its path and its method."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method.upper(), operation
@@ -142,7 +139,7 @@ def router() -> APIRouter:
     @routes.get("/docs", response_class=HTMLResponse)
     async def docs(request: Request) -> HTMLResponse:
         """Read it as a page, which needs nothing from anywhere else."""
-        return pages.respond(docs_page.page(_served(request), pages.address_in(request)))
+        return pages.respond(pages.docs_page(_served(request), pages.address_in(request)))
 
     return routes
 
@@ -155,7 +152,6 @@ def _served(request: Request) -> Document:
 
 
 def _written(path: str) -> str:
-    """Write a path as OpenAPI does: without what kind of text a parameter takes."""
     return re.sub(r":\w+}", "}", path)
 
 
@@ -167,21 +163,19 @@ def _complete(operation: Operation, line: Access, path: str, described: Document
     operation["security"] = _security(line)
     for parameter in operation.get("parameters", []):
         _plain_parameter(parameter)
-    body = operation.get("requestBody")
-    if body is not None:
-        for media in body["content"].values():
-            media["schema"].pop("default", None)
-            media["example"] = example_of(media["schema"], described)
-    responses = {**_errors(operation, line, path), **_own(operation)}
+    for media in operation.get("requestBody", {"content": {}})["content"].values():
+        media["schema"].pop("default", None)
+        media["example"] = example_of(media["schema"], described)
+    own = operation.get("responses", {}).items()
+    # Without what FastAPI says of every bad request.
+    described_here = {k: v for k, v in own if "HTTPValidationError" not in str(v)}
+    responses = {**_errors(operation, line, path), **described_here}
+    takes_a_key = any(parameter["name"] == KEY for parameter in operation.get("parameters", []))
     for status, response in responses.items():
         _complete_response(status, response, described)
-        if _takes_a_key(operation):
+        if takes_a_key:
             response["headers"] |= _OF_KEYS
     operation["responses"] = {status: responses[status] for status in sorted(responses)}
-
-
-def _takes_a_key(operation: Operation) -> bool:
-    return any(parameter["name"] == KEY for parameter in operation.get("parameters", []))
 
 
 def _say(operation: Operation, line: Access) -> None:
@@ -203,10 +197,8 @@ def _security(line: Access) -> list[dict[str, list[str]]]:
     if line.is_public:
         return []
     scopes = [] if line.scope == KNOWN else [str(line.scope)]
-    usual = (*SCHEMES, *map(str.lower, line.headers))
-    return [{scheme: scopes} for scheme in map(str.lower, line.takes)] or [
-        {scheme: scopes} for scheme in usual
-    ]
+    schemes = line.takes or (*SCHEMES, *line.headers)
+    return [{scheme.lower(): scopes} for scheme in schemes]
 
 
 def _schemes(lines: Iterable[Access]) -> Document:
@@ -232,33 +224,20 @@ def _plain_parameter(parameter: Document) -> None:
         parameter.setdefault("description", schema.pop("description"))
 
 
-def _own(operation: Operation) -> Document:
-    """Return what a route itself describes, without what FastAPI says of every bad request."""
-    return {
-        status: response
-        for status, response in operation.get("responses", {}).items()
-        if "HTTPValidationError" not in str(response)
-    }
-
-
 def _errors(operation: Operation, line: Access, path: str) -> Document:
-    """Return the errors that follow from what an operation is."""
-    found: list[int] = []
-    if not line.is_public:
-        found += [401, 403]
-    if "{" in path:
-        found.append(404)
-    if "requestBody" in operation:
-        found += [400, 413]
-    if "requestBody" in operation or operation.get("parameters"):
-        found.append(422)
-    if path not in _WITHOUT_STORE:
-        found.append(503)
+    has_body = "requestBody" in operation
+    found = [
+        *([] if line.is_public else [401, 403]),
+        *([404] if "{" in path else []),
+        *([400, 413] if has_body else []),
+        *([422] if has_body or operation.get("parameters") else []),
+        *([] if path in _WITHOUT_STORE else [503]),
+    ]
     return {str(status): schemas.problem_response(status) for status in found}
 
 
 def _complete_response(status: str, response: Document, described: Document) -> None:
-    headers = {HEADER: {"$ref": "#/components/headers/Correlation"}}
+    headers = {CORRELATION_HEADER: {"$ref": "#/components/headers/Correlation"}}
     if (own := _OF_STATUS.get(status)) is not None:
         headers[own] = {"$ref": f"#/components/headers/{own}"}
     response["headers"] = headers | response.get("headers", {})

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,10 +16,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ulak import errors
-from ulak.web.correlation import HEADER, correlation_id
 from ulak.web.schemas import PROBLEM_JSON
 
 log = logging.getLogger("ulak.web")
+
+CORRELATION_HEADER: Final = "X-Correlation-ID"
+CORRELATION_KEY: Final = "ulak_correlation_id"
 
 # A class stands for its subclasses unless they have a line of their own.
 STATUS: Mapping[type[errors.UlakError], HTTPStatus] = {
@@ -77,6 +79,12 @@ Envelope = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 them. A member that the document has already stays as it is."""
 
 
+def correlation_id(request: Request) -> str:
+    """Return the id of a request, '' outside the middleware."""
+    found: str = request.scope.get(CORRELATION_KEY, "")
+    return found
+
+
 def problem(
     request: Request,
     status: int,
@@ -110,19 +118,14 @@ def _written(
         **members,
     }
     if identity:  # an application that is not ours may know none
-        document["correlation_id"] = said[HEADER] = identity
-    if (envelope := _find_envelope(request)) is not None:
+        document["correlation_id"] = said[CORRELATION_HEADER] = identity
+    app, route = request.scope.get("app"), request.scope.get("route")
+    envelopes: dict[str, Envelope] = getattr(getattr(app, "state", None), "envelopes", {})
+    # The members that the specification of a service names for its own routes.
+    if (envelope := envelopes.get(getattr(route, "path", ""))) is not None:
         added = envelope(document)
         document |= {name: value for name, value in added.items() if name not in document}
     return ProblemResponse(document, status, headers=said)
-
-
-def _find_envelope(request: Request) -> Envelope | None:
-    """Return the envelope of the service that has the route of a request, if it has one."""
-    app, route = request.scope.get("app"), request.scope.get("route")
-    envelopes = getattr(getattr(app, "state", None), "envelopes", {})
-    found: Envelope | None = envelopes.get(getattr(route, "path", None))
-    return found
 
 
 class ProblemResponse(JSONResponse):
@@ -136,15 +139,17 @@ class ProblemResponse(JSONResponse):
 
 
 def install(app: FastAPI) -> None:
-    """Have every error of an application answered as a problem."""
-    app.add_exception_handler(errors.UlakError, _ulak_error)
-    app.add_exception_handler(RequestValidationError, _bad_parameters)
-    app.add_exception_handler(HTTPException, _http_error)
+    handlers: dict[type[Exception], Any] = {
+        errors.UlakError: problem_of,
+        RequestValidationError: _bad_parameters,
+        HTTPException: http_problem,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _unforeseen)
 
 
 def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
-    """Write an error of ulak as a problem."""
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, errors.UlakError)]
     # What a flow calls its failures is no name of a problem: it is said beside it.
     is_failure = isinstance(error, errors.JobFailed)
@@ -170,12 +175,8 @@ def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
             headers["Retry-After"] = str(wait_s)
     if isinstance(error, errors.GuardUnavailable):
         headers["Retry-After"] = str(SOON_S)
+    # Not by keywords: a member of a service may have any name.
     return _written(request, status, code, str(error), headers, members)
-
-
-def _ulak_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, errors.UlakError)  # noqa: S101 - the handler is registered for it
-    return problem_of(request, error)
 
 
 def challenge(reason: str, scheme: str = "Bearer") -> str:
@@ -184,8 +185,7 @@ def challenge(reason: str, scheme: str = "Bearer") -> str:
     return realm if reason == "missing" else f'{realm}, error="invalid_token"'
 
 
-def _bad_parameters(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
+def _bad_parameters(request: Request, error: RequestValidationError) -> JSONResponse:
     found = [_bad_parameter(e) for e in error.errors()]
     detail = "; ".join(f"{e['parameter']}: {e['message']}" for e in found)
     return problem(
@@ -201,13 +201,7 @@ def _bad_parameter(found: Any) -> dict[str, str]:
     return {"parameter": ".".join(map(str, path)) or str(where), "message": found["msg"]}
 
 
-def _http_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
-    return http_problem(request, error)
-
-
 def http_problem(request: Request, error: HTTPException) -> JSONResponse:
-    """Write an error of the framework as a problem."""
     status = HTTPStatus(error.status_code)
     return problem(
         request, status, code=status.phrase.lower().replace(" ", "-"),
@@ -217,9 +211,7 @@ def http_problem(request: Request, error: HTTPException) -> JSONResponse:
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     """Say nothing of the inside; the server logs the error itself, with its stack."""
-    log.error(
-        "a request failed", extra={"path": request.url.path, "id": correlation_id(request)}
-    )  # fmt: skip
+    log.error("a request failed", extra={"path": request.url.path, "id": correlation_id(request)})
     return problem(
         request, HTTPStatus.INTERNAL_SERVER_ERROR, code="internal-error",
         detail="something went wrong that ulak did not foresee; the log has the correlation id",

@@ -6,16 +6,72 @@ models are the description, and the tests hold what is answered to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+import msgspec
+from fastapi import Path, Query, Response
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
+from ulak.auth.principal import Principal
 from ulak.clock import rfc3339
+from ulak.core import bounds
 from ulak.core.lifecycle import Role
-from ulak.web.texts import Note
+from ulak.errors import Forbidden
+from ulak.store.protocol import JobFilter
+
+LONGEST_NOTE: Final = bounds.LONGEST_NOTE
+LONGEST_NAME: Final = 500
+# Ten years: nobody means more.
+LONGEST_SPAN_S: Final = 3650 * 24 * 3600
+
+
+def storable(text: str) -> str:
+    """Return a text that every store can keep. Raises `ValueError`: it holds a character that
+    PostgreSQL, or UTF-8, has no place for."""
+    if "\x00" in text:
+        raise ValueError("it holds the character NUL, which no store can keep")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a character, which no store can keep") from None
+    return text
+
+
+def _moment(value: Any) -> datetime:
+    """Read a time; a bare number is none: by its size it would be seconds or milliseconds."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ValueError("write a time as 2026-01-31T12:00:00Z") from None
+
+
+Note = Annotated[
+    str,
+    Field(
+        max_length=LONGEST_NOTE,
+        description="Why, for whoever reads the trail or the audit.",
+        examples=["agreed with ada"],
+    ),
+    AfterValidator(storable),
+]
+NoteQuery = Annotated[Note, Query()]
+"""The note of a DELETE, which has no body."""
+Name = Annotated[str, Path(max_length=LONGEST_NAME), AfterValidator(storable)]
+Time = Annotated[AwareDatetime, BeforeValidator(_moment)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SPAN_S, allow_inf_nan=False)]
+
 
 Item = TypeVar("Item")
 Cursor = TypeVar("Cursor")
@@ -35,7 +91,11 @@ Moment = Annotated[
 ]
 """A time as every surface writes it: RFC 3339 in UTC, to the microsecond."""
 JobId = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
-"""The id of a job."""
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Return the configuration of a model whose schema has this example."""
+    return ConfigDict(json_schema_extra={"example": fields})
 
 
 class Body(BaseModel):
@@ -52,7 +112,6 @@ class ActAsked(Body):
 
 
 NO_NOTE: Final = ActAsked()
-"""What is meant by whoever asks for an act and sends no body."""
 
 
 class Parameters(BaseModel):
@@ -87,17 +146,11 @@ class Job(BaseModel):
     cancel_requested: bool = Field(description="A cancel waits until its worker has stopped.")
     is_final: bool = Field(description="Whether no worker will act on it any more.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": A_JOB, "flow": "cutting", "version": 1, "state": "HOLD", "role": "held",
-                "tenant": "", "submitter": "key:shop", "priority": 1, "round": 1, "attempt": 0,
-                "lapses": 0, "code": "CrmNoMatch", "created_at": A_MOMENT,
-                "changed_at": A_MOMENT, "not_before": A_MOMENT, "expires_at": None,
-                "scheduled_for": None, "leased_by": None, "parked_on": None,
-                "cancel_requested": False, "is_final": False,
-            }
-        }
+    model_config = example(
+        id=A_JOB, flow="cutting", version=1, state="HOLD", role="held", tenant="",
+        submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code="CrmNoMatch",
+        created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
+        scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
     )  # fmt: skip
 
 
@@ -118,15 +171,10 @@ class TrailEvent(BaseModel):
     started_at: Moment | None
     at: Moment
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "seq": 4, "kind": "held", "from_state": "NEW", "to_state": "HOLD",
-                "actor": "worker-1", "code": "CrmNoMatch", "message": "no customer 4711",
-                "details": None, "round": 1, "attempt": 1, "worker": "worker-1",
-                "started_at": A_MOMENT, "at": A_MOMENT,
-            }
-        }
+    model_config = example(
+        seq=4, kind="held", from_state="NEW", to_state="HOLD", actor="worker-1", code="CrmNoMatch",
+        message="no customer 4711", details=None, round=1, attempt=1, worker="worker-1",
+        started_at=A_MOMENT, at=A_MOMENT,
     )  # fmt: skip
 
 
@@ -161,17 +209,12 @@ class Submitted(Job):
 
     created: bool = Field(description="False when a job with this dedup key was there before.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": A_JOB, "flow": "cutting", "version": 1, "state": "NEW", "role": "ready",
-                "tenant": "", "submitter": "key:shop", "priority": 1, "round": 1, "attempt": 0,
-                "lapses": 0, "code": None, "created_at": A_MOMENT, "changed_at": A_MOMENT,
-                "not_before": A_MOMENT, "expires_at": None, "scheduled_for": None,
-                "leased_by": None, "parked_on": None, "cancel_requested": False,
-                "is_final": False, "created": True,
-            }
-        }
+    model_config = example(
+        id=A_JOB, flow="cutting", version=1, state="NEW", role="ready", tenant="",
+        submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code=None,
+        created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
+        scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
+        created=True,
     )  # fmt: skip
 
 
@@ -253,18 +296,73 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route: `responses=problems(409)`.
-
-    Only those that are its own: 401, 403, 404, 422 and 503 are described for every route that
-    can answer them.
-    """
+    """Describe the errors of a route: `responses=problems(409)`. Only those that are its own: 401,
+    403, 404, 422 and 503 are described for every route that can answer them."""
     return {status: problem_response(status) for status in statuses}
 
 
 def problem_response(status: int) -> dict[str, Any]:
-    """Describe one error status."""
     schema: Mapping[str, Any] = {"$ref": "#/components/schemas/Problem"}
-    return {
-        "description": HTTPStatus(status).phrase,
-        "content": {PROBLEM_JSON: {"schema": schema}},
-    }
+    return {"description": HTTPStatus(status).phrase, "content": {PROBLEM_JSON: {"schema": schema}}}
+
+
+USUAL_PAGE: Final = 100
+LARGEST_PAGE: Final = 1000
+
+PageSize = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="How many at most.")]
+
+
+def paged(
+    read: Callable[[int], Sequence[Item]], limit: int, cursor: Callable[[Item], Cursor]
+) -> tuple[Sequence[Item], Cursor | None]:
+    """Return a page and what the next one begins after; None when this is the last. `read` reads at
+    most so many items, and `cursor` tells what the page after an item begins after."""
+    found = read(limit + 1)  # one more than asked tells whether there is another page
+    page = found[:limit]
+    return page, cursor(page[-1]) if len(found) > limit else None
+
+
+def answer(
+    document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(
+        msgspec.json.encode(document), status, headers=headers, media_type="application/json"
+    )
+
+
+class Conditions(Parameters):
+    """Which jobs: every condition that is set must hold."""
+
+    tenant: str | None = Field(None, description="Only of this tenant.")
+    flow: str | None = Field(None, description="Only of this flow.")
+    state: str | None = Field(None, description="Only in this state.")
+    role: Role | None = Field(None, description="Only with this role.")
+    code: str | None = Field(None, description="Only held or failed with this code.")
+    queue: str | None = Field(None, description="Only of this queue.")
+    submitted_since: Time | None = Field(None, description="Only submitted then or later.")
+    submitted_before: Time | None = Field(None, description="Only submitted before.")
+    changed_since: Time | None = Field(None, description="Only changed then or later.")
+    changed_before: Time | None = Field(None, description="Only changed before.")
+    id_prefix: str | None = Field(None, description="Only with an id that begins so.")
+    dedup_key: str | None = Field(None, description="Only with this dedup key, held or not.")
+    owner: str | None = Field(None, description="Only owned by this one.")
+
+    def are_foreign_to(self, principal: Principal) -> bool:
+        """Tell whether they name a tenant whose jobs the caller does not see."""
+        return self.tenant is not None and not principal.sees(self.tenant)
+
+    def filter_for(self, principal: Principal) -> JobFilter:
+        """Return the filter that is meant; that of a caller of one tenant is about that tenant.
+        Raises `Forbidden`: they name another tenant; `BadInput`: no id begins with the prefix."""
+        if self.are_foreign_to(principal):
+            raise Forbidden(
+                f"{principal.name} sees the jobs of {principal.tenant!r} only, "
+                f"not those of {self.tenant!r}"
+            )
+        said = self.said()
+        if principal.tenant is not None:
+            said["tenant"] = principal.tenant
+        return JobFilter(**said)
+
+    def said(self) -> dict[str, Any]:
+        return self.model_dump(include=set(Conditions.model_fields), exclude_none=True)

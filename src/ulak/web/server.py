@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from ulak.errors import BadInput
 from ulak.settings import http_address
-from ulak.web.hub import Hub
+from ulak.web.streams.hub import Hub
 
 # How long requests that are being answered may take once the server is told to stop.
 LAST_REQUESTS_S = 5
@@ -23,16 +23,8 @@ UNREAD_MS = 30_000
 
 
 class Server:
-    """Serves an application beside a worker, so that neither waits for the other's loop.
-
-    Args:
-        app: What is served.
-        host: The address to listen on.
-        port: The port; 0 lets the system choose one.
-
-    Raises:
-        BadInput: the address cannot be listened on, and why.
-    """
+    """Serves an application beside a worker, so that neither waits for the other's loop. Port 0
+    lets the system choose one. Raises `BadInput`: the address cannot be listened on."""
 
     def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
         self._socket = listen(host, port)
@@ -77,11 +69,8 @@ class Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind an address before anything else is started, so that a taken port is an answer.
-
-    Raises:
-        BadInput: the address cannot be listened on, and why.
-    """
+    """Bind an address before anything else is started, so that a taken port is an answer. Raises
+    `BadInput`: the address cannot be listened on, and why."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

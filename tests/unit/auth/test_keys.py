@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from ulak.auth import remembered, secrets
+from ulak.auth import identity as module
+from ulak.auth import secrets
 from ulak.auth.principal import Principal
 from ulak.errors import BadInput, Forbidden, NotFound, StoreError, Unauthenticated
 
@@ -113,10 +114,10 @@ def test_revocation_acts_within_five_seconds_in_every_process(office):
     office.here.revoke_key(secrets.id_of(text), actor="ada", note="it leaked")
     assert reason(office.here, secrets.new_secret()) == "unknown"
     assert who(office.there, text), "it is remembered for a moment"
-    office.turn(microseconds=remembered.SPAN_US - 1)
+    office.turn(microseconds=module.SPAN_US - 1)
     assert who(office.there, text)
     office.turn(microseconds=1)
-    assert remembered.SPAN_US < 5_000_000
+    assert module.SPAN_US < 5_000_000
     assert reason(office.there, text) == "revoked"
     again = office.here.revoke_key(secrets.id_of(text), actor="bob")
     assert again.state == "revoked"
@@ -150,7 +151,7 @@ def test_a_key_expires_to_the_microsecond_although_it_is_remembered(office):
 
 
 def test_no_more_are_remembered_than_there_is_room_for(office):
-    memory = remembered.Remembered(office.clock, most=3)
+    memory = module.Remembered(office.clock, most=3)
     ada = Principal("ada", tenant=None, roles=frozenset())
     for n in range(5):
         memory.keep(str(n), ada, asked_at=office.clock.now(), expires_at=None)

@@ -88,6 +88,32 @@ def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
     _print(table)
 
 
+def print_list(
+    document: Any,
+    as_json: bool,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    keep: Sequence[str],
+    empty: str,
+) -> None:
+    """Print a list as a JSON document or a table; for people, say `empty` where it has no rows."""
+    if as_json:
+        print_json(document)
+    elif rows:
+        print_table(columns, rows, keep=keep)
+    else:
+        note(empty)
+
+
+def print_fact(document: Any, as_json: bool, name: str, value: str) -> None:
+    """Print what a command did: as a JSON document, or as one name and value."""
+    if as_json:
+        print_json(document)
+    else:
+        print_facts([(name, value)])
+
+
 def _print(table: Table) -> None:
     """Print without the spaces that fill up lines: what is copied should be what is seen."""
     screen = console()

@@ -32,7 +32,7 @@ from ulak.services.contracts.ledger import STATUS_CHANGE
 from ulak.services.contracts.requests import Recording, Transition
 from ulak.services.contracts.tables import LONGEST_NAME
 from ulak.web import problems
-from ulak.web.texts import storable
+from ulak.web.schemas import storable
 
 KEY: Final = "idempotency_key"
 

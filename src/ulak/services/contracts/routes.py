@@ -21,10 +21,8 @@ from ulak.services.contracts.ledger import Subject, document_of
 from ulak.services.contracts.outbox.deciding import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
-from ulak.web.answers import answer
-from ulak.web.health import StoreProbe
-from ulak.web.schemas import Moment, problems
-from ulak.web.texts import storable
+from ulak.web.routes.health import StoreProbe
+from ulak.web.schemas import Moment, answer, problems, storable
 
 LARGEST_PAGE: Final = 200
 

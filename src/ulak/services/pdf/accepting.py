@@ -37,8 +37,8 @@ from ulak.services.pdf.security.template_input import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submitting import PRESSED, NewPdfJob
 from ulak.services.pdf.templates import Templates
+from ulak.web.callers import actor_of
 from ulak.web.idempotency import Requested
-from ulak.web.seen import actor_of
 
 log = logging.getLogger("ulak.pdf")
 

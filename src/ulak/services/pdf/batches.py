@@ -27,10 +27,9 @@ from ulak.services.pdf.model import PdfJobStatus
 from ulak.services.pdf.pace import UNFINISHED, Pacing
 from ulak.services.pdf.reading import root_of
 from ulak.web import Caller
-from ulak.web.answers import answer
-from ulak.web.correlation import correlation_id
-from ulak.web.jobs import IDEMPOTENCY_KEY
-from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, problems
+from ulak.web.problems import correlation_id
+from ulak.web.routes.jobs import IDEMPOTENCY_KEY
+from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, answer, problems
 
 JOBS: Final = "jobs"
 """The one member of a batch."""

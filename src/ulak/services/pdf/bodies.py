@@ -21,8 +21,7 @@ from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, rea
 from ulak.services.pdf.page import BadPage, PageOptions, read_page
 from ulak.services.pdf.security.template_input import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page
-from ulak.web.texts import storable
+from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page, storable
 
 # What every store, and every reader of JSON that is not Python, can hold.
 LARGEST_INT: Final = 2**63 - 1

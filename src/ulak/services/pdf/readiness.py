@@ -29,8 +29,8 @@ from ulak.services.pdf.totals import (
     Totals,
 )
 from ulak.web import guarded_router
-from ulak.web.answers import answer
 from ulak.web.problems import problem
+from ulak.web.schemas import answer
 
 OK: Final = "ok"
 UNKNOWN: Final = "unknown"

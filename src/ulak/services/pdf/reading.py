@@ -41,10 +41,8 @@ from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.pace import LATEST_S, SOONEST_S, UNFINISHED, Pacing
 from ulak.services.pdf.reporting import PdfReport, report_document
 from ulak.web import Caller
-from ulak.web.answers import answer
-from ulak.web.paging import paged
-from ulak.web.schemas import Parameters, problems
-from ulak.web.seen import actor_of
+from ulak.web.callers import actor_of
+from ulak.web.schemas import Parameters, answer, paged, problems
 
 PRIVATE: Final = {"Cache-Control": "private, no-store"}
 RETRY_AFTER: Final[dict[str, Any]] = {

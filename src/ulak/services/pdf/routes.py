@@ -44,11 +44,10 @@ from ulak.services.pdf.sealing import Sealing, sealing_of
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.templates import Templates
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
-from ulak.web.answers import answer
-from ulak.web.correlation import correlation_id
 from ulak.web.idempotency import idempotent_route
-from ulak.web.jobs import IDEMPOTENCY_KEY, LOCATED, tenant_and_actor
-from ulak.web.schemas import problems
+from ulak.web.problems import correlation_id
+from ulak.web.routes.jobs import IDEMPOTENCY_KEY, LOCATED, tenant_and_actor
+from ulak.web.schemas import answer, problems
 
 ACCESS: Final = (
     Access("POST", "/pdf/jobs", PDF_RENDER, "jobs"),

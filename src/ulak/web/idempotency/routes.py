@@ -31,7 +31,7 @@ from ulak.clock import Duration
 from ulak.errors import IdempotencyError, UlakError
 from ulak.idempotency import Answer, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
-from ulak.web.callers import each_route
+from ulak.web.access import each_route
 from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
 from ulak.web.idempotency.visit import Visit
 

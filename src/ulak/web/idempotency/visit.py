@@ -16,8 +16,8 @@ from ulak.idempotency import Answer, Asked, Execution
 from ulak.idempotency.aio import AsyncGuard
 from ulak.idempotency.key import HEADER, REPLAYED
 from ulak.web import problems
-from ulak.web.bodies import LARGEST, too_large
 from ulak.web.idempotency.requests import Rule, key_lines
+from ulak.web.middleware import LARGEST, too_large
 
 EXECUTION: Final = "ulak.idempotency"
 """Where a handler finds its execution in the connection's scope; None when it has no key."""

@@ -1,0 +1,1 @@
+"""What keeps a process running: its children, its end, its log."""

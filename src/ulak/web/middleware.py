@@ -1,0 +1,155 @@
+"""What every request goes through: its id, its trace, its count, and the bound of its body."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from contextlib import nullcontext
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ulak.auth.principal import CURRENT_REQUEST, CurrentRequest
+from ulak.engine.engine import Engine
+from ulak.engine.tracing import Span
+from ulak.web.metrics import Requests
+from ulak.web.problems import CORRELATION_HEADER, CORRELATION_KEY
+from ulak.web.tallies import OTHER
+
+# What a caller sends is echoed and logged, so it must be short and plain.
+_ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Correlation:
+    """Takes over the caller's `X-Correlation-ID` if it is plain, else makes one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(CORRELATION_HEADER, "")
+        request_id = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex
+        scope[CORRELATION_KEY] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[CORRELATION_HEADER] = request_id
+            await send(message)
+
+        token = CURRENT_REQUEST.set(CurrentRequest(request_id))
+        await self._app(scope, receive, send_with_id)
+        # Not after an error: whoever is outside of this logs it, as a line of this request.
+        CURRENT_REQUEST.reset(token)
+
+
+log = logging.getLogger("ulak.requests")
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
+UNANSWERED: Final = "none"
+"""The status of a request whose caller went away before it was answered."""
+
+
+class ObserveRequests:
+    """Counts every request and, while its engine is traced, spans it: a pure ASGI middleware. The
+    caller's `traceparent` is taken over, so that a submit belongs to the trace that asked. With the
+    logger `ulak.requests` at DEBUG it also writes a line for each."""
+
+    def __init__(self, app: ASGIApp, engine: Engine, requests: Requests) -> None:
+        self._app = app
+        self._engine = engine
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        tracing, status, kind = self._engine.kernel.tracing, 0, UNANSWERED
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal status, kind
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                kind = STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
+            await send(message)
+
+        parent = Headers(scope=scope).get("traceparent")
+        span = None if tracing is None else tracing.span(scope["method"], "server", parent=parent)
+        with nullcontext() if span is None else span as traced:
+            began = time.monotonic()
+            self._requests.begun()
+            try:
+                await self._app(scope, receive, send_and_look)
+            except Exception:
+                # Whoever is outside of this answers it, as what nobody foresaw.
+                kind = "5xx" if kind == UNANSWERED else kind
+                raise
+            finally:
+                seconds = time.monotonic() - began
+                method, route = asked(scope)
+                self._requests.ended(method, route, kind, seconds)
+                if log.isEnabledFor(logging.DEBUG):
+                    facts = {"method": method, "route": route, "status": kind, "seconds": seconds}
+                    log.debug("a request was answered", extra=facts)
+                if traced is not None:
+                    _describe(traced, method, route, status)
+
+
+def _describe(span: Span, method: str, route: str, status: int) -> None:
+    span.rename(f"{method} {route}")
+    span.note("http.request.method", method)
+    span.note("http.route", route)
+    if status:
+        span.note("http.response.status_code", status)
+    if status >= 500:
+        span.fail(str(status))
+
+
+def asked(scope: Scope) -> tuple[str, str]:
+    """Return the method and the template of the route, both of them known."""
+    route = getattr(scope.get("route"), "path", None)
+    if route is None:
+        return OTHER, OTHER
+    return scope["method"] if scope["method"] in METHODS else OTHER, route
+
+
+LARGEST: Final = 8 * 1024 * 1024
+"""Twice what a store writes in one transaction: no payload that is accepted is larger."""
+
+
+class BodyLimit:
+    """Refuses, with 413, a body that is larger than it may be, as soon as that is known."""
+
+    def __init__(self, app: ASGIApp, *, largest: int = LARGEST) -> None:
+        self._app = app
+        self._largest = largest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = Headers(scope=scope).get("content-length", "")
+        size = 0
+
+        async def measured() -> Message:
+            nonlocal size
+            if said.isdecimal() and int(said) > self._largest:
+                raise too_large(self._largest)
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._largest:
+                raise too_large(self._largest)
+            return message
+
+        await self._app(scope, measured, send)
+
+
+def too_large(largest: int) -> HTTPException:
+    return HTTPException(413, f"the body is larger than {largest:,} bytes; send less at once")

@@ -1,0 +1,1 @@
+"""The routes of an engine, a file for each kind."""
