@@ -87,7 +87,7 @@ async def go_to_an_address_of_its_own(page: DevPage | PlaywrightPage) -> None:
     if isinstance(page, DevPage):
         page._frame = ""
     else:
-        page._requests._leaves = lambda request: False
+        page._leaves = lambda request: False
     await page._ask("Runtime.evaluate", expression=leave)
 
 

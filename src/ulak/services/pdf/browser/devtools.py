@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ulak.services.pdf.browser.driver import Answer, BrowserGone, PageCrashed, PageFailed
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.page import Requests, ShownPage, is_in_memory, passed_headers
-from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL, Loading
+from ulak.services.pdf.browser.page import ShownPage, is_in_memory, passed_headers
+from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe, start_debugged
 from ulak.services.pdf.browser.process import Process
 from ulak.services.pdf.document import Fetched, Limits
@@ -158,7 +158,7 @@ class DevPage(ShownPage):
         answer: Answer,
         output_bytes: int,
     ) -> None:
-        super().__init__(Requests(answer), Loading(), output_bytes=output_bytes)
+        super().__init__(answer, output_bytes=output_bytes)
         self._pipe = pipe
         self.context = context
         self._frame = target  # a page's target and its frame have one name
@@ -195,7 +195,7 @@ class DevPage(ShownPage):
 
     async def close(self) -> None:
         """Have the context go, with everything in it."""
-        self._requests.stop()
+        self._stop()
         try:
             await self._pipe.send("Target.disposeBrowserContext", browserContextId=self.context)
         except CommandFailed:
@@ -221,8 +221,7 @@ class DevPage(ShownPage):
 
     def _crashed(self, event: Params) -> None:
         self.is_gone = True
-        self._loading.fail(PageCrashed())
-        self._requests.stop()
+        self._fail(PageCrashed())
         for future in tuple(self._waiting):
             if not future.done():
                 future.set_exception(PageCrashed())
@@ -232,22 +231,16 @@ class DevPage(ShownPage):
         self._pipe.listen(
             session,
             {
-                **self._loading.listeners,
-                GONE: self._cut,
+                **self._listeners,
+                GONE: lambda event: self._fail(BrowserGone()),
                 "Fetch.requestPaused": partial(self._asked, session),
                 "Inspector.targetCrashed": self._crashed,
                 "Page.javascriptDialogOpening": partial(self._dismiss, session),
-                "Log.entryAdded": self._logged,
-                "Network.webSocketCreated": lambda event: self._requests.refused(event["url"]),
-                "Runtime.exceptionThrown": self._threw,
+                "Network.webSocketCreated": lambda event: self._count_refused(event["url"]),
                 "Target.attachedToTarget": self._attached,
                 "Target.detachedFromTarget": self._detached,
             },
         )
-
-    def _cut(self, event: Params) -> None:
-        self._loading.fail(BrowserGone())
-        self._requests.stop()
 
     def _intercept(self, session: str) -> list[asyncio.Future[Params]]:
         # In this order: when it runs, nothing that it does is missed.
@@ -272,7 +265,7 @@ class DevPage(ShownPage):
         self._pipe.forget(event["sessionId"])
 
     def _asked(self, session: str, event: Params) -> None:
-        self._requests.begin(self._reply(session, event))
+        self._begin(self._reply(session, event))
 
     async def _reply(self, session: str, event: Params) -> None:
         request = event["request"]
@@ -281,7 +274,7 @@ class DevPage(ShownPage):
             return
         fetched: Fetched | None = None
         try:
-            fetched = await self._requests.ask(
+            fetched = await self._fetch(
                 request["url"], request["method"], dict(request.get("headers", {}))
             )
         finally:
@@ -291,7 +284,7 @@ class DevPage(ShownPage):
     def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
         leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._frame
         if leaves:
-            self._loading.leave()
+            self._has_loaded.set()
         if fetched is None or leaves:
             # A document stays where it is: a page of the browser's own, which tells of the
             # refusal, would be printed otherwise.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64decode
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ from ulak.services.pdf.browser.driver import Answer, Loaded, OutputTooLarge, Pag
 from ulak.services.pdf.browser.page_scripts import (
     LAY_OUT,
     MARK,
-    Loading,
     complete,
+    hold,
     make_one_page,
     mark_texts,
     wait,
@@ -45,45 +45,17 @@ _MADE: Final = f'<i style="all: unset; font-size: 99%">{MARK}</i>'
 _TEXT_OF_A_HEADER: Final = re.compile(r"(<(?!style\b|script\b)[^<>]*>)(?=\s*[^<\s])", re.IGNORECASE)
 
 
-class Requests:
-    """Puts the requests of one page to who answers them, some at a time."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def ask(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
-        """Return what the page is to be handed, None when that is refused."""
-        async with self._turns:
-            return await self._answer(url, method, headers)
-
-    def refused(self, url: str) -> None:
-        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
-        if not is_in_memory(url):
-            self.begin(self._count(url))
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done for the page, until `stop`."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def stop(self) -> None:
-        """Return nothing any more."""
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    async def _count(self, url: str) -> None:
-        await self.ask(url, "GET", {})
-
-
 class ShownPage:
     """A page in a context of its own; `driver.Page` says what its calls raise.
 
+    The document itself does not say when it has loaded. A text that is handed over whole is called
+    complete as soon as it is read, whatever frames, style sheets or scripts it still waits for; so
+    the browser's own word is taken. Two kinds of documents never get it: those whose reading a
+    script has broken off, and those that tried to leave, for which the browser gives up what was
+    under way.
+
     Args:
-        requests: Of this page.
-        loading: Hears what the browser tells of it.
+        answer: What its requests are put to, some at a time.
         output_bytes: Printing is stopped when it gives more.
     """
 
@@ -92,11 +64,24 @@ class ShownPage:
     _world = 0
     """Where questions are evaluated, out of reach of the page's scripts."""
 
-    def __init__(self, requests: Requests, loading: Loading, *, output_bytes: int) -> None:
-        self._requests = requests
-        self._loading = loading
+    def __init__(self, answer: Answer, *, output_bytes: int) -> None:
+        self._answer = answer
         self._output_bytes = output_bytes
         self._errors: list[str] = []
+        self._was_read = False
+        self._has_loaded = asyncio.Event()
+        """It has, or it tried to go elsewhere, or the page is gone."""
+        self._failure: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._listeners: dict[str, Callable[[dict[str, Any]], None]] = {
+            "Page.documentOpened": self._opened,
+            "Page.domContentEventFired": self._read,
+            "Page.loadEventFired": self._loaded,
+            "Log.entryAdded": self._logged,
+            "Runtime.exceptionThrown": self._threw,
+        }
+        """By event of the page's session, what hears of it."""
 
     async def load(self, document: Document) -> Loaded:
         """Show a document, and wait until it is complete."""
@@ -106,7 +91,10 @@ class ShownPage:
             send("Runtime.evaluate", expression=LAY_OUT, contextId=world),
         )
         # Only now: while a dialog is open the browser would evaluate questions in the middle.
-        await self._loading.wait(send, world)
+        if self._has_loaded.is_set() or self._was_read or await hold(send, world):
+            await self._has_loaded.wait()
+            if self._failure is not None:
+                raise self._failure
         nodes = await complete(send, world)
         if document.wait_for or document.wait_for_expression or document.single_page:
             await wait(document, send, world)
@@ -155,11 +143,53 @@ class ShownPage:
         """Send a command to the page; the cause of its `PageFailed` is what the browser said."""
         raise NotImplementedError
 
+    async def _fetch(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
+        """Return what the page is to be handed, None when that is refused."""
+        async with self._turns:
+            return await self._answer(url, method, headers)
+
+    def _count_refused(self, url: str) -> None:
+        """Have a request counted that gets nowhere, whatever is answered: a web socket, a file."""
+
+        async def count() -> None:
+            await self._fetch(url, "GET", {})
+
+        if not is_in_memory(url):
+            self._begin(count())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done for the page, until `_stop`."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        """Have whoever waits told that the page is gone, and answer nothing any more."""
+        self._failure = error
+        self._has_loaded.set()
+        self._stop()
+
+    def _opened(self, event: dict[str, Any]) -> None:
+        # What was told so far is of what was shown before; frames in it are of no account.
+        if "parentId" not in event["frame"] and self._failure is None:
+            self._was_read = False
+            self._has_loaded.clear()
+
+    def _read(self, event: dict[str, Any]) -> None:
+        self._was_read = True
+
+    def _loaded(self, event: dict[str, Any]) -> None:
+        self._has_loaded.set()
+
     def _logged(self, event: dict[str, Any]) -> None:
         # The browser refuses these by itself, before they could be intercepted.
         text = str(event["entry"].get("text", ""))
         if text.startswith(_LOCAL):
-            self._requests.refused(text.removeprefix(_LOCAL))
+            self._count_refused(text.removeprefix(_LOCAL))
 
     def _threw(self, event: dict[str, Any]) -> None:
         """Note class and line of what was thrown; its message may hold values of the document."""

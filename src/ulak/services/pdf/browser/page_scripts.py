@@ -48,8 +48,8 @@ _HOLD: Final = """(async () => {
   }));
   return false;
 })()"""
-"""Waits for scripts that hold up the reading of a document, and tells whether others still do that
-come after it. Where none does it has loaded, or its reading was broken off."""
+"""Where it tells that no script holds up the reading, the document has loaded, or its reading was
+broken off."""
 
 LAY_OUT: Final = """document.addEventListener("load", ({target}) => {
   if (target.sheet) document.documentElement.getBoundingClientRect();
@@ -208,61 +208,9 @@ async def value_of(send: Send, expression: str, world: int) -> Any:
     return answer["result"]["value"]
 
 
-class Loading:
-    """When a document has loaded, with all that it brings in.
-
-    The document itself does not say. A text that is handed over whole is called complete as soon
-    as it is read, whatever frames, style sheets or scripts it still waits for; so the browser's own
-    word is taken. Two kinds of documents never get it: those whose reading a script has broken off,
-    and those that tried to leave, for which the browser gives up what was under way.
-    """
-
-    def __init__(self) -> None:
-        self._was_read = False
-        self._is_over = asyncio.Event()
-        self._failure: Exception | None = None
-
-    @property
-    def listeners(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        """By event of the page's session, who is to hear of it."""
-        return {
-            "Page.documentOpened": self._opened,
-            "Page.domContentEventFired": self._read,
-            "Page.loadEventFired": self._loaded,
-        }
-
-    def leave(self) -> None:
-        """Take note that the page tried to go elsewhere, which ends its loading."""
-        self._is_over.set()
-
-    def fail(self, error: Exception) -> None:
-        """Have whoever waits told that the page is gone."""
-        self._failure = error
-        self._is_over.set()
-
-    async def wait(self, send: Send, world: int) -> None:
-        """Wait until the document has loaded that was handed over just now.
-
-        Raises:
-            PageFailed: a script sent the page elsewhere.
-            Exception: what it was told to fail with.
-        """
-        if self._is_over.is_set() or self._was_read or await value_of(send, _HOLD, world):
-            await self._is_over.wait()
-            if self._failure is not None:
-                raise self._failure
-
-    def _opened(self, event: dict[str, Any]) -> None:
-        # What was told so far is of what was shown before; frames in it are of no account.
-        if "parentId" not in event["frame"] and self._failure is None:
-            self._was_read = False
-            self._is_over.clear()
-
-    def _read(self, event: dict[str, Any]) -> None:
-        self._was_read = True
-
-    def _loaded(self, event: dict[str, Any]) -> None:
-        self._is_over.set()
+async def hold(send: Send, world: int) -> bool:
+    """Wait for scripts that hold up the reading; tell whether others do that come after it."""
+    return bool(await value_of(send, _HOLD, world))
 
 
 async def complete(send: Send, world: int) -> int:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from playwright.async_api import (
@@ -29,8 +28,8 @@ from playwright.async_api import (
 
 from ulak.services.pdf.browser.driver import Answer, BrowserGone, Loaded, PageCrashed, PageFailed
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.page import Requests, ShownPage, is_in_memory, passed_headers
-from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL, Loading
+from ulak.services.pdf.browser.page import ShownPage, is_in_memory, passed_headers
+from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL
 from ulak.services.pdf.browser.process import find_processes, looked_at, state_and_parent
 from ulak.services.pdf.document import Document, Fetched, Limits
 
@@ -58,56 +57,71 @@ class PlaywrightDriver:
             playwright = await asyncio.shield(starting)
         except asyncio.CancelledError:
             # Its process is on the way and would be nobody's: it is waited for, and ended.
-            await _Ending(launch, await starting).kill()
+            await PlaywrightBrowser(launch, await starting, output_bytes=0).kill()
             raise
         except Error as error:
             launch.remove()
             raise OSError("Playwright's own process cannot be executed") from error
-        ending = _Ending(launch, playwright)
+        browser = PlaywrightBrowser(launch, playwright, output_bytes=self._output_bytes)
         try:
-            # With a profile that is named, so that Playwright makes no directory of its own, which
-            # it would leave behind when it ends before it has noticed its browser's end. The
-            # context that comes with it is not used.
-            context = await playwright.chromium.launch_persistent_context(
-                launch.profile,
-                executable_path=launch.wrapper(),
-                args=_SWITCHES,
-                ignore_default_args=True,
-                chromium_sandbox=True,
-                artifacts_dir=launch.workplace.directory / "artifacts",
-                handle_sigint=False,
-                handle_sigterm=False,
-                handle_sighup=False,
-                timeout=0,
-            )
-            browser = context.browser
-            if browser is None:
-                raise BrowserGone
-            session = await browser.new_browser_cdp_session()
-            version = (await session.send("Browser.getVersion"))["product"]
-            ending.look()
+            await browser.start()
         except BaseException as error:
-            await ending.kill()
+            await browser.kill()
             if isinstance(error, Error):
                 raise BrowserGone from error
             raise
-        return PlaywrightBrowser(browser, ending, version, output_bytes=self._output_bytes)
+        return browser
 
 
 class PlaywrightBrowser:
     """A running Chromium, and the Playwright that is its own."""
 
-    def __init__(
-        self, browser: Browser, ending: _Ending, version: str, *, output_bytes: int
-    ) -> None:
-        self._browser = browser
-        self._ending = ending
-        self.pid = ending.pid
-        self.version = version
+    def __init__(self, launch: Launch, playwright: Playwright, *, output_bytes: int) -> None:
+        self._launch = launch
+        self._playwright = playwright
         self._output_bytes = output_bytes
+        self._browser: Browser | None = None
+        self.version = ""
+        self.pid = 0
+        self._playwright_pid = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """The browser's first process has ended."""
+        return state_and_parent(self.pid)[0] in ("", "Z")
+
+    async def start(self) -> None:
+        """Start the browser, and find its first process and Playwright's."""
+        # With a profile that is named, so that Playwright makes no directory of its own, which
+        # it would leave behind when it ends before it has noticed its browser's end. The
+        # context that comes with it is not used.
+        context = await self._playwright.chromium.launch_persistent_context(
+            self._launch.profile,
+            executable_path=self._launch.wrapper(),
+            args=_SWITCHES,
+            ignore_default_args=True,
+            chromium_sandbox=True,
+            artifacts_dir=self._launch.workplace.directory / "artifacts",
+            handle_sigint=False,
+            handle_sigterm=False,
+            handle_sighup=False,
+            timeout=0,
+        )
+        self._browser = context.browser
+        if self._browser is None:
+            raise BrowserGone
+        session = await self._browser.new_browser_cdp_session()
+        self.version = (await session.send("Browser.getVersion"))["product"]
+        self.pid = next(self._roots(), 0)
+        if not self.pid:
+            raise BrowserGone
+        self._playwright_pid = state_and_parent(self.pid)[1]
 
     async def open(self, *, javascript: bool, answer: Answer) -> PlaywrightPage:
         """Open a page in a context of its own; all its requests are put to `answer`."""
+        if self._browser is None:
+            raise BrowserGone
         try:
             context = await self._browser.new_context(
                 java_script_enabled=javascript,
@@ -115,45 +129,70 @@ class PlaywrightBrowser:
                 accept_downloads=False,
                 no_viewport=True,  # the page is told its size below
             )
+            page = PlaywrightPage(context, self, answer, output_bytes=self._output_bytes)
             try:
-                loading = Loading()
-                requests = _Requests(context, answer, on_leave=loading.leave)
-                await context.route("**/*", requests.asked)
-                page = await context.new_page()
-                requests.belong_to(page)
-                opened = PlaywrightPage(
-                    page, requests, loading, self._ending, output_bytes=self._output_bytes
-                )
-                await opened.set_up(javascript=javascript)
+                await page.set_up(javascript=javascript)
             except BaseException:
                 with suppress(Error):
                     await context.close()
                 raise
         except (Error, PageCrashed) as error:
             raise BrowserGone from error
-        return opened
+        return page
 
     async def kill(self) -> None:
-        """End the whole tree and Playwright's process, and remove the profile; works twice."""
-        await self._ending.kill()
+        """End the whole tree and Playwright's process, and remove the profile.
+
+        Works twice; whoever is cancelled here leaves it being done.
+        """
+        if self._ended is None:
+            self._ended = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ended)
+
+    async def _end(self) -> None:
+        self._kill_browser()
+        stopping = asyncio.ensure_future(self._playwright.stop())
+        stopping.add_done_callback(looked_at)
+        await asyncio.wait({stopping}, timeout=_STOPS_WITHIN_S)
+        if not stopping.done() and self._playwright_pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._playwright_pid, signal.SIGKILL)
+            await asyncio.wait({stopping})
+        self._kill_browser()  # one that was being started meanwhile
+        await asyncio.to_thread(self._launch.remove)
+
+    def _kill_browser(self) -> None:
+        # The browser is the first of a group of its own, and all of its tree are in it.
+        for pid in self._roots():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _roots(self) -> Iterator[int]:
+        """Find the processes that have this profile and are nobody's helpers: one, or none."""
+        for pid, command in find_processes(f"--user-data-dir={self._launch.profile}"):
+            if b"--type=" not in command:
+                yield pid
 
 
 class PlaywrightPage(ShownPage):
     """A page in a context of its own."""
 
     def __init__(
-        self, page: Page, requests: _Requests, loading: Loading, ending: _Ending, *,
+        self,
+        context: BrowserContext,
+        browser: PlaywrightBrowser,
+        answer: Answer,
+        *,
         output_bytes: int,
-    ) -> None:  # fmt: skip
-        super().__init__(requests, loading, output_bytes=output_bytes)
-        self._ending = ending
-        self._context = page.context
-        self._page = page
+    ) -> None:
+        super().__init__(answer, output_bytes=output_bytes)
+        self._browser = browser
+        self._context = context
+        self._page: Page | None = None
+        """Of the context; every other one is closed."""
         self._session: CDPSession | None = None
         # Playwright leaves what was asked of a page that has crashed without an answer.
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        page.on("crash", self._end)
-        page.on("close", self._end)
 
     @property
     def is_gone(self) -> bool:
@@ -167,10 +206,14 @@ class PlaywrightPage(ShownPage):
             BrowserGone: the browser has ended.
             PageCrashed: the page's process has ended.
         """
-        self._session = session = await self._context.new_cdp_session(self._page)
-        session.on("Runtime.exceptionThrown", self._threw)
-        session.on("Log.entryAdded", self._logged)
-        for event, listener in self._loading.listeners.items():
+        self._context.on("page", self._close_popup)
+        await self._context.route("**/*", self._asked)
+        self._page = page = await self._context.new_page()
+        page.on("websocket", lambda socket: self._count_refused(socket.url))
+        page.on("crash", self._end)
+        page.on("close", self._end)
+        self._session = session = await self._context.new_cdp_session(page)
+        for event, listener in self._listeners.items():
             session.on(event, listener)
         commands = [
             self._ask("Page.getFrameTree"),
@@ -196,7 +239,7 @@ class PlaywrightPage(ShownPage):
 
     async def close(self) -> None:
         """Have the context go, with everything in it."""
-        self._requests.stop()
+        self._stop()
         try:
             await self._context.close()
         except Error as error:
@@ -231,40 +274,21 @@ class PlaywrightPage(ShownPage):
     def _raise_if_lost(self, error: Error | None) -> None:
         # Playwright tells of the pages first, and of their browser after.
         browser = self._context.browser
-        if browser is None or not browser.is_connected() or self._ending.is_over:
+        if browser is None or not browser.is_connected() or self._browser.is_over:
             raise BrowserGone from error
 
     def _raise_if_gone(self, error: Error | None) -> None:
         self._raise_if_lost(error)
-        if self._gone.done() or self._page.is_closed():
+        if self._gone.done() or self._page is None or self._page.is_closed():
             raise PageCrashed from error
 
     def _end(self, _: Page) -> None:
-        self._requests.stop()
-        self._loading.fail(PageCrashed())
+        self._fail(PageCrashed())
         if not self._gone.done():
             self._gone.set_result(None)
 
-
-class _Requests(Requests):
-    """The requests of a context; what its page opens is closed."""
-
-    def __init__(
-        self, context: BrowserContext, answer: Answer, *, on_leave: Callable[[], None]
-    ) -> None:
-        super().__init__(answer)
-        self._on_leave = on_leave
-        self._page: Page | None = None
-        context.on("page", self._opened)
-
-    def belong_to(self, page: Page) -> None:
-        """Take this as the page of the context; every other one is closed."""
-        self._page = page
-        page.on("websocket", lambda socket: self.refused(socket.url))
-
-    def asked(self, route: Route, request: Request) -> None:
-        """Have a request answered."""
-        self.begin(self._reply(route, request))
+    def _asked(self, route: Route, request: Request) -> None:
+        self._begin(self._reply(route, request))
 
     async def _reply(self, route: Route, request: Request) -> None:
         # The page may have gone while its request was looked at.
@@ -274,14 +298,14 @@ class _Requests(Requests):
                 return
             fetched: Fetched | None = None
             try:
-                fetched = await self.ask(request.url, request.method, request.headers)
+                fetched = await self._fetch(request.url, request.method, request.headers)
             finally:
                 # A request that is left alone would hold up its page.
                 await self._settle(route, request, fetched)
 
     async def _settle(self, route: Route, request: Request, fetched: Fetched | None) -> None:
         if self._leaves(request):
-            self._on_leave()
+            self._has_loaded.set()
             # A document stays where it is: a page of the browser's own, which tells of the
             # refusal, would be printed otherwise.
             await route.abort("aborted")
@@ -300,72 +324,10 @@ class _Requests(Requests):
         except Error:
             return True  # A window that is not there yet; it is closed when it is.
 
-    def _opened(self, page: Page) -> None:
+    def _close_popup(self, page: Page) -> None:
+        async def close() -> None:
+            with suppress(Error):
+                await page.close()
+
         if self._page is not None and page != self._page:
-            self.begin(self._close(page))
-
-    async def _close(self, page: Page) -> None:
-        with suppress(Error):
-            await page.close()
-
-
-class _Ending:
-    """How a browser and its Playwright end, whatever they are doing."""
-
-    def __init__(self, launch: Launch, playwright: Playwright) -> None:
-        self._launch = launch
-        self._playwright = playwright
-        self.pid = 0
-        """The browser's first process, once it was looked for."""
-        self._playwright_pid = 0
-        self._ended: asyncio.Future[None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """The browser's first process has ended."""
-        return state_and_parent(self.pid)[0] in ("", "Z")
-
-    def look(self) -> None:
-        """Find the browser's first process, and with it Playwright's.
-
-        Raises:
-            BrowserGone: it has ended.
-        """
-        self.pid = next(_roots(self._launch.profile), 0)
-        if not self.pid:
-            raise BrowserGone
-        self._playwright_pid = state_and_parent(self.pid)[1]
-
-    async def kill(self) -> None:
-        """End both and remove the profile; who is cancelled here leaves it being done."""
-        if self._ended is None:
-            self._ended = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._ended)
-
-    async def _end(self) -> None:
-        self._kill_browser()
-        stopping = asyncio.ensure_future(self._playwright.stop())
-        stopping.add_done_callback(looked_at)
-        await asyncio.wait({stopping}, timeout=_STOPS_WITHIN_S)
-        if not stopping.done() and self._playwright_pid:
-            _kill(os.kill, self._playwright_pid)
-            await asyncio.wait({stopping})
-        self._kill_browser()  # one that was being started meanwhile
-        await asyncio.to_thread(self._launch.remove)
-
-    def _kill_browser(self) -> None:
-        # The browser is the first of a group of its own, and all of its tree are in it.
-        for pid in _roots(self._launch.profile):
-            _kill(os.killpg, pid)
-
-
-def _roots(profile: Path) -> Iterator[int]:
-    """Find the processes that have this profile and are nobody's helpers: one, or none."""
-    for pid, command in find_processes(f"--user-data-dir={profile}"):
-        if b"--type=" not in command:
-            yield pid
-
-
-def _kill(send: Callable[[int, int], None], pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        send(pid, signal.SIGKILL)
+            self._begin(close())
