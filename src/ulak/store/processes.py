@@ -30,12 +30,9 @@ _here = _Here()
 
 
 class WaitUntil:
-    """Within the block every verb that this thread calls returns, or fails, by then.
+    """Within the block every verb that this thread calls returns, or fails, by a monotonic time.
 
     A class, since every submit enters one: a generator would cost it a microsecond more.
-
-    Args:
-        deadline: A moment of the monotonic clock.
     """
 
     __slots__ = ("_deadline",)
@@ -75,7 +72,6 @@ class Watchers:
         return stop
 
     def ring(self) -> None:
-        """Call all of them."""
         if self._watching:
             for ring in list(self._watching.values()):
                 ring()

@@ -139,11 +139,7 @@ def holding(store: object) -> Iterator[None]:
 
 
 def refuse_while_holding(store: object) -> None:
-    """Refuse to wait for a turn that this code has itself: it would be for ever.
-
-    Raises:
-        BadInput: saying what to do instead.
-    """
+    """Refuse, by `BadInput`, to wait for a turn that this code has itself: it would be for ever."""
     turn = _turn.get()
     if turn is not None and turn.store is store and not turn.is_over:
         raise BadInput(

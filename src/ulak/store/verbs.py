@@ -54,8 +54,6 @@ def read(
 def read_now(
     work: Callable[Concatenate[Db, Instant, P], T],
 ) -> Callable[Concatenate[Reading[Db], P], T]:
-    """Make the verb that runs `work` on a connection that only reads, with the time."""
-
     def verb(self: Reading[Db], /, *args: P.args, **options: P.kwargs) -> T:
         return self._read(lambda db: work(db, self.clock.now(), *args, **options))
 

@@ -72,7 +72,6 @@ class MemoryControl(MemoryReads):
             return new
 
     def _put_limit(self, limit: LimitRow) -> None:
-        """Set a limit; open and close the slots that there are of it."""
         self._limits[limit.name] = limit
         opened = [name for name in self._slots if control.stage_of(name) == limit.name]
         if not limit.keyed and limit.name not in opened:
@@ -104,7 +103,6 @@ class MemoryControl(MemoryReads):
             return new
 
     def _put_rate(self, before: RateRow | None, rate: RateRow, now: Instant) -> None:
-        """Set a rate; its buckets keep their tokens."""
         self._rates[rate.name] = rate
         if before is None or control.terms_of(before) == control.terms_of(rate):
             return
@@ -124,7 +122,6 @@ class MemoryControl(MemoryReads):
         return control.fill(Level(bucket.level, bucket.filled_at), terms, now)
 
     def _can_pay(self, row: JobRow, now: Instant) -> bool:
-        """Tell whether the bucket of a job can pay it and nobody more urgent is parked there."""
         terms = None if row.rate is None else self._terms(row.rate)
         if row.rate is None or terms is None:
             return row.rate is None
@@ -134,7 +131,6 @@ class MemoryControl(MemoryReads):
         return all(urgency(row) < urgency(other) for other in parked)
 
     def _pay(self, row: JobRow, now: Instant) -> None:
-        """Take the tokens of a run that can be paid."""
         terms = None if row.rate is None else self._terms(row.rate)
         if row.rate is not None and terms is not None:
             level = self._level(row.rate, terms, now)
@@ -144,7 +140,6 @@ class MemoryControl(MemoryReads):
             self._buckets[row.rate] = BucketRow(row.rate, left, level.at, ready_at)
 
     def _await_payment(self, name: str, now: Instant) -> None:
-        """Say when the most urgent of those parked on a bucket can be paid."""
         terms = self._terms(name)
         parked = self._on_shelf("parked", ON_RATE + name)
         if terms is None:
@@ -200,7 +195,6 @@ class MemoryControl(MemoryReads):
         return before
 
     def _pause_keys(self, now: Instant) -> None:
-        """Pause the keys of a batch. Only what was not paused is audited: a crowd says it often."""
         asked, self._asked_pauses = sorted(self._asked_pauses), []
         for key, until, actor in asked:
             before = self._pauses.get((KEY, key))
@@ -226,7 +220,6 @@ class MemoryControl(MemoryReads):
             return pause
 
     def _end_pauses(self, now: Instant) -> int:
-        """Unpark what was parked on keys whose pause is over; answer how many jobs."""
         unparked = 0
         for pause in [p for p in self._pauses.values() if control.is_over(p, now)]:
             crowd = self._on_shelf("parked", ON_KEY + pause.name) if pause.kind == KEY else []
@@ -238,7 +231,6 @@ class MemoryControl(MemoryReads):
         return unparked
 
     def _paused_key(self, row: JobRow, now: Instant) -> str | None:
-        """Return the first key of a job that is paused."""
         for key in control.keys_in(row.slot, row.rate):
             pause = self._pauses.get((KEY, key))
             if pause is not None and not control.is_over(pause, now):
@@ -268,7 +260,6 @@ class MemoryControl(MemoryReads):
             return [self._stops[pair] for pair in sorted(self._stops)]
 
     def _stop_for(self, job: NewJob) -> StopRow | None:
-        """Return what keeps a new job out: its own tenant's stop before that of all."""
         if job.is_admitted:
             return None
         row = job.row
@@ -298,7 +289,6 @@ class MemoryControl(MemoryReads):
             return before
 
     def _had(self, family: str, tenant: str) -> int:
-        """Return how much a tenant has had; who comes new, or back, has no turns saved up."""
         turns = self._turns[family]
         begins = max((began for _, began in turns.values()), default=0)
         return max(begins, turns.get(tenant, (0, 0))[0])

@@ -121,7 +121,6 @@ class MemoryStore(MemoryIntake):
         return Committed(tuple(pending)) if pending else COMMITTED
 
     def _lack(self, change: Change, now: Instant) -> Receipt | None:
-        """Return the refusal when the change needs what is not to be had."""
         if change.takes_slot is not None and (
             self._free_places(change.takes_slot) <= 0
             or self._paused_key(change.row, now) is not None
@@ -188,7 +187,6 @@ class MemoryStore(MemoryIntake):
         return min((date for date in dates if date > now), default=None)
 
     def _give_back_lapsed(self, now: Instant) -> int:
-        """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
         uptime_us = self.clock.uptime().us
         lapsed = [id for id, ends_us in self._lease_ends.items() if ends_us <= uptime_us]
         for worker in [self._workers[id] for id in lapsed]:
@@ -263,7 +261,6 @@ class MemoryStore(MemoryIntake):
             yield due.pop(chosen)
 
     def _has_what_it_needs(self, row: JobRow, now: Instant) -> bool:
-        """Take slot and tokens for a run, or park the job on what it lacks."""
         key, slot = self._paused_key(row, now), wanted_slot(row.slot)
         if key is not None:
             self._put(row._replace(parked_on=ON_KEY + key))

@@ -157,7 +157,6 @@ class Callers:
         return None
 
     def close(self) -> None:
-        """Give the connection back; the next check opens another."""
         with self._lock:
             db, self._db = self._db, None
         if db is not None:
@@ -168,7 +167,6 @@ class Callers:
         return self._lock.acquire(timeout=timeout_s)
 
     def go_on(self) -> None:
-        """Let others check again."""
         self._lock.release()
 
     def forget(self) -> None:

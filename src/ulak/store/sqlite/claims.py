@@ -69,7 +69,6 @@ MOST_MERGED = 16
 
 @cache
 def _crowds(ranges: int) -> str:
-    """Write `CROWD` for several lanes and priorities, merged by how urgent their jobs are."""
     one = f"""
         SELECT * FROM (
             SELECT not_before, priority, id, lapses, slot, rate {CLAIMABLE.format(when="<=")}
@@ -193,7 +192,6 @@ class _Search:
             yield from self._by_priority(lanes, want.places, fresh=fresh)
 
     def _by_priority(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
-        """Take whatever is more urgent before anything that is less."""
         every = self._ranges(lanes)
         for priority in sorted({level for _, level in every}):
             if free <= 0 or self.is_cut:
@@ -205,7 +203,6 @@ class _Search:
                 yield job_id
 
     def _aged(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
-        """Merge the priorities: a level of them is worth so much waiting."""
         if free <= 0 or self.is_cut:
             return
         ranges = self._ranges(lanes)
@@ -222,7 +219,6 @@ class _Search:
         ]
 
     def _in_turn(self, lanes: Sequence[str], free: int) -> Iterator[bytes]:
-        """Let the tenants of fair flows take turns."""
         if free <= 0 or self.is_cut:
             return
         t = self._t

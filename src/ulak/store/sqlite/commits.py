@@ -97,7 +97,6 @@ COUNT_REQUESTS = """
 
 
 def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
-    """Write the changes and answer one receipt each, in order."""
     must_be_a_batch(changes)
     ordered = sorted(changes, key=_id)
     plan = _plan(ordered, _tokens(t.db, ordered))
@@ -149,10 +148,7 @@ def _tokens(db: sqlite3.Connection, changes: Sequence[Change]) -> dict[bytes, in
 
 
 def _plan(changes: Sequence[Change], tokens: Mapping[bytes, int]) -> _Plan | None:
-    """Plan the guarded update, or answer None when some change needs more than a guard.
-
-    `tokens` are those of operators' changes, which bring none.
-    """
+    """Plan the guarded update, or return None when some change needs more than a guard."""
     plan = _Plan()
     groups, moves = plan.groups, plan.moves
     for change in changes:
@@ -246,13 +242,11 @@ def _requests_of(t: Transaction, job_id: bytes) -> tuple[Request, ...]:
 
 
 def settle(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
-    """Drop settled requests and count those that are left."""
     t.db.executemany(SETTLE, [(job_id, *answer) for answer in answers])
     t.db.execute(COUNT_REQUESTS, (job_id,))
 
 
 def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
-    """Write one change after reading the row that it changes."""
     old = intake.find_job(t.db, change.row.id)
     if not is_in_trail(t.db, change):
         refusal = refusal_of(change, old) or _lack(change, rest)
@@ -266,13 +260,11 @@ def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
 
 
 def is_in_trail(db: sqlite3.Connection, change: Change) -> bool:
-    """Tell whether this very change was written: its last event carries its commit id."""
     facts = (change.row.id, change.row.seq, change.commit_id)
     return db.execute(IS_IN_TRAIL, facts).fetchone() is not None
 
 
 def _lack(change: Change, rest: Rest) -> Receipt | None:
-    """Return the refusal when the change needs what is not to be had."""
     if change.takes_slot is not None and (
         rest.free_places(change.takes_slot) <= 0 or rest.has_paused_key(change.row)
     ):

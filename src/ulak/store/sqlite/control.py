@@ -72,7 +72,6 @@ UNPARK = """
 
 
 def key_of(row: JobRow) -> Key | None:
-    """Return the dedup key of a job, if it has one."""
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
@@ -91,7 +90,6 @@ def take_key(t: Transaction, key: Key, job_id: bytes, expires_at: Instant | None
 
 
 def free_key(t: Transaction, key: Key, job_id: bytes) -> None:
-    """Give the key back, unless another job has taken it over since."""
     t.db.execute(FREE_KEY, (*key, job_id))
 
 
@@ -140,7 +138,6 @@ def _places_of_key(t: Transaction, limit: str) -> int:
 
 
 def holds_slot(t: Transaction, limit: str, job_id: bytes) -> int:
-    """Return how many slots of this limit a job holds: one, or none."""
     held: int = t.db.execute(HOLDS_SLOT, (job_id, limit)).fetchone()[0]
     return held
 
@@ -187,7 +184,6 @@ class Buckets(flow_control.Buckets):
         return sum(self._unpark_from(name) for (name,) in ready)
 
     def write(self) -> int:
-        """Write every bucket that has changed; answer how many have."""
         changed = self._changed()
         self._t.db.executemany(PUT_BUCKET, changed)
         return len(changed)

@@ -47,7 +47,6 @@ _HEADS = ", ".join(
 
 @cache
 def standing_in(lanes: int) -> str:
-    """Write the look at so many lanes."""
     return f"""
         WITH wanted (name) AS (VALUES {", ".join(["(?)"] * lanes)})
         SELECT wanted.name, {_HEADS} FROM wanted
@@ -57,7 +56,6 @@ def standing_in(lanes: int) -> str:
 
 @cache
 def families_standing_in(families: int) -> str:
-    """Write the look at so many families, each with its first lane and the end of its range."""
     inside = _STANDING.format(lane="lane >= wanted.first AND lane < wanted.behind")
     return f"""
         WITH wanted (name, first, behind) AS (VALUES {", ".join(["(?, ?, ?)"] * families)})
@@ -70,7 +68,6 @@ StandingLanes = Mapping[str, Sequence[Instant | None]]
 
 
 def find_standing(t: Transaction, lanes: Collection[str]) -> StandingLanes:
-    """Find the lanes and the families in which jobs stand."""
     families = {lane: bounds(lane) for lane in lanes if is_family(lane)}
     plain = [lane for lane in lanes if lane not in families]
     found: dict[str, Sequence[Instant | None]] = {}
@@ -151,13 +148,11 @@ _decode_present = msgspec.json.Decoder(list[Standing]).decode
 
 
 def _next_of_family(t: Transaction, family: str) -> Instant | None:
-    """Return when the next delayed job of a family becomes due."""
     found: Instant | None = t.db.execute(NEXT_OF_FAMILY, (*bounds(family), t.now)).fetchone()[0]
     return None if found == NEVER else found
 
 
 def read_family(t: Transaction, name: str, lanes: Iterable[str]) -> Family:
-    """Return the families that share turns as they stand."""
     standing: list[Standing] = []
     for lane in lanes:
         found = t.db.execute(PRESENT, (*bounds(lane), name)).fetchone()[0]
@@ -167,5 +162,4 @@ def read_family(t: Transaction, name: str, lanes: Iterable[str]) -> Family:
 
 
 def write_families(t: Transaction, families: Iterable[Family]) -> None:
-    """Write the turns that were taken."""
     t.db.executemany(PUT_TURN, [turn for family in families for turn in family.turns()])

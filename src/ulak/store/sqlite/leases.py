@@ -159,7 +159,6 @@ def _read_payload(t: Transaction, job_id: bytes) -> Payload:
 
 
 def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
-    """Give each claim the results that earlier stages left."""
     job_ids = [job_id for job_id, claim in claims.items() if claim.row.has_results]
     if not job_ids:
         return
@@ -171,7 +170,6 @@ def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
 
 
 def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
-    """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
     kept: list[bytes] = []
     written: list[tuple[JobRow, Event]] = []
@@ -230,14 +228,12 @@ def give_back_lapsed(t: Transaction) -> int:
 def register(
     t: Transaction, worker: str, *, lease_us: int, lanes: Sequence[str], about: str
 ) -> Instant:
-    """Begin a worker's lease."""
     facts = (worker, t.now, t.now, t.now + lease_us, " ".join(lanes), about)
     t.db.execute(REGISTER, (*facts, *_lease_end(t, lease_us)))
     return t.now
 
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
-    """Extend a worker's lease if it is still there."""
     facts = (t.now, t.now + lease_us, *_lease_end(t, lease_us), worker)
     if t.db.execute(RENEW, facts).rowcount == 0:
         return Renewal(False, t.now, [])
@@ -260,12 +256,10 @@ def unregister(t: Transaction, worker: str) -> None:
 
 
 def leased(db: sqlite3.Connection, worker: str) -> list[JobRow]:
-    """Return the jobs that a worker has leased."""
     return list(map(as_job, db.execute(LEASED_BY, (worker,)).fetchall()))
 
 
 def requests_of(t: Transaction, worker: str) -> list[Request]:
-    """Return the requests for the jobs that a worker holds."""
     if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
         return []
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))

@@ -44,11 +44,9 @@ class Transaction:
         self.made_due = False
 
     def uptime(self) -> Uptime:
-        """Return how long the machine has been running: leases end by it."""
         return self._clock.uptime()
 
     def count(self, key: CountKey, jobs: int) -> None:
-        """Add to the number of jobs that stand in a state."""
         self.counts[key] = self.counts.get(key, 0) + jobs
 
     def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
@@ -67,7 +65,7 @@ class Transaction:
                     self.made_due = True
 
     def append_own(self, written: Sequence[tuple[JobRow, Event]]) -> None:
-        """Write events that no change brought, each with its job, and prove what must be proved.
+        """Write events that no change brought, each with its job, and prove those of proven jobs.
 
         A store knows no flows. A job whose first event has a proof is of a flow with proofs.
         """
@@ -86,7 +84,6 @@ class Transaction:
                 self.prove(job.tenant, [event], [proof_body(event)])
 
     def finish(self) -> None:
-        """Write what is written last."""
         if self.followed_events:
             trail.deliver(self.db, self.followed_events)
         for key, jobs in self.counts.items():

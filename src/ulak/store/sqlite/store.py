@@ -285,7 +285,6 @@ class SqliteStore(SqlStore):
         }
 
     def wal_size(self) -> int:
-        """Return how many bytes of the WAL are in use."""
         return self._opened.wal.size()
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:

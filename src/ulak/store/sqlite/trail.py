@@ -88,7 +88,6 @@ SET_PROOF_HEAD = """
 
 
 def chain(db: sqlite3.Connection, links: Iterable[Link]) -> None:
-    """Append the links of one transaction to their chains: by tenant, job and number."""
     for tenant, own in groupby(sorted(links), key=itemgetter(0)):
         number, link = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
         rows = [(tenant, *facts) for facts in linked(number, link, own)]
@@ -117,10 +116,8 @@ DELIVER = """
 
 
 def read_flows(db: sqlite3.Connection) -> frozenset[str]:
-    """Return the flows that are followed."""
     return outbox.read_flows(db.execute(READ_FLOWS).fetchone()[0])
 
 
 def deliver(db: sqlite3.Connection, events: Iterable[tuple[str, Event]]) -> None:
-    """Write the deliveries of events, each with its flow, in their order."""
     db.executemany(DELIVER, [make_delivery(flow, event) for flow, event in events])

@@ -67,12 +67,7 @@ class LentTurns:
     def begin(
         self, writer: Writer, tell: Callable[[], None], patience_ms: int, purpose: bytes
     ) -> SqliteTransaction:
-        """Wait for the turn and begin; with no patience, begin only if nobody is in the way.
-
-        Raises:
-            Contended: another one is lent for longer than that.
-            StoreError: the database cannot be written.
-        """
+        """Wait for the turn and begin; with no patience, begin only if nobody is in the way."""
         until = time.monotonic() + patience_ms / 1000
         if not self._one.acquire(timeout=patience_ms / 1000):
             raise self._contended()
@@ -113,7 +108,6 @@ class LentTurns:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give the connection back, once nobody has it."""
         with self._one:
             self._closed = True
             db, self._db = self._db, None
@@ -125,7 +119,6 @@ class LentTurns:
         return self._one.acquire(timeout=timeout_s)
 
     def go_on(self) -> None:
-        """Let others begin again."""
         self._one.release()
 
     def forget(self) -> None:

@@ -96,8 +96,6 @@ STATEMENTS = standing.write_statements(
 
 
 def count_standing(db: sqlite3.Connection, now: Instant) -> Standing:
-    """Count how jobs stand, all at one moment."""
-
     def ask(name: str, **facts: Any) -> list[Any]:
         if "lanes" in facts:
             facts["lanes"] = json.dumps(facts["lanes"])
@@ -152,11 +150,7 @@ def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -
 
 
 def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
-    """Pass on what a commit has missed, and look after what nobody will look at again.
-
-    Looks at a page of what jobs are parked on. Returns how many jobs were unparked, and the next
-    page.
-    """
+    """Pass on what commits have missed; return how many jobs were unparked, and the next page."""
     unparked = 0
     buckets = Buckets(t)
     most = limit if page.is_rich else MOST_NAMES

@@ -71,7 +71,6 @@ class Fifo:
             self.fd = os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Stop listening; the FIFO stays, since another process may listen."""
         if self.fd is not None:
             fd, self.fd = self.fd, None
             os.close(fd)
@@ -122,7 +121,6 @@ class Wakeup:
                 os.eventfd_write(self._stir, 1)
 
     def close(self) -> None:
-        """Stop listening."""
         with self._beginning:
             self._stopping = True
             if self._thread is None or self._stir is None:

@@ -65,7 +65,6 @@ class Writer:
         self._data_version = self._read_data_version()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
-        """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
 
     def on_move(self, tell: Callable[[bool], None]) -> None:
@@ -73,13 +72,7 @@ class Writer:
         self._tell_moved = tell
 
     def run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
-        """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
-
-        Raises:
-            WriteRefused: the data cannot be stored.
-            StoreAway: others have written for too long.
-            StoreError: the database could not write.
-        """
+        """Run `work` in a transaction and commit it; whatever is raised, nothing is written."""
         points = faults.POINTS[kind]
         deadline = get_deadline()
         if deadline is None:
@@ -108,21 +101,12 @@ class Writer:
         return answer
 
     def check_files(self) -> None:
-        """See that the files are still those that were opened: what was written elsewhere is lost.
-
-        Raises:
-            StoreError: one was deleted or replaced.
-        """
+        """Raise `StoreError` if a file was deleted or replaced: what was written is lost."""
         if self.files is not None:
             self.files.check()
 
     def hold(self, *, urgent: bool = False) -> None:
-        """Take the turn, also for somebody who writes on another connection, until `let_go`.
-
-        Raises:
-            StoreAway: others have held it for too long.
-            StoreError: this store is closed.
-        """
+        """Take the turn, also for another connection, until `let_go`; or raise `StoreAway`."""
         left_s = TURN_TIMEOUT_S
         if not self._turns.try_acquire():
             began = time.monotonic()
@@ -248,14 +232,10 @@ class Writer:
         return version
 
     def pause(self, timeout_s: float) -> bool:
-        """Let the write end that is under way, and let none begin until `go_on`.
-
-        Return whether it ended in time. If it did not, others write as before.
-        """
+        """Let no write begin until `go_on`; return whether the one under way ended in time."""
         return self._turns.acquire(urgent=True, timeout_s=timeout_s)
 
     def go_on(self) -> None:
-        """Let others write again."""
         self._turns.release()
 
     def forget(self) -> None:
@@ -376,10 +356,7 @@ class Readers:
             self._drop(db)
 
     def pause(self, timeout_s: float) -> bool:
-        """Let the reads end that are under way, and let none begin until `go_on`.
-
-        Return whether they ended in time. If they did not, others read as before.
-        """
+        """Let no read begin until `go_on`; return whether those under way ended in time."""
         with self._changed:
             self._paused = True
             self._paused = self._changed.wait_for(lambda: self._lent == 0, timeout_s)
@@ -387,7 +364,6 @@ class Readers:
             return self._paused
 
     def go_on(self) -> None:
-        """Let others read again."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
@@ -436,7 +412,6 @@ class Readers:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close what is idle now and what is in use when it comes back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
