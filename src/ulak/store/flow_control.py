@@ -234,7 +234,7 @@ def rate_details(before: RateRow, after: RateRow) -> str:
     return _json(
         {
             "n": after.n, "per_us": after.per_us, "burst": after.burst,
-            "before": list(terms_of(before)), "declared": list(declared_terms(after)),
+            "before": list(terms_of(before)), "declared": list(declared_terms(after))
         }
     )  # fmt: skip
 

@@ -40,9 +40,7 @@ def written(
     return verb
 
 
-def read(
-    work: Callable[Concatenate[Db, P], T],
-) -> Callable[Concatenate[Reading[Db], P], T]:
+def read(work: Callable[Concatenate[Db, P], T]) -> Callable[Concatenate[Reading[Db], P], T]:
     """Make the verb that runs `work` on a connection that only reads."""
 
     def verb(self: Reading[Db], /, *args: P.args, **options: P.kwargs) -> T:

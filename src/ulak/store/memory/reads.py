@@ -20,14 +20,7 @@ from ulak.core.backlog import (
     Standing,
 )
 from ulak.core.change import Change
-from ulak.core.delivery import (
-    DISCARDED,
-    EVENT,
-    GAVE_UP,
-    KEPT_US,
-    PENDING,
-    SENT,
-)
+from ulak.core.delivery import DISCARDED, EVENT, GAVE_UP, KEPT_US, PENDING, SENT
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text

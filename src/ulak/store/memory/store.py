@@ -9,15 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
-from ulak.core.change import (
-    COMMITTED,
-    EVERY_STAGE,
-    Change,
-    Committed,
-    KeyTaken,
-    Receipt,
-    SlotTaken,
-)
+from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
 from ulak.core.delivery import NOBODY
 from ulak.core.job import (
     EVERY_TENANT,

@@ -12,12 +12,7 @@ from ulak.clock import Instant
 from ulak.core.job import wanted_slot
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
-from ulak.store.in_turn import (
-    Candidate,
-    InTurn,
-    families_by_turns,
-    is_family,
-)
+from ulak.store.in_turn import Candidate, InTurn, families_by_turns, is_family
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claimed, ClaimRequest, Want
 from ulak.store.sqlite import control
 from ulak.store.sqlite.control import Buckets

@@ -15,15 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from ulak.core.change import (
-    COMMITTED,
-    EVERY_STAGE,
-    Change,
-    Committed,
-    KeyTaken,
-    Receipt,
-    SlotTaken,
-)
+from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
 from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import WriteRefused

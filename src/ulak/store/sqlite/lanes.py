@@ -10,13 +10,7 @@ from functools import cache
 import msgspec
 
 from ulak.clock import Instant
-from ulak.store.in_turn import (
-    PRIORITIES,
-    Family,
-    Standing,
-    bounds,
-    is_family,
-)
+from ulak.store.in_turn import PRIORITIES, Family, Standing, bounds, is_family
 from ulak.store.sqlite.session import Transaction
 
 # These conditions are those of the index, word for word: SQLite takes a partial index only when

@@ -20,15 +20,7 @@ from ulak.store import processes
 from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.processes import Watchers
-from ulak.store.protocol import (
-    Added,
-    Claimed,
-    ClaimRequest,
-    Features,
-    OutboxRow,
-    Store,
-    WorkerRow,
-)
+from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, WorkerRow
 from ulak.store.records import RecordClaim, RecordRow
 from ulak.store.sql.store import SqlStore
 from ulak.store.sqlite import (
