@@ -26,7 +26,8 @@ from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
 from ulak.store.sql.session import JOB_COLUMNS, as_job
 from ulak.store.sqlite import intake
-from ulak.store.sqlite.trail import DELIVER
+from ulak.store.sqlite.control import TAKE_KEY
+from ulak.store.sqlite.trail import ADD_PROOF, DELIVER, PROOF_HEAD, SET_PROOF_HEAD
 from ulak.store.sqlite.writer import connect
 
 KINDS = (
@@ -52,19 +53,6 @@ FIND_JOB = "SELECT {} FROM main.jobs WHERE id = ?".format(
         for name in JobRow._fields
     )
 )
-TAKE_KEY = """
-    INSERT INTO main.dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT (tenant, flow, key)
-    DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
-"""
-PROOF_HEAD = "SELECT +proof_id, +hash FROM main.proof_heads WHERE tenant = ?"
-ADD_PROOF = """
-    INSERT INTO main.proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
-"""
-SET_PROOF_HEAD = """
-    INSERT INTO main.proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
-    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
-"""
 
 
 def _insert(table: str, columns: str) -> str:

@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """
-    INSERT INTO dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
+    INSERT INTO main.dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (tenant, flow, key)
     DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
 """

@@ -77,12 +77,12 @@ def keep(db: sqlite3.Connection, results: Sequence[Result]) -> None:
     WRITE_RESULTS.write(db, rows)
 
 
-PROOF_HEAD = "SELECT proof_id, hash FROM proof_heads WHERE tenant = ?"
+PROOF_HEAD = "SELECT +proof_id, +hash FROM main.proof_heads WHERE tenant = ?"
 ADD_PROOF = """
-    INSERT INTO proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO main.proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
 """
 SET_PROOF_HEAD = """
-    INSERT INTO proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
+    INSERT INTO main.proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
     ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
 """
 

@@ -132,7 +132,6 @@ ENDED = """
       AND (?4 IS NULL OR (flow = ?4 AND state = ?5))
     ORDER BY changed_at, id LIMIT ?3
 """
-FORGET_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
 _OWN = ("payloads", "events", "results", "requests", "progress", "deliveries", "ticks")
 FORGET = [
     f"DELETE FROM jobs WHERE id IN {PACKED_IDS}",
@@ -192,7 +191,7 @@ def prune(
     for statement in FORGET:
         t.db.execute(statement, (ids,))
     held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
-    t.db.executemany(FORGET_KEY, held)
+    t.db.executemany(control.FREE_KEY, held)
     if ended and actor:
         details = jobs.prune_details(len(ended), before)
         write_audit(SharedTransaction(t), actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)
