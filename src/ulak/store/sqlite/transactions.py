@@ -8,7 +8,6 @@ only, so a bounded wait here is a bounded wait at all.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from ulak.store.records import RecordClaim, RecordRow
 from ulak.store.sqlite import outbox, records
 from ulak.store.sqlite.files import LockFile
 from ulak.store.sqlite.session import Transaction
-from ulak.store.sqlite.writer import Writer, connect, translated
+from ulak.store.sqlite.writer import LockedConnection, Writer, connect, translated
 
 T = TypeVar("T")
 
@@ -50,16 +49,15 @@ ENDED_BY_HAND = (
 )
 
 
-class LentTurns:
+class LentTurns(LockedConnection):
     """Begins open transactions, one at a time."""
 
     def __init__(self, path: Path, *, clock: Clock, synchronous: str) -> None:
+        super().__init__()
         self._path = path
         self.clock = clock
         self._synchronous = synchronous
-        self._one = threading.Lock()
         self._file: LockFile | None = None
-        self._db: sqlite3.Connection | None = None
         self.may_end = False
         self._closed = False
 
@@ -68,7 +66,7 @@ class LentTurns:
     ) -> SqliteTransaction:
         """Wait for the turn and begin; with no patience, begin only if nobody is in the way."""
         until = time.monotonic() + patience_ms / 1000
-        if not self._one.acquire(timeout=patience_ms / 1000):
+        if not self._lock.acquire(timeout=patience_ms / 1000):
             raise self._contended()
         try:
             self._wait_for_the_file(until)
@@ -95,7 +93,7 @@ class LentTurns:
                 self._free_the_file()
                 raise
         except BaseException as error:
-            self._one.release()
+            self._lock.release()
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise Contended("others are writing", holder=SOMEBODY) from error
             if isinstance(error, sqlite3.Error):
@@ -104,23 +102,8 @@ class LentTurns:
         return SqliteTransaction(self, writer, db, tell)
 
     def close(self) -> None:
-        with self._one:
-            self._closed = True
-            db, self._db = self._db, None
-        if db is not None:
-            db.close()
-
-    def pause(self, timeout_s: float) -> bool:
-        """Let the transaction end that is open, and let none begin until `go_on`."""
-        return self._one.acquire(timeout=timeout_s)
-
-    def go_on(self) -> None:
-        self._one.release()
-
-    def forget(self) -> None:
-        """Let go of the connection in a forked child, where nobody else uses this."""
-        if self._db is not None:
-            self._db.close()
+        self._closed = True
+        super().close()
 
     def forget_turn(self) -> None:
         """Let go of the file in a child that was forked during a transaction."""
@@ -132,7 +115,7 @@ class LentTurns:
             self._db = None
         writer.let_go()
         self._free_the_file()
-        self._one.release()
+        self._lock.release()
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:

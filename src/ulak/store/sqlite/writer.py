@@ -277,6 +277,33 @@ def connect(path: Path) -> sqlite3.Connection:
     )
 
 
+class LockedConnection:
+    """One connection behind a lock, which a fork must find at rest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Give the connection back, once nobody has it; the next use opens another."""
+        with self._lock:
+            db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def pause(self, timeout_s: float) -> bool:
+        """Let the use end that is under way, and let none begin until `go_on`."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        self._lock.release()
+
+    def forget(self) -> None:
+        """Let go of the connection in a forked child, where nobody else uses this."""
+        if self._db is not None:
+            self._db.close()
+
+
 def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     db = None
     try:
