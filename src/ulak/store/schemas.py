@@ -14,7 +14,8 @@ def find_oldest(script: Callable[[int], str], version: int) -> int:
 
     Every file up to there has been run, so the strictest of them decides.
     """
-    return max(_named(script(number), number) for number in range(1, version + 1))
+    named = {number: NAMED.search(script(number)) for number in range(1, version + 1)}
+    return max(number if found is None else int(found[1]) for number, found in named.items())
 
 
 def too_old(place: str, schema: int, *, oldest: int, newest: int) -> str:
@@ -24,11 +25,6 @@ def too_old(place: str, schema: int, *, oldest: int, newest: int) -> str:
         f"{oldest} or later may run on it: a newer release has run `ulak migrate` on it; install "
         "that release"
     )
-
-
-def _named(script: str, number: int) -> int:
-    found = NAMED.search(script)
-    return number if found is None else int(found[1])
 
 
 _READ: Final = """

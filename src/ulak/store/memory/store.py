@@ -258,7 +258,7 @@ class MemoryStore(MemoryIntake):
             self._put(row._replace(parked_on=ON_KEY + key))
         elif slot is not None and self._free_places(slot) <= 0:
             self._put(row._replace(parked_on=slot))
-        elif row.rate is not None and not self._can_pay(row, now):
+        elif row.rate is not None and not self._can_pay(row.rate, row, now):
             self._put(row._replace(parked_on=ON_RATE + row.rate))
             self._await_payment(row.rate, now)
         else:
