@@ -80,10 +80,7 @@ def _tenant(lane: str) -> str:
 class Family:
     """The tenants who share turns while a claim is made, and how much each has had.
 
-    Args:
-        name: The name under which the turns are counted.
-        lanes: The lanes in which jobs stand, one for each stage and tenant.
-        begins: What whoever had the last turn had had before it.
+    `begins` is what the tenant of the last turn had had before it.
     """
 
     def __init__(self, name: str, lanes: Sequence[Standing], begins: int) -> None:

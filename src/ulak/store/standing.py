@@ -118,12 +118,8 @@ CONDITIONS: Final = {
 
 
 def write_statements(jobs: str, lanes: str, values: str) -> dict[str, str]:
-    """Write the statements for a database.
-
-    Args:
-        jobs: The table, with `{index}` where it is named.
-        lanes: What returns `lane` and `place`, with `{lanes}` for the value.
-        values: How a value is written, with `{name}` and `{type}`.
+    """Write the statements for a database: table with `{index}`, what returns `lane` and `place`
+    of `{lanes}`, and how a value is written with `{name}` and `{type}`.
     """
     types = {"limit": "bigint", "now": "bigint", "since": "bigint", "lanes": "text[]"}
     words = {
@@ -153,13 +149,7 @@ class Part:
 
 
 def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
-    """Count how jobs stand.
-
-    Args:
-        ask: Runs statements, all of them at one moment.
-        now: That moment.
-        states: The stored counts of states.
-    """
+    """Count how jobs stand by statements that `ask` runs at one moment, `now`."""
     lanes = [lane for (lane,) in ask("lanes", limit=MOST_LANES)]
     dates = dict(zip(lanes, (first for (first,) in ask("first", lanes=lanes)), strict=True))
     leased = list(ask(LEASED, limit=LIMIT))

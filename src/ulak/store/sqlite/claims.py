@@ -56,8 +56,6 @@ CROWD = f"""
         ORDER BY not_before, id LIMIT ?
     ) AS found
 """
-
-
 # More ranges than this are looked at singly. A guess: flows have fewer stages in which jobs wait.
 MOST_MERGED = 16
 
@@ -95,8 +93,6 @@ LOOK = f"""
         EXISTS (SELECT 1 FROM pauses WHERE kind = 'queue' OR kind = 'flow')
 """
 PAUSED = "SELECT kind, name FROM pauses WHERE kind <> 'key' AND (until_at IS NULL OR until_at > ?)"
-
-
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 

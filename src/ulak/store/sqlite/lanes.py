@@ -20,19 +20,13 @@ CLAIMABLE = """
     WHERE lane = ? AND priority = ? AND not_before {when} ?
       AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
-
-
 NEXT_DUE = f"SELECT min(not_before) {CLAIMABLE.format(when='>')}"
-
-
 # The lanes in which jobs stand, and when the oldest of each priority is due. Most lanes are empty
 # at any time, and each of those costs one look at the index.
 _STANDING = """
     FROM jobs INDEXED BY jobs_claimable
     WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
-
-
 _HEADS = ", ".join(
     f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = wanted.name AND priority = {p}')})"
     for p in PRIORITIES
@@ -94,25 +88,21 @@ def earlier(a: Instant | None, b: Instant | None) -> Instant | None:
     return min(a, b)
 
 
-_IN_LANES = """
-    FROM jobs INDEXED BY jobs_claimable
-    WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
-"""
 # The lanes of a family in which jobs stand, each found by one step along the index.
 _PRESENT = f"""
     WITH RECURSIVE present (lane) AS (
         SELECT (
-            SELECT lane {_IN_LANES.format(lane="lane >= ?1 AND lane < ?2")} ORDER BY lane LIMIT 1
+            SELECT lane {_STANDING.format(lane="lane >= ?1 AND lane < ?2")} ORDER BY lane LIMIT 1
         )
         UNION ALL
         SELECT (
-            SELECT lane {_IN_LANES.format(lane="lane > present.lane AND lane < ?2")}
+            SELECT lane {_STANDING.format(lane="lane > present.lane AND lane < ?2")}
             ORDER BY lane LIMIT 1
         ) FROM present WHERE present.lane IS NOT NULL
     )
 """
 _FAMILY_HEADS = ", ".join(
-    f"(SELECT not_before {_IN_LANES.format(lane=f'lane = present.lane AND priority = {priority}')}"
+    f"(SELECT not_before {_STANDING.format(lane=f'lane = present.lane AND priority = {priority}')}"
     " ORDER BY not_before LIMIT 1)"
     for priority in PRIORITIES
 )
@@ -127,7 +117,7 @@ PRESENT = f"""
 NEVER = 2**62
 _LATER = ", ".join(
     "ifnull((SELECT min(not_before) "
-    + _IN_LANES.format(lane=f"lane = present.lane AND priority = {priority} AND not_before > ?3")
+    + _STANDING.format(lane=f"lane = present.lane AND priority = {priority} AND not_before > ?3")
     + f"), {NEVER})"
     for priority in PRIORITIES
 )

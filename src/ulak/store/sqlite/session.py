@@ -18,8 +18,6 @@ from ulak.store.sqlite import trail
 from ulak.store.sqlite.rows import pack
 
 CountKey = tuple[str, int, str, str]
-
-
 APPEND_DELTA = (
     "INSERT INTO count_deltas (flow, flow_version, state, role, jobs) VALUES (?, ?, ?, ?, ?)"
 )

@@ -100,8 +100,6 @@ FLOWS = "(SELECT group_concat(flow, ' ') FROM main.handlers WHERE flow IS NOT NU
 
 
 READ_FLOWS = f"SELECT {FLOWS}"
-
-
 DELIVER = """
     INSERT INTO main.deliveries (
         job_id, seq, n, key, topic, data, at, handler, not_before, head

@@ -79,10 +79,8 @@ class Fifo:
 class Wakeup:
     """Rings for other processes, and listens to their rings on a thread of its own.
 
-    Args:
-        path: The database.
-        heard: Called when another process may have committed; tells whether one has.
-        watched: What in this process waits for jobs to move.
+    `heard` is called when another process may have committed, and tells whether one has; `watched`
+    is what in this process waits for jobs to move.
     """
 
     def __init__(

@@ -18,8 +18,6 @@ from ulak.store.sqlite.files import Files, LockFile, Turns, Wal
 from ulak.store.sqlite.session import Transaction
 
 T = TypeVar("T")
-
-
 # How long a writer waits for somebody who writes without the lock file: a caller's own
 # transaction, or a shell. A guess; ulak's own writers queue on the lock file instead.
 BUSY_TIMEOUT_S = 10.0
@@ -34,8 +32,6 @@ CACHED_STATEMENTS = 512
 
 # A guess: the largest batch (4 MiB) several times over, with the indexes it touches.
 CACHE_KIB = 32 * 1024
-
-
 # A look costs two system calls. Eight of the largest batches (4 MiB and their indexes) may pass
 # before the WAL is brought home; it is then some tens of MiB longer than it need be.
 LOOK_AT_WAL_EVERY = 8
