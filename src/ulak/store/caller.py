@@ -97,11 +97,6 @@ def find_guest(store: Store, verb: str = "submit") -> Guest:
     )
 
 
-def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
-    """Store a job in the transaction of a synchronous connection; raises as `write`."""
-    return write(guest, connection, lambda: guest.add_steps(make()))
-
-
 def write(guest: Guest, connection: object, make: Callable[[], Steps[T]]) -> T:
     """Take steps in the transaction of a synchronous connection.
 

@@ -37,7 +37,8 @@ class MemoryControl(MemoryReads):
                 if limit.busy is not None:
                     self._adopt(name, limit)
             for name, rate in rates.items():
-                self._declare_rate(name, rate, now)
+                stored = self._rates.get(name)
+                self._put_rate(stored, control.declared_rate(stored, name, rate, now), now)
 
     def _adopt(self, name: str, terms: LimitTerms) -> None:
         """Give slots to the jobs that stand in a busy state already."""
@@ -84,10 +85,6 @@ class MemoryControl(MemoryReads):
         for n in range(1, max(places, len(slots)) + 1):
             slot = slots.get(n, SlotRow(name, n, None, 0))
             slots[n] = slot._replace(closed=int(n > places))
-
-    def _declare_rate(self, name: str, terms: RateTerms, now: Instant) -> None:
-        known = self._rates.get(name)
-        self._put_rate(known, control.declared_rate(known, name, terms, now), now)
 
     def change_rate(
         self, name: str, terms: RateTerms | None, *, actor: str, note: str
@@ -139,11 +136,6 @@ class MemoryControl(MemoryReads):
         if (bucket := self._open_bucket(name, now)) is not None:
             bucket.look_after()
             self._put_bucket(name, bucket)
-
-    def _await_payment_if_nobody_does(self, name: str, now: Instant) -> None:
-        bucket = self._buckets.get(name)
-        if bucket is None or bucket.ready_at is None:
-            self._await_payment(name, now)
 
     def _unpark_paid(self, now: Instant) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""

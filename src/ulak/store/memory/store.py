@@ -344,14 +344,17 @@ class MemoryStore(MemoryIntake):
     def overdue_leased(self, limit: int) -> list[JobRow]:
         with self._transaction() as now:
             leased = [row for row in self._waking(now) if row.leased_by is not None]
-            return [row for row in leased if not self._is_asked(row.id, "expire")][:limit]
+            asked = {
+                job_id
+                for job_id, own in self._requests.items()
+                for kind, _ in own
+                if kind == "expire"
+            }
+            return [row for row in leased if row.id not in asked][:limit]
 
     def _waking(self, now: Instant) -> list[JobRow]:
         dated = [(row.wake_at, row.id, row) for row in self._on_shelf("waking")]
         return [row for wake_at, _, row in sorted(dated) if wake_at is not None and wake_at <= now]
-
-    def _is_asked(self, job_id: bytes, kind: str) -> bool:
-        return any(asked == kind for asked, _ in self._requests[job_id])
 
     def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
         with self._transaction():
@@ -362,9 +365,13 @@ class MemoryStore(MemoryIntake):
     def unpark(self, limit: int) -> int:
         with self._transaction() as now:
             unparked = 0
-            for name in self._parked_names():
+            for name in sorted(
+                n for (kind, n), ids in self._shelves.items() if kind == "parked" and ids
+            ):
                 if name.startswith(ON_RATE):
-                    self._await_payment_if_nobody_does(name.removeprefix(ON_RATE), now)
+                    bucket = self._buckets.get(name.removeprefix(ON_RATE))
+                    if bucket is None or bucket.ready_at is None:
+                        self._await_payment(name.removeprefix(ON_RATE), now)
                     continue
                 places = limit if is_of_state(name) else self._free_places(name)
                 if name.startswith(ON_KEY):

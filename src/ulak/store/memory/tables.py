@@ -150,11 +150,6 @@ class MemoryTables:
     def _on_shelf(self, kind: str, name: str = "") -> list[JobRow]:
         return [self._jobs[job_id] for job_id in self._shelves.get((kind, name), ())]
 
-    def _parked_names(self) -> list[str]:
-        return sorted(
-            name for (kind, name), ids in self._shelves.items() if kind == "parked" and ids
-        )
-
     def _forget(self, job_ids: set[bytes]) -> None:
         """Remove jobs and everything of their own; proofs stay."""
         for job_id in job_ids:
