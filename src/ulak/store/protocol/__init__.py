@@ -21,7 +21,11 @@ from ulak.store.protocol.control import (
     LimitRow,
     PauseRow,
     RateRow,
+    ScheduleRow,
+    ScheduleStore,
     SlotRow,
+    Tick,
+    TickRow,
     WeightRow,
 )
 from ulak.store.protocol.filters import JobFilter
@@ -55,7 +59,6 @@ from ulak.store.protocol.outbox import (
     OutboxStore,
     Settled,
 )
-from ulak.store.protocol.schedules import ScheduleRow, ScheduleStore, Tick, TickRow
 from ulak.store.records import RecordStore
 
 __all__ = [

@@ -26,7 +26,7 @@ from ulak.store.protocol import Added
 from ulak.store.sql.session import JOB_COLUMNS, as_job
 from ulak.store.sqlite import intake
 from ulak.store.sqlite.control import TAKE_KEY
-from ulak.store.sqlite.trail import ADD_PROOF, DELIVER, PROOF_HEAD, SET_PROOF_HEAD
+from ulak.store.sqlite.session import ADD_PROOF, DELIVER, PROOF_HEAD, SET_PROOF_HEAD
 from ulak.store.sqlite.writer import LockedConnection, connect
 
 KINDS = (

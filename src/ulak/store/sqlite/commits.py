@@ -23,11 +23,10 @@ from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.protocol.outbox import read_flows
 from ulak.store.sql.session import REQUEST_COLUMNS, Row, as_request
-from ulak.store.sqlite import intake, outbox, trail
+from ulak.store.sqlite import intake, outbox
 from ulak.store.sqlite.intake import Rest
 from ulak.store.sqlite.rows import ABSENT, PACKED_IDS, Spread, pack
-from ulak.store.sqlite.session import CountKey, Transaction
-from ulak.store.sqlite.trail import FLOWS
+from ulak.store.sqlite.session import FLOWS, CountKey, Transaction, append_events, keep_results
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
 _OWN = (
@@ -172,14 +171,14 @@ def _plan(changes: Sequence[Change], tokens: Mapping[bytes, int]) -> _Plan | Non
 
 def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
     """Write what hangs on rows that have moved."""
-    trail.append(t.db, [event for change in changes for event in change.events])
+    append_events(t.db, [event for change in changes for event in change.events])
     for (origin, target), jobs in plan.moves.items():
         t.count(origin, -jobs)
         t.count(target, jobs)
     t.follow((change.row.flow, change.events) for change in changes)
     results = [r for change in changes if not change.voids for r in change.results]
     if results:
-        trail.keep(t.db, results)
+        keep_results(t.db, results)
     rest = None
     for change in changes:
         if change.row.lane and change.row.leased_by is None:
@@ -199,7 +198,7 @@ def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None
         else:
             t.db.execute(VOID_STAGE, (row.id, stage))
     if change.voids and change.results:
-        trail.keep(t.db, change.results)
+        keep_results(t.db, change.results)
     if change.answers:
         settle(t, row.id, change.answers)
     if change.proofs:
@@ -280,7 +279,7 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     if change.token is None and (row.flow_version, row.keys) != (version, old.keys):
         version = row.flow_version
         t.db.execute(MIGRATE_ONE, (version, row.keys, row.id))
-    trail.append(t.db, change.events)
+    append_events(t.db, change.events)
     t.follow([(old.flow, change.events)])
     left = (old.flow, old.flow_version, old.state, old.role)
     entered = (old.flow, version, row.state, row.role)
@@ -290,5 +289,5 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     if row.lane and row.leased_by is None:
         t.made_due = True
     if change.results and not change.voids:
-        trail.keep(t.db, change.results)
+        keep_results(t.db, change.results)
     _write_more(t, change, old, rest)

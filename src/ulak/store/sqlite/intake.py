@@ -24,9 +24,9 @@ from ulak.core.job import JobRow, NewJob, Payload, is_of_state
 from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
-from ulak.store.protocol.schedules import must_be_ticks
+from ulak.store.protocol.control import must_be_ticks
 from ulak.store.sql.session import JOB_COLUMNS, Row, as_job, columns
-from ulak.store.sqlite import control, trail
+from ulak.store.sqlite import control
 from ulak.store.sqlite.rows import (
     ABSENT_TEXT,
     NULLABLE_NUMBER,
@@ -37,7 +37,7 @@ from ulak.store.sqlite.rows import (
     inserting,
     or_absent,
 )
-from ulak.store.sqlite.session import Transaction
+from ulak.store.sqlite.session import Transaction, append_event, append_events
 
 ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
 _STOPS = """
@@ -322,7 +322,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             for row, _, (data, schema, trace), *_ in jobs
         ],
     )
-    trail.append(t.db, [job.event for job in jobs])
+    append_events(t.db, [job.event for job in jobs])
     for job in jobs:
         if job.proof is not None:
             t.prove(job.row.tenant, [job.event], [job.proof])
@@ -340,7 +340,7 @@ def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
         INSERT_PAYLOAD.write(t.db, (job_id, data_bytes, schema, trace))
         t.follow([(row.flow, [event])])
     INSERT_JOB.write(t.db, (job_id, *row[1:]))
-    trail.append_one(t.db, event)
+    append_event(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
     if row.lane:
         t.made_due = True

@@ -22,7 +22,7 @@ from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.processes import Watchers
 from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, WorkerRow
 from ulak.store.records import RecordClaim, RecordRow
-from ulak.store.sql.store import SqlStore
+from ulak.store.sql.store import SqlStore, read, read_now, written
 from ulak.store.sqlite import (
     caller,
     claims,
@@ -43,7 +43,6 @@ from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransac
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Readers, Writer
 from ulak.store.transaction import refuse_while_holding
-from ulak.store.verbs import read, read_now, written
 
 T = TypeVar("T")
 
