@@ -270,8 +270,7 @@ class MemoryTables:
             self._slots[limit] = {n: SlotRow(limit, n, None, 0) for n in places}
 
     def _occupy(self, limit: str, job_id: bytes) -> None:
-        """Make the slot of a job that of its state; one without a slot gets one beyond the limit
-        if it must, a closed one."""
+        """Make the slot of a job that of its state; if it has none, a free or a closed one."""
         self._open_key(limit)
         for other in self._slots.keys() - {limit}:
             self._free_slot(other, job_id)

@@ -124,8 +124,7 @@ def keep_slots(t: Transaction, job_ids: Sequence[bytes]) -> None:
 
 
 def occupy(t: Transaction, limit: str, job_id: bytes) -> None:
-    """Give a job that stands in a busy state a slot of it: its own, a free one, or a closed one
-    beyond the limit."""
+    """Give a job in a busy state a slot: its own, a free one, or a closed one beyond the limit."""
     open_slots(t, limit)
     t.db.execute(FREE_OTHER_SLOTS, (job_id, limit))
     own, free, last = t.db.execute(SLOT_NUMBERS, (limit, job_id)).fetchone()

@@ -1,6 +1,4 @@
-"""The lanes in which jobs stand: when the next is due, where the tenants of fair flows stand, and
-the turns that they have had.
-"""
+"""The lanes in which jobs stand, the tenants of fair flows, and the turns that they have had."""
 
 from __future__ import annotations
 

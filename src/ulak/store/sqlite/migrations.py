@@ -45,10 +45,7 @@ def create_or_check(db: sqlite3.Connection, name: str) -> None:
 
 
 def upgrade(db: sqlite3.Connection, name: str = "the database") -> tuple[int, int]:
-    """Bring the schema to this release, whole or not at all; return the versions.
-
-    A file of a newer release stays as it is, or is refused by `StoreError`.
-    """
+    """Bring the schema to this release, whole or not at all; a newer one stays or is refused."""
     before = version_of(db)
     _must_be_known(db, name)
     db.execute("BEGIN IMMEDIATE")

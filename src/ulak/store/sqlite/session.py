@@ -1,6 +1,4 @@
-"""What a write of SQLite leaves - events, results, proofs, deliveries to followers - and the
-statements that both databases share.
-"""
+"""What a write of SQLite leaves, and the statements that both databases share."""
 
 from __future__ import annotations
 
