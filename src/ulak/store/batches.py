@@ -15,11 +15,7 @@ from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim, Want
 
 
 def must_be_a_batch(changes: Sequence[Change]) -> None:
-    """Refuse more changes than one commit may hold, and two of one job.
-
-    Raises:
-        WriteRefused: naming the number or the job.
-    """
+    """Refuse more changes than one commit may hold, and two of one job, by `WriteRefused`."""
     if len(changes) > LARGEST_BATCH:
         raise WriteRefused(f"{len(changes)} changes in one commit; {LARGEST_BATCH} are allowed")
     ids = {change.row[0] for change in changes}
@@ -48,10 +44,7 @@ def follow_each_other(change: Change, before: int) -> bool:
 
 
 def refusal_of(change: Change, stored: JobRow | None) -> Receipt | None:
-    """Return the refusal when somebody came first: the guard of a worker, or that of anybody else.
-
-    No guard lets a change of an absent job pass.
-    """
+    """Return the refusal when somebody came first. No guard lets a change of an absent job pass."""
     if change.token is not None:
         return None if stored is not None and stored.token == change.token else LeaseLost()
     if stored is None or stored.version != change.version or stored.leased_by is not None:

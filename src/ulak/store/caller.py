@@ -85,12 +85,7 @@ class Guest(Protocol):
 
 
 def find_guest(store: Store, verb: str = "submit") -> Guest:
-    """Return the store as one that writes in a caller's own transaction.
-
-    Raises:
-        NotSupported: it cannot, and to write beside the transaction would break its promise;
-            naming the store, the call and the cure.
-    """
+    """Return the store as one that writes in a caller's transaction, or raise `NotSupported`."""
     if store.features.caller_transactions:
         return cast(Guest, store)
     cure = f"leave connection= out, commit your own rows first and then {verb}"
@@ -100,15 +95,6 @@ def find_guest(store: Store, verb: str = "submit") -> Guest:
         f"{verb}(connection=...) is not to be had from the {store.features.name} store: it cannot "
         f"write in a transaction of yours; {cure}"
     )
-
-
-def add(guest: Guest, connection: object, make: Callable[[], NewJob]) -> Added:
-    """Store a job in the transaction of a synchronous connection.
-
-    Raises:
-        BadInput: the connection cannot be used, with what can be; nothing was changed.
-    """
-    return write(guest, connection, lambda: guest.add_steps(make()))
 
 
 def write(guest: Guest, connection: object, make: Callable[[], Steps[T]]) -> T:
@@ -123,7 +109,6 @@ def write(guest: Guest, connection: object, make: Callable[[], Steps[T]]) -> T:
 
 
 def take(steps: Steps[T], execute: Callable[[str, Values], Rows]) -> T:
-    """Take steps with what runs a statement, and return what they return."""
     try:
         step = next(steps)
         while True:
@@ -177,7 +162,6 @@ class Bridge:
         return under_way.result()
 
     def stop(self) -> None:
-        """Let nothing more be done: nobody waits for it."""
         with self._lock:
             self._is_over = True
             if self._under_way is not None:
@@ -217,14 +201,9 @@ def use(
     *,
     ready: Callable[[], object],
 ) -> T:
-    """Do something with the verbs of a store inside a caller's transaction.
+    """Do `work` with the verbs of a store inside a caller's transaction; `ready` opens it first.
 
-    Args:
-        guest: The store.
-        connection: The caller's connection, in a transaction.
-        verb: What the caller has called, for the sentence of a refusal.
-        work: What is done.
-        ready: Opens the store, once it is known that the connection can be used.
+    A refusal names `verb`, which the caller has called.
 
     Raises:
         BadInput: the connection cannot be used, with what can be; nothing was changed.

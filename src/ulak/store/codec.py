@@ -43,11 +43,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
-    """Read JSON as a value of this type.
-
-    Raises:
-        BadInput: the data is not JSON, or not of that type.
-    """
+    """Read JSON as a value of this type; raise `BadInput` if it is not one."""
     import msgspec
 
     try:
@@ -59,11 +55,7 @@ def decode(data: bytes, kind: Any = Any) -> Any:
 
 
 def convert(plain: object, kind: Any) -> Any:
-    """Turn plain data (dicts, lists, texts, numbers) into a value of this type.
-
-    Raises:
-        BadInput: it does not fit.
-    """
+    """Turn plain data into a value of this type, or raise `BadInput`."""
     import msgspec
 
     try:
@@ -75,11 +67,7 @@ def convert(plain: object, kind: Any) -> Any:
 
 
 def canonical(value: object) -> str:
-    """Write a value so that equal values give equal texts: sorted keys, no spaces.
-
-    Raises:
-        BadInput: it holds something that JSON cannot carry.
-    """
+    """Write a value so that equal values give equal texts, or raise `BadInput`."""
     import msgspec
 
     try:
@@ -89,7 +77,6 @@ def canonical(value: object) -> str:
 
 
 def is_instance(value: object, kind: Any) -> bool:
-    """Tell whether a value is already of a payload type."""
     return isinstance(kind, type) and isinstance(value, kind)
 
 
@@ -128,7 +115,6 @@ def _leaves_defaults(info: Any) -> bool:
 
 
 def _types_in(info: Any) -> Iterator[Any]:
-    """Return a type and every type that it is made of, each once."""
     waiting, seen = [info], set[int]()
     while waiting:
         found = waiting.pop()
@@ -141,7 +127,6 @@ def _types_in(info: Any) -> Iterator[Any]:
 
 
 def _parts_of(info: Any) -> Iterator[Any]:
-    """Return what a description of msgspec refers to."""
     import msgspec
 
     if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):

@@ -77,7 +77,6 @@ _LEFT_OUT = frozenset({"kind", "id", "hash"})
 
 
 def credential_subject(row: CredentialRow) -> str:
-    """Return the subject of a line of audit about a credential."""
     return f"credential/{row.kind}/{row.id}"
 
 

@@ -40,6 +40,5 @@ handler: Callable[[str], None] | None = None
 
 
 def point(name: str) -> None:
-    """Pass a named point."""
     if handler is not None:
         handler(name)

@@ -67,7 +67,6 @@ def keys_in(slot: str | None, rate: str | None) -> list[str]:
 
 
 def parts_of_limit(name: str) -> tuple[str, str]:
-    """Return the flow and the state of a limit."""
     flow, _, state = name.partition("/")
     return flow, state
 
@@ -82,10 +81,7 @@ def adoption(name: str, terms: LimitTerms) -> dict[str, object]:
 
 
 def slot_in(name: str, terms: LimitTerms, row: JobRow) -> str | None:
-    """Return what the slot of a job must be where a limit counts the jobs in a busy state.
-
-    None when the job stands neither there nor before it.
-    """
+    """Return the slot that a job needs where a limit counts a busy state, None elsewhere."""
     flow, source = parts_of_limit(name)
     busy = terms.busy
     marks = {(source, READY): terms.mark, (busy, BUSY): OF_STATE, (busy, UNDOING): OF_UNDO}
@@ -153,12 +149,10 @@ def rescale(level: Level, before: RateTerms, after: RateTerms, now: Instant) -> 
 
 
 def terms_of(row: RateRow) -> RateTerms:
-    """Return the rate that is in force."""
     return RateTerms(row.n, row.per_us, row.burst)
 
 
 def declared_terms(row: RateRow) -> RateTerms:
-    """Return the rate that the flow declares."""
     return RateTerms(row.declared_n, row.declared_per_us, row.declared_burst)
 
 
@@ -204,17 +198,13 @@ def changed_rate(known: RateRow, terms: RateTerms | None, actor: str, now: Insta
 
 
 def rescaled(bucket: BucketRow, before: RateRow, after: RateRow, now: Instant) -> BucketRow:
-    """Return a bucket at a change of its rate.
-
-    Whoever claims next looks when the first of those who are parked can be paid.
-    """
+    """Return a bucket at a change of its rate; the next claim finds out when it can pay."""
     held = Level(bucket.level, bucket.filled_at)
     level = rescale(held, terms_of(before), terms_of(after), now)
     return BucketRow(bucket.name, *level, None if bucket.ready_at is None else now)
 
 
 def price_of_turn(weight: int) -> int:
-    """Return by how much a turn moves a tenant on."""
     return TURN // weight
 
 
@@ -228,7 +218,6 @@ def open_lanes(lanes: Iterable[str], paused: Collection[tuple[str, str]]) -> tup
 
 
 def is_over(pause: PauseRow, now: Instant) -> bool:
-    """Tell whether a pause has ended by itself."""
     return pause.until_at is not None and pause.until_at <= now
 
 
@@ -238,16 +227,14 @@ def outlasts(pause: PauseRow | None, until: Instant) -> bool:
 
 
 def limit_details(before: LimitRow, after: LimitRow) -> str:
-    """Write what an operator made of a limit."""
     return _json({"n": after.n, "before": before.n, "declared": after.declared})
 
 
 def rate_details(before: RateRow, after: RateRow) -> str:
-    """Write what an operator made of a rate."""
     return _json(
         {
             "n": after.n, "per_us": after.per_us, "burst": after.burst,
-            "before": list(terms_of(before)), "declared": list(declared_terms(after)),
+            "before": list(terms_of(before)), "declared": list(declared_terms(after))
         }
     )  # fmt: skip
 
@@ -259,7 +246,6 @@ def pause_details(until: Instant | None, before: PauseRow | None) -> str:
 
 
 def stop_subject(flow: str, tenant: str) -> str:
-    """Name a stop in the audit."""
     return f"intake/{flow}/{tenant}"
 
 
@@ -270,7 +256,6 @@ def stop_details(stop: StopRow | None, before: StopRow | None) -> str:
 
 
 def weight_details(weight: int | None, before: int | None) -> str:
-    """Write what an operator made of a weight."""
     return _json({"weight": weight or 1, "before": before or 1})
 
 
@@ -305,13 +290,11 @@ class Bucket:
         return self.first is None or order < self.first
 
     def pay(self, cost: int) -> None:
-        """Take the tokens of a run that can be paid."""
         left = self.level.parts - price(cost, self.terms)
         self.level = Level(left, self.level.at)
         self.has_changed = True
 
     def park(self, cost: int, order: Urgency) -> None:
-        """Know of one more that is parked."""
         if self.first is None or order < self.first:
             self.first, self.cost = order, cost
         self.look_after()
@@ -325,10 +308,7 @@ class Bucket:
             self.ready_at = payable_at(self.level, parts, self.terms)
 
     def let_go(self, parked: Iterable[ParkedJob]) -> int:
-        """Return how many of those who are parked, the most urgent first, can be paid now.
-
-        They take their tokens by their own claims.
-        """
+        """Return how many jobs parked here can be paid now; their own claims take the tokens."""
         left, unparked = self.level, 0
         self.ready_at = self.first = None
         self.has_changed = True
@@ -350,28 +330,23 @@ class Buckets:
         self._open: dict[str, Bucket | None] = {}
 
     def _find(self, name: str) -> Bucket | None:
-        """Return a bucket that was read, or None when there is no such rate."""
         return self._open[name]
 
     def can_pay(self, name: str, cost: int, order: Urgency) -> bool:
-        """Tell whether there are tokens for a run, and nobody more urgent is parked there."""
         bucket = self._find(name)
         return bucket is not None and bucket.can_pay(cost, order)
 
     def pay(self, name: str, cost: int) -> None:
-        """Take the tokens of a run that can be paid."""
         bucket = self._find(name)
         if bucket is not None:
             bucket.pay(cost)
 
     def park(self, name: str, cost: int, order: Urgency) -> None:
-        """Know of one more that is parked, and when the first of them can be paid."""
         bucket = self._find(name)
         if bucket is not None:
             bucket.park(cost, order)
 
     def look_after(self, name: str) -> None:
-        """Say when the first of those who are parked can be paid, if nobody has said so."""
         bucket = self._find(name)
         if bucket is not None and bucket.ready_at is None:
             bucket.look_after()

@@ -80,10 +80,7 @@ def _tenant(lane: str) -> str:
 class Family:
     """The tenants who share turns while a claim is made, and how much each has had.
 
-    Args:
-        name: The name under which the turns are counted.
-        lanes: The lanes in which jobs stand, one for each stage and tenant.
-        begins: What whoever had the last turn had had before it.
+    `begins` is what the tenant of the last turn had had before it.
     """
 
     def __init__(self, name: str, lanes: Sequence[Standing], begins: int) -> None:
@@ -99,7 +96,6 @@ class Family:
         return max(self._begins, self._passed[tenant])
 
     def take_turn(self, tenant: str) -> None:
-        """A job of this tenant was taken."""
         began = self.had(tenant)
         self._begins = self._began[tenant] = began
         self._passed[tenant] = began + control.price_of_turn(self._weights[tenant])
@@ -146,20 +142,11 @@ class Line:
         return self._found[-1] if self._found else None
 
     def leave(self) -> None:
-        """Let the first one go."""
         self._found.pop()
 
 
 class InTurn:
-    """Answers who is next: the most urgent, or whose turn it is in the family of the first.
-
-    Args:
-        lanes: The lanes that are no family.
-        families: The families.
-        now: What is due.
-        ageing_us: How much waiting a level of priority is worth.
-        find: Finds the jobs of a line.
-    """
+    """Answers who is next: the most urgent, or whose turn it is in the family of the first."""
 
     def __init__(
         self,

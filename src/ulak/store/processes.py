@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ulak.errors import Contended, StoreError
@@ -30,12 +31,9 @@ _here = _Here()
 
 
 class WaitUntil:
-    """Within the block every verb that this thread calls returns, or fails, by then.
+    """Within the block every verb that this thread calls returns, or fails, by a monotonic time.
 
     A class, since every submit enters one: a generator would cost it a microsecond more.
-
-    Args:
-        deadline: A moment of the monotonic clock.
     """
 
     __slots__ = ("_deadline",)
@@ -75,7 +73,6 @@ class Watchers:
         return stop
 
     def ring(self) -> None:
-        """Call all of them."""
         if self._watching:
             for ring in list(self._watching.values()):
                 ring()
@@ -113,24 +110,14 @@ def tell_of_forks(held: Forked) -> None:
     _forked[key] = weakref.ref(held, lambda _: _forked.pop(key, None))
 
 
-def _everybody() -> list[Forked]:
-    return [held for found in tuple(_forked.values()) if (held := found()) is not None]
-
-
-def _before() -> None:
-    for held in _everybody():
-        held.before_fork()
-
-
-def _in_parent() -> None:
-    for held in _everybody():
-        held.after_fork_in_parent()
-
-
-def _in_child() -> None:
-    for held in _everybody():
-        held.after_fork_in_child()
+def _tell(act: str) -> None:
+    for held in [held for found in tuple(_forked.values()) if (held := found()) is not None]:
+        getattr(held, act)()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(
+        before=partial(_tell, "before_fork"),
+        after_in_parent=partial(_tell, "after_fork_in_parent"),
+        after_in_child=partial(_tell, "after_fork_in_child"),
+    )

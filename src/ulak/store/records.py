@@ -57,7 +57,6 @@ class RecordRow(NamedTuple):
 
     @property
     def id(self) -> RecordId:
-        """What it is found by."""
         return RecordId(self.tenant_id, self.scope, self.key)
 
 

@@ -13,12 +13,9 @@ def find_oldest(script: Callable[[int], str], version: int) -> int:
     """Return the oldest schema whose release may run on a database at `version`.
 
     Every file up to there has been run, so the strictest of them decides.
-
-    Args:
-        script: Returns the text of a file, by its number.
-        version: The number of the last file.
     """
-    return max(_named(script(number), number) for number in range(1, version + 1))
+    named = {number: NAMED.search(script(number)) for number in range(1, version + 1)}
+    return max(number if found is None else int(found[1]) for number, found in named.items())
 
 
 def too_old(place: str, schema: int, *, oldest: int, newest: int) -> str:
@@ -28,11 +25,6 @@ def too_old(place: str, schema: int, *, oldest: int, newest: int) -> str:
         f"{oldest} or later may run on it: a newer release has run `ulak migrate` on it; install "
         "that release"
     )
-
-
-def _named(script: str, number: int) -> int:
-    found = NAMED.search(script)
-    return number if found is None else int(found[1])
 
 
 _READ: Final = """
@@ -70,13 +62,9 @@ FOR EACH ROW EXECUTE FUNCTION ulak.{{view}}_takes();
 
 
 def make_script(dialect: str, *, view: str, handler: str, topic: str) -> str:
-    """Return the statements that make a view, in a database that may have it already.
+    """Return the statements that make a view of the deliveries of `handler`, if there is none yet.
 
-    Args:
-        dialect: `sqlite` or `postgresql`.
-        view: Its name.
-        handler: It shows the deliveries to this one.
-        topic: The topic of what is inserted.
+    What is inserted there gets `topic`; `dialect` is `sqlite` or `postgresql`.
     """
     named = {"view": view, "handler": handler, "topic": topic}
     if dialect == "sqlite":

@@ -118,12 +118,8 @@ CONDITIONS: Final = {
 
 
 def write_statements(jobs: str, lanes: str, values: str) -> dict[str, str]:
-    """Write the statements for a database.
-
-    Args:
-        jobs: The table, with `{index}` where it is named.
-        lanes: What returns `lane` and `place`, with `{lanes}` for the value.
-        values: How a value is written, with `{name}` and `{type}`.
+    """Write the statements for a database: table with `{index}`, what returns `lane` and `place`
+    of `{lanes}`, and how a value is written with `{name}` and `{type}`.
     """
     types = {"limit": "bigint", "now": "bigint", "since": "bigint", "lanes": "text[]"}
     words = {
@@ -153,13 +149,7 @@ class Part:
 
 
 def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
-    """Count how jobs stand.
-
-    Args:
-        ask: Runs statements, all of them at one moment.
-        now: That moment.
-        states: The stored counts of states.
-    """
+    """Count how jobs stand by statements that `ask` runs at one moment, `now`."""
     lanes = [lane for (lane,) in ask("lanes", limit=MOST_LANES)]
     dates = dict(zip(lanes, (first for (first,) in ask("first", lanes=lanes)), strict=True))
     leased = list(ask(LEASED, limit=LIMIT))
@@ -190,8 +180,7 @@ def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
 
 
 def _find_free(ask: Ask, now: Instant, lanes: Sequence[str]) -> Iterator[Part]:
-    """Return the jobs that are neither leased nor parked. Lanes of one place that have more of them
-    than are looked at are counted on together."""
+    """Return jobs neither leased nor parked; long lanes of one place are counted on together."""
 
     def count_lanes(kind: str, lanes: Sequence[str], limit: int) -> tuple[Counts, bool]:
         found = [jobs for (jobs,) in ask(kind, lanes=lanes, now=now, limit=limit)]
@@ -236,8 +225,7 @@ def _find_parked(ask: Ask) -> Iterator[Part]:
 
 
 def _find_group(name: str) -> tuple[str, str]:
-    """Return the flow that a name of something to wait for tells, if it does, and what follows all
-    such names: a slash is followed by a zero."""
+    """Return the flow that such a name tells, if it does, and what follows all names of it."""
     if name.startswith(ON_KEY):
         return "", ON_KEY[:-1] + "0"
     mark = ON_RATE if name.startswith(ON_RATE) else ""
@@ -246,8 +234,7 @@ def _find_group(name: str) -> tuple[str, str]:
 
 
 def _count_on(parts: Sequence[Part], *, is_rest_known: bool) -> None:
-    """Count the parts to their end, or up to the bound; in a flow with one queue all kinds but
-    the last one, which is the rest."""
+    """Count parts to their end, or up to the bound; where only one kind is left, it is the rest."""
     left = MOST_VISITED
     flows: defaultdict[str, list[Part]] = defaultdict(list)
     for part in parts:

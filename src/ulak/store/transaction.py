@@ -20,8 +20,7 @@ from ulak.store.records import RecordClaim, RecordRow, RecordTransaction
 
 
 class OpenTransaction(RecordTransaction, Protocol):
-    """A transaction of the store's database that somebody else writes in too; used by one thread
-    at a time."""
+    """A transaction that somebody else writes in too; used by one thread at a time."""
 
     @property
     def connection(self) -> Any:
@@ -51,8 +50,7 @@ class FollowTransaction(OpenTransaction, EventSource, Protocol):
 
 
 class LoopTransaction(OpenTransaction, Protocol):
-    """One of a store with `Features.on_loop`: what nobody but us has written in it begins and ends
-    on an event loop, which goes on meanwhile."""
+    """One of a store with `Features.on_loop`: it may begin and end on an event loop."""
 
     @property
     def was_used(self) -> bool:
@@ -64,8 +62,7 @@ class LoopTransaction(OpenTransaction, Protocol):
         """Begin, and claim as `claim_record` does."""
 
     async def commit_record_on_loop(self, row: RecordRow, *, ttl_us: int) -> None:
-        """Store how the record ended that was claimed here, and make it durable. Whatever is
-        raised, the transaction is over."""
+        """Store how the record ended, durably. Whatever is raised, the transaction is over."""
 
 
 class PartedTransaction(OpenTransaction, Protocol):
@@ -139,11 +136,7 @@ def holding(store: object) -> Iterator[None]:
 
 
 def refuse_while_holding(store: object) -> None:
-    """Refuse to wait for a turn that this code has itself: it would be for ever.
-
-    Raises:
-        BadInput: saying what to do instead.
-    """
+    """Refuse, by `BadInput`, to wait for a turn that this code has itself: it would be for ever."""
     turn = _turn.get()
     if turn is not None and turn.store is store and not turn.is_over:
         raise BadInput(

@@ -9,7 +9,7 @@ from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import JobRow, NewJob, held_slot
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control as control
-from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Level
+from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Bucket, ParkedJob
 from ulak.store.memory.reads import MemoryReads
 from ulak.store.memory.tables import urgency
 from ulak.store.protocol import (
@@ -37,7 +37,8 @@ class MemoryControl(MemoryReads):
                 if limit.busy is not None:
                     self._adopt(name, limit)
             for name, rate in rates.items():
-                self._declare_rate(name, rate, now)
+                stored = self._rates.get(name)
+                self._put_rate(stored, control.declared_rate(stored, name, rate, now), now)
 
     def _adopt(self, name: str, terms: LimitTerms) -> None:
         """Give slots to the jobs that stand in a busy state already."""
@@ -72,7 +73,6 @@ class MemoryControl(MemoryReads):
             return new
 
     def _put_limit(self, limit: LimitRow) -> None:
-        """Set a limit; open and close the slots that there are of it."""
         self._limits[limit.name] = limit
         opened = [name for name in self._slots if control.stage_of(name) == limit.name]
         if not limit.keyed and limit.name not in opened:
@@ -85,10 +85,6 @@ class MemoryControl(MemoryReads):
         for n in range(1, max(places, len(slots)) + 1):
             slot = slots.get(n, SlotRow(name, n, None, 0))
             slots[n] = slot._replace(closed=int(n > places))
-
-    def _declare_rate(self, name: str, terms: RateTerms, now: Instant) -> None:
-        known = self._rates.get(name)
-        self._put_rate(known, control.declared_rate(known, name, terms, now), now)
 
     def change_rate(
         self, name: str, terms: RateTerms | None, *, actor: str, note: str
@@ -104,7 +100,6 @@ class MemoryControl(MemoryReads):
             return new
 
     def _put_rate(self, before: RateRow | None, rate: RateRow, now: Instant) -> None:
-        """Set a rate; its buckets keep their tokens."""
         self._rates[rate.name] = rate
         if before is None or control.terms_of(before) == control.terms_of(rate):
             return
@@ -113,74 +108,44 @@ class MemoryControl(MemoryReads):
                 moved = self._buckets[name] = control.rescaled(bucket, before, rate, now)
                 self._made_due = self._made_due or moved.ready_at is not None
 
-    def _terms(self, name: str) -> RateTerms | None:
+    def _open_bucket(self, name: str, now: Instant) -> Bucket | None:
+        """Return a bucket as it is now, or None when there is no such rate."""
         rate = self._rates.get(control.stage_of(name))
-        return None if rate is None else control.terms_of(rate)
+        if rate is None:
+            return None
+        stored, parked = self._buckets.get(name), self._find_parked(name)
+        head = parked[0] if parked else None
+        return control.open_bucket(control.terms_of(rate), stored and stored[1:], head, now)
 
-    def _level(self, name: str, terms: RateTerms, now: Instant) -> Level:
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            return control.full(terms, now)
-        return control.fill(Level(bucket.level, bucket.filled_at), terms, now)
+    def _find_parked(self, name: str) -> list[ParkedJob]:
+        return sorted((*urgency(r), r.cost) for r in self._on_shelf("parked", ON_RATE + name))
 
-    def _can_pay(self, row: JobRow, now: Instant) -> bool:
-        """Tell whether the bucket of a job can pay it and nobody more urgent is parked there."""
-        terms = None if row.rate is None else self._terms(row.rate)
-        if row.rate is None or terms is None:
-            return row.rate is None
-        if self._level(row.rate, terms, now).parts < control.price(row.cost, terms):
-            return False
-        parked = self._on_shelf("parked", ON_RATE + row.rate)
-        return all(urgency(row) < urgency(other) for other in parked)
+    def _put_bucket(self, name: str, bucket: Bucket) -> None:
+        self._buckets[name] = BucketRow(name, *bucket.level, bucket.ready_at)
+
+    def _can_pay(self, rate: str, row: JobRow, now: Instant) -> bool:
+        bucket = self._open_bucket(rate, now)
+        return bucket is not None and bucket.can_pay(row.cost, urgency(row))
 
     def _pay(self, row: JobRow, now: Instant) -> None:
-        """Take the tokens of a run that can be paid."""
-        terms = None if row.rate is None else self._terms(row.rate)
-        if row.rate is not None and terms is not None:
-            level = self._level(row.rate, terms, now)
-            bucket = self._buckets.get(row.rate)
-            left = level.parts - control.price(row.cost, terms)
-            ready_at = None if bucket is None else bucket.ready_at
-            self._buckets[row.rate] = BucketRow(row.rate, left, level.at, ready_at)
+        if row.rate is not None and (bucket := self._open_bucket(row.rate, now)) is not None:
+            bucket.pay(row.cost)
+            self._put_bucket(row.rate, bucket)
 
     def _await_payment(self, name: str, now: Instant) -> None:
-        """Say when the most urgent of those parked on a bucket can be paid."""
-        terms = self._terms(name)
-        parked = self._on_shelf("parked", ON_RATE + name)
-        if terms is None:
-            return
-        level = self._level(name, terms, now)
-        ready_at = None
-        if parked:
-            first = min(parked, key=urgency)
-            ready_at = control.payable_at(level, control.price(first.cost, terms), terms)
-        self._buckets[name] = BucketRow(name, *level, ready_at)
-
-    def _await_payment_if_nobody_does(self, name: str, now: Instant) -> None:
-        bucket = self._buckets.get(name)
-        if bucket is None or bucket.ready_at is None:
-            self._await_payment(name, now)
+        if (bucket := self._open_bucket(name, now)) is not None:
+            bucket.look_after()
+            self._put_bucket(name, bucket)
 
     def _unpark_paid(self, now: Instant) -> int:
         """Unpark, from every bucket that has filled, as many as it pays for."""
         ready = [b for b in self._buckets.values() if b.ready_at is not None and b.ready_at <= now]
-        return sum(self._unpark_from(bucket.name, now) for bucket in ready)
-
-    def _unpark_from(self, name: str, now: Instant) -> int:
-        terms = self._terms(name)
-        if terms is None:
-            return 0
-        level = self._level(name, terms, now)
-        left, unparked, ready_at = level, 0, None
-        for row in sorted(self._on_shelf("parked", ON_RATE + name), key=urgency):
-            parts = control.price(row.cost, terms)
-            if left.parts < parts or unparked >= control.MOST_UNPARKED:
-                ready_at = control.payable_at(left, parts, terms)
-                break
-            left = Level(left.parts - parts, left.at)
-            unparked += 1
-            self._put(row._replace(parked_on=None))
-        self._buckets[name] = BucketRow(name, *level, ready_at)
+        unparked = 0
+        for name, *_ in ready:
+            if (bucket := self._open_bucket(name, now)) is not None:
+                jobs = bucket.let_go(self._find_parked(name))
+                self._put_bucket(name, bucket)
+                unparked += self._pass_on(ON_RATE + name, jobs)
         return unparked
 
     def pause(
@@ -200,7 +165,6 @@ class MemoryControl(MemoryReads):
         return before
 
     def _pause_keys(self, now: Instant) -> None:
-        """Pause the keys of a batch. Only what was not paused is audited: a crowd says it often."""
         asked, self._asked_pauses = sorted(self._asked_pauses), []
         for key, until, actor in asked:
             before = self._pauses.get((KEY, key))
@@ -226,7 +190,6 @@ class MemoryControl(MemoryReads):
             return pause
 
     def _end_pauses(self, now: Instant) -> int:
-        """Unpark what was parked on keys whose pause is over; answer how many jobs."""
         unparked = 0
         for pause in [p for p in self._pauses.values() if control.is_over(p, now)]:
             crowd = self._on_shelf("parked", ON_KEY + pause.name) if pause.kind == KEY else []
@@ -238,7 +201,6 @@ class MemoryControl(MemoryReads):
         return unparked
 
     def _paused_key(self, row: JobRow, now: Instant) -> str | None:
-        """Return the first key of a job that is paused."""
         for key in control.keys_in(row.slot, row.rate):
             pause = self._pauses.get((KEY, key))
             if pause is not None and not control.is_over(pause, now):
@@ -268,7 +230,6 @@ class MemoryControl(MemoryReads):
             return [self._stops[pair] for pair in sorted(self._stops)]
 
     def _stop_for(self, job: NewJob) -> StopRow | None:
-        """Return what keeps a new job out: its own tenant's stop before that of all."""
         if job.is_admitted:
             return None
         row = job.row
@@ -298,7 +259,6 @@ class MemoryControl(MemoryReads):
             return before
 
     def _had(self, family: str, tenant: str) -> int:
-        """Return how much a tenant has had; who comes new, or back, has no turns saved up."""
         turns = self._turns[family]
         begins = max((began for _, began in turns.values()), default=0)
         return max(begins, turns.get(tenant, (0, 0))[0])
@@ -350,11 +310,11 @@ class MemoryControl(MemoryReads):
         row = self._jobs.get(slot.job_id or b"")
         return row is not None and held_slot(row.slot, leased=False) == slot.limit
 
-    def _is_full(self, bucket: BucketRow, now: Instant) -> bool:
-        terms = self._terms(bucket.name)
-        if terms is None or self._on_shelf("parked", ON_RATE + bucket.name):
+    def _is_full(self, row: BucketRow, now: Instant) -> bool:
+        bucket = self._open_bucket(row.name, now)
+        if bucket is None or bucket.first is not None:
             return False
-        return self._level(bucket.name, terms, now).parts >= control.full(terms, now).parts
+        return bucket.level.parts >= control.full(bucket.terms, now).parts
 
     def limits(self) -> list[LimitRow]:
         with self._lock:

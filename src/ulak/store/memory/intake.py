@@ -12,7 +12,7 @@ from ulak.store.credentials import changed_credential, credential_details, crede
 from ulak.store.memory.control import MemoryControl
 from ulak.store.memory.tables import key_of
 from ulak.store.protocol import Added, CredentialRow, ScheduleRow, Tick, TickRow
-from ulak.store.protocol.schedules import (
+from ulak.store.protocol.control import (
     SCHEDULE_PAUSED,
     SCHEDULE_RESUMED,
     must_be_ticks,

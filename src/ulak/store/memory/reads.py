@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from operator import eq, ge, le, lt
+from typing import Any
 
 from ulak.clock import Instant
 from ulak.core.backlog import (
@@ -20,14 +22,7 @@ from ulak.core.backlog import (
     Standing,
 )
 from ulak.core.change import Change
-from ulak.core.delivery import (
-    DISCARDED,
-    EVENT,
-    GAVE_UP,
-    KEPT_US,
-    PENDING,
-    SENT,
-)
+from ulak.core.delivery import DISCARDED, EVENT, GAVE_UP, KEPT_US, PENDING, SENT
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
@@ -48,7 +43,7 @@ from ulak.store.protocol import (
     WorkerRow,
     outbox,
 )
-from ulak.store.protocol.filters import Term, find_terms
+from ulak.store.protocol.filters import find_terms
 from ulak.store.protocol.outbox import (
     DISCARD,
     FORGET,
@@ -58,6 +53,10 @@ from ulak.store.protocol.outbox import (
     message_details,
     message_subject,
 )
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": eq, "<": lt, "<=": le, ">=": ge, "begins": str.startswith,
+}  # fmt: skip
 
 
 class MemoryReads(MemoryTables):
@@ -291,7 +290,9 @@ class MemoryReads(MemoryTables):
 
         def matches(row: JobRow) -> bool:
             is_theirs = owner is None or owner in self._owners.get(row.id, ())
-            return is_theirs and all(_is_true(row, term) for term in terms)
+            return is_theirs and all(
+                _COMPARE[t.operator](getattr(row, t.column), t.value) for t in terms
+            )
 
         return matches
 
@@ -407,21 +408,6 @@ class MemoryReads(MemoryTables):
 
     def on_move(self, ring: Callable[[], None]) -> Callable[[], None]:
         return self._watchers.add(ring)
-
-
-def _is_true(row: JobRow, term: Term) -> bool:
-    value = getattr(row, term.column)
-    match term.operator:
-        case "begins":
-            return bool(value.startswith(term.value))
-        case ">=":
-            return bool(value >= term.value)
-        case "<":
-            return bool(value < term.value)
-        case "<=":
-            return bool(value <= term.value)
-        case _:
-            return bool(value == term.value)
 
 
 def _identity(row: OutboxRow | Settled) -> Delivery:

@@ -9,15 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ulak.clock import Clock, Instant, SystemClock
 from ulak.core import event as kinds
-from ulak.core.change import (
-    COMMITTED,
-    EVERY_STAGE,
-    Change,
-    Committed,
-    KeyTaken,
-    Receipt,
-    SlotTaken,
-)
+from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
 from ulak.core.delivery import NOBODY
 from ulak.core.job import (
     EVERY_TENANT,
@@ -121,7 +113,6 @@ class MemoryStore(MemoryIntake):
         return Committed(tuple(pending)) if pending else COMMITTED
 
     def _lack(self, change: Change, now: Instant) -> Receipt | None:
-        """Return the refusal when the change needs what is not to be had."""
         if change.takes_slot is not None and (
             self._free_places(change.takes_slot) <= 0
             or self._paused_key(change.row, now) is not None
@@ -188,7 +179,6 @@ class MemoryStore(MemoryIntake):
         return min((date for date in dates if date > now), default=None)
 
     def _give_back_lapsed(self, now: Instant) -> int:
-        """Take every lapsed lease away, whoever held it; answer how many jobs were unparked."""
         uptime_us = self.clock.uptime().us
         lapsed = [id for id, ends_us in self._lease_ends.items() if ends_us <= uptime_us]
         for worker in [self._workers[id] for id in lapsed]:
@@ -263,13 +253,12 @@ class MemoryStore(MemoryIntake):
             yield due.pop(chosen)
 
     def _has_what_it_needs(self, row: JobRow, now: Instant) -> bool:
-        """Take slot and tokens for a run, or park the job on what it lacks."""
         key, slot = self._paused_key(row, now), wanted_slot(row.slot)
         if key is not None:
             self._put(row._replace(parked_on=ON_KEY + key))
         elif slot is not None and self._free_places(slot) <= 0:
             self._put(row._replace(parked_on=slot))
-        elif row.rate is not None and not self._can_pay(row, now):
+        elif row.rate is not None and not self._can_pay(row.rate, row, now):
             self._put(row._replace(parked_on=ON_RATE + row.rate))
             self._await_payment(row.rate, now)
         else:
@@ -355,14 +344,17 @@ class MemoryStore(MemoryIntake):
     def overdue_leased(self, limit: int) -> list[JobRow]:
         with self._transaction() as now:
             leased = [row for row in self._waking(now) if row.leased_by is not None]
-            return [row for row in leased if not self._is_asked(row.id, "expire")][:limit]
+            asked = {
+                job_id
+                for job_id, own in self._requests.items()
+                for kind, _ in own
+                if kind == "expire"
+            }
+            return [row for row in leased if row.id not in asked][:limit]
 
     def _waking(self, now: Instant) -> list[JobRow]:
         dated = [(row.wake_at, row.id, row) for row in self._on_shelf("waking")]
         return [row for wake_at, _, row in sorted(dated) if wake_at is not None and wake_at <= now]
-
-    def _is_asked(self, job_id: bytes, kind: str) -> bool:
-        return any(asked == kind for asked, _ in self._requests[job_id])
 
     def asked(self, limit: int, *, after: bytes = b"") -> list[tuple[JobRow, list[Request]]]:
         with self._transaction():
@@ -373,9 +365,13 @@ class MemoryStore(MemoryIntake):
     def unpark(self, limit: int) -> int:
         with self._transaction() as now:
             unparked = 0
-            for name in self._parked_names():
+            for name in sorted(
+                n for (kind, n), ids in self._shelves.items() if kind == "parked" and ids
+            ):
                 if name.startswith(ON_RATE):
-                    self._await_payment_if_nobody_does(name.removeprefix(ON_RATE), now)
+                    bucket = self._buckets.get(name.removeprefix(ON_RATE))
+                    if bucket is None or bucket.ready_at is None:
+                        self._await_payment(name.removeprefix(ON_RATE), now)
                     continue
                 places = limit if is_of_state(name) else self._free_places(name)
                 if name.startswith(ON_KEY):

@@ -150,12 +150,6 @@ class MemoryTables:
     def _on_shelf(self, kind: str, name: str = "") -> list[JobRow]:
         return [self._jobs[job_id] for job_id in self._shelves.get((kind, name), ())]
 
-    def _parked_names(self) -> list[str]:
-        """Return everything on which jobs are parked."""
-        return sorted(
-            name for (kind, name), ids in self._shelves.items() if kind == "parked" and ids
-        )
-
     def _forget(self, job_ids: set[bytes]) -> None:
         """Remove jobs and everything of their own; proofs stay."""
         for job_id in job_ids:
@@ -189,7 +183,6 @@ class MemoryTables:
         self._append(tenant, [event], [proof_body(event)] if event.job_id in self._proven else [])
 
     def _chain(self) -> None:
-        """Append the links of this transaction to their chains: by tenant, job and number."""
         for tenant, job_id, seq, body in sorted(self._links):
             chain = self._proofs[tenant]
             before = chain[-1].hash if chain else FIRST_HASH
@@ -223,13 +216,11 @@ class MemoryTables:
             self._open.pop(delivery, None)
 
     def _is_in_trail(self, change: Change) -> bool:
-        """Tell whether this very change was written: its last event carries its commit id."""
         trail = self._trails.get(change.row.id, [])
         last = change.row.seq
         return len(trail) >= last > 0 and trail[last - 1].commit_id == change.commit_id
 
     def _settle(self, row: JobRow, answers: Sequence[tuple[str, str]]) -> JobRow:
-        """Drop settled requests; answer the row with the number of those that are left."""
         for answer in answers:
             self._requests[row.id].pop(answer, None)
         return row._replace(requests=len(self._requests[row.id]))
@@ -244,7 +235,6 @@ class MemoryTables:
         return sorted(pending, key=lambda asked: (asked.at, asked.kind, asked.name))
 
     def _holder(self, key: Key | None, now: Instant) -> bytes | None:
-        """Return the job that holds this dedup key now; an expired key is held by nobody."""
         held = None if key is None else self._keys.get(key)
         if held is None or (held.expires_at is not None and held.expires_at <= now):
             return None
@@ -255,12 +245,10 @@ class MemoryTables:
             self._keys[key] = DedupRow(*key, job_id, expires_at)
 
     def _free_key(self, key: Key | None, job_id: bytes) -> None:
-        """Give the key back, unless another job has taken it over since."""
         if key is not None and key in self._keys and self._keys[key].job_id == job_id:
             del self._keys[key]
 
     def _free_places(self, limit: str) -> int:
-        """Return how many more may run. One in a closed slot counts until it has drained."""
         slots = self._slots.get(limit, {}).values()
         if not slots and control.is_keyed(limit):
             # The slots of a key are opened when the first job takes one.
@@ -282,8 +270,7 @@ class MemoryTables:
             self._slots[limit] = {n: SlotRow(limit, n, None, 0) for n in places}
 
     def _occupy(self, limit: str, job_id: bytes) -> None:
-        """Make the slot of a job that of its state; one without a slot gets one beyond the limit
-        if it must, a closed one."""
+        """Make the slot of a job that of its state; if it has none, a free or a closed one."""
         self._open_key(limit)
         for other in self._slots.keys() - {limit}:
             self._free_slot(other, job_id)
@@ -299,7 +286,6 @@ class MemoryTables:
         return 0 if found is None else found.n
 
     def _free_slot(self, limit: str, job_id: bytes) -> int:
-        """Free the slot that this job holds; answer how many were freed: one, or none."""
         for n, slot in self._slots.get(limit, {}).items():
             if slot.job_id == job_id:
                 self._slots[limit][n] = slot._replace(job_id=None, of_state=0)
@@ -319,7 +305,6 @@ class MemoryTables:
         )
 
     def _pass_on(self, limit: str, places: int) -> int:
-        """Unpark so many jobs, the most urgent and then the oldest; they take the slot by claim."""
         chosen = sorted(self._on_shelf("parked", limit), key=urgency)[: max(places, 0)]
         for row in chosen:
             self._put(row._replace(parked_on=None))
@@ -334,7 +319,6 @@ def urgency(row: JobRow, ageing_us: int = 0) -> tuple[int, int, bytes]:
 
 
 def key_of(row: JobRow) -> Key | None:
-    """The dedup key of a job, if it has one."""
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 

@@ -26,7 +26,7 @@ from ulak.store.postgres.months import month_of
 from ulak.store.postgres.session import Session, Transaction
 from ulak.store.postgres.values import Groups, Ids, Numbers, Sheet, Texts, as_arrays
 from ulak.store.protocol import Added, ScheduleRow, Tick
-from ulak.store.protocol.schedules import must_be_ticks
+from ulak.store.protocol.control import must_be_ticks
 from ulak.store.sql.session import EVENT_COLUMNS, JOB_COLUMNS, Id, Row, as_job, columns
 
 _TYPES: Mapping[Any, str] = {bytes: "uuid", int: "bigint", int | None: "bigint"}

@@ -49,9 +49,8 @@ from ulak.store.processes import Watchers, tell_of_forks
 from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, Tick
 from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.sql.session import Row
-from ulak.store.sql.store import SqlStore
+from ulak.store.sql.store import SqlStore, read, read_now, written
 from ulak.store.transaction import StageTransaction
-from ulak.store.verbs import read, read_now, written
 
 T = TypeVar("T")
 

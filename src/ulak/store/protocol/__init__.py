@@ -1,7 +1,7 @@
 """What every store promises. A store compares, swaps and reads; the rules are in `ulak.core`.
 
 Verbs are synchronous and batched. Every verb is one transaction: it happens whole or not at all.
-Each role has a file; `Store` is all of them together, and who needs one role asks for that.
+Related roles share a file; `Store` is all of them together, and who needs one role asks for that.
 `ulak.testing.conformance` holds a store to each sentence here.
 """
 
@@ -21,7 +21,11 @@ from ulak.store.protocol.control import (
     LimitRow,
     PauseRow,
     RateRow,
+    ScheduleRow,
+    ScheduleStore,
     SlotRow,
+    Tick,
+    TickRow,
     WeightRow,
 )
 from ulak.store.protocol.filters import JobFilter
@@ -55,7 +59,6 @@ from ulak.store.protocol.outbox import (
     OutboxStore,
     Settled,
 )
-from ulak.store.protocol.schedules import ScheduleRow, ScheduleStore, Tick, TickRow
 from ulak.store.records import RecordStore
 
 __all__ = [

@@ -23,7 +23,12 @@ from ulak.store.protocol import (
     ScheduleRow,
     TickRow,
     WeightRow,
-    schedules,
+)
+from ulak.store.protocol.control import (
+    SCHEDULE_PAUSED,
+    SCHEDULE_RESUMED,
+    schedule_details,
+    schedule_subject,
 )
 from ulak.store.sql.session import (
     Session,
@@ -357,22 +362,22 @@ def find_due_schedules(
 def pause_schedule(t: Transaction, name: str, actor: str, note: str) -> bool:
     paused = t.db.row(PAUSE_SCHEDULE, (t.now, actor, note, name))
     if paused is not None:
-        _audit_schedule(t, actor, schedules.SCHEDULE_PAUSED, name, note, paused[0])
+        _audit_schedule(t, actor, SCHEDULE_PAUSED, name, note, paused[0])
     return paused is not None
 
 
 def resume_schedule(t: Transaction, name: str, next_at: Instant, actor: str, note: str) -> bool:
     is_resumed = t.db.touch(RESUME_SCHEDULE, (next_at, name)) == 1
     if is_resumed:
-        _audit_schedule(t, actor, schedules.SCHEDULE_RESUMED, name, note, next_at)
+        _audit_schedule(t, actor, SCHEDULE_RESUMED, name, note, next_at)
     return is_resumed
 
 
 def _audit_schedule(
     t: Transaction, actor: str, act: str, name: str, note: str, next_at: Instant
 ) -> None:
-    details = schedules.schedule_details(next_at)
-    write_audit(t, actor, act, schedules.schedule_subject(name), note, details)
+    details = schedule_details(next_at)
+    write_audit(t, actor, act, schedule_subject(name), note, details)
 
 
 def find_ticks(

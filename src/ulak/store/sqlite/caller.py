@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +25,9 @@ from ulak.store.caller import Driver, Execute, Rows, Steps, Values, is_of
 from ulak.store.protocol import Added
 from ulak.store.sql.session import JOB_COLUMNS, as_job
 from ulak.store.sqlite import intake
-from ulak.store.sqlite.trail import DELIVER
-from ulak.store.sqlite.writer import connect
+from ulak.store.sqlite.control import TAKE_KEY
+from ulak.store.sqlite.session import ADD_PROOF, DELIVER, PROOF_HEAD, SET_PROOF_HEAD
+from ulak.store.sqlite.writer import LockedConnection, connect
 
 KINDS = (
     "a sqlite3.Connection, an aiosqlite.Connection, or a Connection, Session, AsyncConnection or "
@@ -52,19 +52,6 @@ FIND_JOB = "SELECT {} FROM main.jobs WHERE id = ?".format(
         for name in JobRow._fields
     )
 )
-TAKE_KEY = """
-    INSERT INTO main.dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT (tenant, flow, key)
-    DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
-"""
-PROOF_HEAD = "SELECT +proof_id, +hash FROM main.proof_heads WHERE tenant = ?"
-ADD_PROOF = """
-    INSERT INTO main.proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
-"""
-SET_PROOF_HEAD = """
-    INSERT INTO main.proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
-    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
-"""
 
 
 def _insert(table: str, columns: str) -> str:
@@ -140,13 +127,12 @@ def _read_job(values: tuple[Any, ...]) -> JobRow:
     return as_job((job_id, *(v.decode() if isinstance(v, bytes) else v for v in rest)))
 
 
-class Callers:
+class Callers(LockedConnection):
     """Knows the callers' connections to one file, and whether somebody is writing to it."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
 
     def find_driver(self, connection: object) -> Driver | None:
         """Return how a connection is written with, or None when it is not one of SQLite's."""
@@ -155,26 +141,6 @@ class Callers:
         if is_of(connection, "aiosqlite", "Connection"):
             return Driver(True, _execute_async, _check)
         return None
-
-    def close(self) -> None:
-        """Give the connection back; the next check opens another."""
-        with self._lock:
-            db, self._db = self._db, None
-        if db is not None:
-            db.close()
-
-    def pause(self, timeout_s: float) -> bool:
-        """Let the check end that is under way, and let none begin until `go_on`."""
-        return self._lock.acquire(timeout=timeout_s)
-
-    def go_on(self) -> None:
-        """Let others check again."""
-        self._lock.release()
-
-    def forget(self) -> None:
-        """Let go of the connection in a forked child, where nobody else uses this."""
-        if self._db is not None:
-            self._db.close()
 
     def must_be_theirs(self, name: bytes | None) -> None:
         """Refuse a transaction on another file, and one that has not begun as a write."""

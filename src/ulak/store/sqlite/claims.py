@@ -12,12 +12,7 @@ from ulak.clock import Instant
 from ulak.core.job import wanted_slot
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
-from ulak.store.in_turn import (
-    Candidate,
-    InTurn,
-    families_by_turns,
-    is_family,
-)
+from ulak.store.in_turn import Candidate, InTurn, families_by_turns, is_family
 from ulak.store.protocol import LARGEST_CLAIM_BYTES, Claimed, ClaimRequest, Want
 from ulak.store.sqlite import control
 from ulak.store.sqlite.control import Buckets
@@ -61,15 +56,12 @@ CROWD = f"""
         ORDER BY not_before, id LIMIT ?
     ) AS found
 """
-
-
 # More ranges than this are looked at singly. A guess: flows have fewer stages in which jobs wait.
 MOST_MERGED = 16
 
 
 @cache
 def _crowds(ranges: int) -> str:
-    """Write `CROWD` for several lanes and priorities, merged by how urgent their jobs are."""
     one = f"""
         SELECT * FROM (
             SELECT not_before, priority, id, lapses, slot, rate {CLAIMABLE.format(when="<=")}
@@ -101,8 +93,6 @@ LOOK = f"""
         EXISTS (SELECT 1 FROM pauses WHERE kind = 'queue' OR kind = 'flow')
 """
 PAUSED = "SELECT kind, name FROM pauses WHERE kind <> 'key' AND (until_at IS NULL OR until_at > ?)"
-
-
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
@@ -193,7 +183,6 @@ class _Search:
             yield from self._by_priority(lanes, want.places, fresh=fresh)
 
     def _by_priority(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
-        """Take whatever is more urgent before anything that is less."""
         every = self._ranges(lanes)
         for priority in sorted({level for _, level in every}):
             if free <= 0 or self.is_cut:
@@ -205,7 +194,6 @@ class _Search:
                 yield job_id
 
     def _aged(self, lanes: Sequence[str], free: int, *, fresh: bool) -> Iterator[bytes]:
-        """Merge the priorities: a level of them is worth so much waiting."""
         if free <= 0 or self.is_cut:
             return
         ranges = self._ranges(lanes)
@@ -222,7 +210,6 @@ class _Search:
         ]
 
     def _in_turn(self, lanes: Sequence[str], free: int) -> Iterator[bytes]:
-        """Let the tenants of fair flows take turns."""
         if free <= 0 or self.is_cut:
             return
         t = self._t

@@ -15,15 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from ulak.core.change import (
-    COMMITTED,
-    EVERY_STAGE,
-    Change,
-    Committed,
-    KeyTaken,
-    Receipt,
-    SlotTaken,
-)
+from ulak.core.change import COMMITTED, EVERY_STAGE, Change, Committed, KeyTaken, Receipt, SlotTaken
 from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, JobRow, Request
 from ulak.errors import WriteRefused
@@ -31,11 +23,10 @@ from ulak.ids import to_text
 from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
 from ulak.store.protocol.outbox import read_flows
 from ulak.store.sql.session import REQUEST_COLUMNS, Row, as_request
-from ulak.store.sqlite import intake, outbox, trail
+from ulak.store.sqlite import intake, outbox
 from ulak.store.sqlite.intake import Rest
 from ulak.store.sqlite.rows import ABSENT, PACKED_IDS, Spread, pack
-from ulak.store.sqlite.session import CountKey, Transaction
-from ulak.store.sqlite.trail import FLOWS
+from ulak.store.sqlite.session import FLOWS, CountKey, Transaction, append_events, keep_results
 
 _MUTABLE = JobRow._fields[FIRST_MUTABLE:SIDE]
 _OWN = (
@@ -97,7 +88,6 @@ COUNT_REQUESTS = """
 
 
 def commit(t: Transaction, changes: Sequence[Change]) -> list[Receipt]:
-    """Write the changes and answer one receipt each, in order."""
     must_be_a_batch(changes)
     ordered = sorted(changes, key=_id)
     plan = _plan(ordered, _tokens(t.db, ordered))
@@ -149,10 +139,7 @@ def _tokens(db: sqlite3.Connection, changes: Sequence[Change]) -> dict[bytes, in
 
 
 def _plan(changes: Sequence[Change], tokens: Mapping[bytes, int]) -> _Plan | None:
-    """Plan the guarded update, or answer None when some change needs more than a guard.
-
-    `tokens` are those of operators' changes, which bring none.
-    """
+    """Plan the guarded update, or return None when some change needs more than a guard."""
     plan = _Plan()
     groups, moves = plan.groups, plan.moves
     for change in changes:
@@ -184,14 +171,14 @@ def _plan(changes: Sequence[Change], tokens: Mapping[bytes, int]) -> _Plan | Non
 
 def _follow(t: Transaction, changes: Sequence[Change], plan: _Plan) -> None:
     """Write what hangs on rows that have moved."""
-    trail.append(t.db, [event for change in changes for event in change.events])
+    append_events(t.db, [event for change in changes for event in change.events])
     for (origin, target), jobs in plan.moves.items():
         t.count(origin, -jobs)
         t.count(target, jobs)
     t.follow((change.row.flow, change.events) for change in changes)
     results = [r for change in changes if not change.voids for r in change.results]
     if results:
-        trail.keep(t.db, results)
+        keep_results(t.db, results)
     rest = None
     for change in changes:
         if change.row.lane and change.row.leased_by is None:
@@ -211,7 +198,7 @@ def _write_more(t: Transaction, change: Change, row: JobRow, rest: Rest) -> None
         else:
             t.db.execute(VOID_STAGE, (row.id, stage))
     if change.voids and change.results:
-        trail.keep(t.db, change.results)
+        keep_results(t.db, change.results)
     if change.answers:
         settle(t, row.id, change.answers)
     if change.proofs:
@@ -246,13 +233,11 @@ def _requests_of(t: Transaction, job_id: bytes) -> tuple[Request, ...]:
 
 
 def settle(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -> None:
-    """Drop settled requests and count those that are left."""
     t.db.executemany(SETTLE, [(job_id, *answer) for answer in answers])
     t.db.execute(COUNT_REQUESTS, (job_id,))
 
 
 def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
-    """Write one change after reading the row that it changes."""
     old = intake.find_job(t.db, change.row.id)
     if not is_in_trail(t.db, change):
         refusal = refusal_of(change, old) or _lack(change, rest)
@@ -266,13 +251,11 @@ def _commit_one(t: Transaction, change: Change, rest: Rest) -> Receipt:
 
 
 def is_in_trail(db: sqlite3.Connection, change: Change) -> bool:
-    """Tell whether this very change was written: its last event carries its commit id."""
     facts = (change.row.id, change.row.seq, change.commit_id)
     return db.execute(IS_IN_TRAIL, facts).fetchone() is not None
 
 
 def _lack(change: Change, rest: Rest) -> Receipt | None:
-    """Return the refusal when the change needs what is not to be had."""
     if change.takes_slot is not None and (
         rest.free_places(change.takes_slot) <= 0 or rest.has_paused_key(change.row)
     ):
@@ -296,7 +279,7 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     if change.token is None and (row.flow_version, row.keys) != (version, old.keys):
         version = row.flow_version
         t.db.execute(MIGRATE_ONE, (version, row.keys, row.id))
-    trail.append(t.db, change.events)
+    append_events(t.db, change.events)
     t.follow([(old.flow, change.events)])
     left = (old.flow, old.flow_version, old.state, old.role)
     entered = (old.flow, version, row.state, row.role)
@@ -306,5 +289,5 @@ def _write_one(t: Transaction, change: Change, old: JobRow, rest: Rest) -> None:
     if row.lane and row.leased_by is None:
         t.made_due = True
     if change.results and not change.voids:
-        trail.keep(t.db, change.results)
+        keep_results(t.db, change.results)
     _write_more(t, change, old, rest)

@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """
-    INSERT INTO dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
+    INSERT INTO main.dedup (tenant, flow, key, job_id, expires_at) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (tenant, flow, key)
     DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
 """
@@ -72,7 +72,6 @@ UNPARK = """
 
 
 def key_of(row: JobRow) -> Key | None:
-    """Return the dedup key of a job, if it has one."""
     return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
@@ -91,7 +90,6 @@ def take_key(t: Transaction, key: Key, job_id: bytes, expires_at: Instant | None
 
 
 def free_key(t: Transaction, key: Key, job_id: bytes) -> None:
-    """Give the key back, unless another job has taken it over since."""
     t.db.execute(FREE_KEY, (*key, job_id))
 
 
@@ -126,8 +124,7 @@ def keep_slots(t: Transaction, job_ids: Sequence[bytes]) -> None:
 
 
 def occupy(t: Transaction, limit: str, job_id: bytes) -> None:
-    """Give a job that stands in a busy state a slot of it: its own, a free one, or a closed one
-    beyond the limit."""
+    """Give a job in a busy state a slot: its own, a free one, or a closed one beyond the limit."""
     open_slots(t, limit)
     t.db.execute(FREE_OTHER_SLOTS, (job_id, limit))
     own, free, last = t.db.execute(SLOT_NUMBERS, (limit, job_id)).fetchone()
@@ -140,7 +137,6 @@ def _places_of_key(t: Transaction, limit: str) -> int:
 
 
 def holds_slot(t: Transaction, limit: str, job_id: bytes) -> int:
-    """Return how many slots of this limit a job holds: one, or none."""
     held: int = t.db.execute(HOLDS_SLOT, (job_id, limit)).fetchone()[0]
     return held
 
@@ -187,7 +183,6 @@ class Buckets(flow_control.Buckets):
         return sum(self._unpark_from(name) for (name,) in ready)
 
     def write(self) -> int:
-        """Write every bucket that has changed; answer how many have."""
         changed = self._changed()
         self._t.db.executemany(PUT_BUCKET, changed)
         return len(changed)

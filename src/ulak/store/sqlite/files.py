@@ -46,7 +46,6 @@ class Turns:
         return True  # it came in the last moment
 
     def try_acquire(self) -> bool:
-        """Take the turn if nobody has it; never waits."""
         with self._mutex:
             if self._held:
                 return False
@@ -54,7 +53,6 @@ class Turns:
             return True
 
     def release(self) -> None:
-        """Hand the turn to the next."""
         with self._mutex:
             queue = self._urgent or self._waiting
             if queue:
@@ -114,7 +112,6 @@ class LockFile:
         return self._fd is not None
 
     def try_acquire(self) -> bool:
-        """Take the turn if nobody has it; never waits."""
         try:
             fd = self._open()
             self._lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +134,6 @@ class LockFile:
         self._fd = self._queued_fd = None
 
     def write(self, text: bytes) -> None:
-        """Write into the file, during a turn."""
         if self._fd is not None:
             os.pwrite(self._fd, text, 0)
 
@@ -225,7 +221,6 @@ class Wal:
         return self._salt_of(fd, self._next_limit - 1) == salt
 
     def size(self) -> int:
-        """Return how many bytes of the WAL are in use."""
         fd = self._open()
         if fd is None:
             return 0
@@ -256,7 +251,6 @@ class Wal:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def close(self) -> None:
-        """Give the file back."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -291,11 +285,7 @@ class Files:
         self._look_at = 0.0
 
     def check(self) -> None:
-        """See now and then that they are still there; once one is not, at every call.
-
-        Raises:
-            StoreError: one was deleted or replaced.
-        """
+        """See now and then that they are still there, or raise `StoreError`; then at every call."""
         now = time.monotonic()
         if now < self._look_at:
             return

@@ -24,9 +24,9 @@ from ulak.core.job import JobRow, NewJob, Payload, is_of_state
 from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
-from ulak.store.protocol.schedules import must_be_ticks
+from ulak.store.protocol.control import must_be_ticks
 from ulak.store.sql.session import JOB_COLUMNS, Row, as_job, columns
-from ulak.store.sqlite import control, trail
+from ulak.store.sqlite import control
 from ulak.store.sqlite.rows import (
     ABSENT_TEXT,
     NULLABLE_NUMBER,
@@ -37,7 +37,7 @@ from ulak.store.sqlite.rows import (
     inserting,
     or_absent,
 )
-from ulak.store.sqlite.session import Transaction
+from ulak.store.sqlite.session import Transaction, append_event, append_events
 
 ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
 _STOPS = """
@@ -69,7 +69,6 @@ COUNT_PARKED = """
 
 
 def find_stops(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> Stops:
-    """Return the stops of these new jobs, by flow and tenant."""
     if db.execute(ANY_STOP).fetchone() is None:
         return NO_STOPS
     pairs = {(job.row.flow, job.row.tenant) for job in jobs if not job.is_admitted}
@@ -78,13 +77,11 @@ def find_stops(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> Stops:
 
 
 def find_steps(flow: str, tenant: str) -> Steps[StopRow | None]:
-    """Find the stop that keeps a new job out."""
     found: Rows = yield STOP_FOR, (flow, tenant)
     return _stop(found[0]) if found else None
 
 
 def count_waiting(db: sqlite3.Connection, waiting: Waiting) -> int:
-    """Count the jobs that wait, up to the limit."""
     steps = waiting_steps(waiting)
     return take(steps, lambda sql, values: Rows(db.execute(sql, values).fetchall()))
 
@@ -124,23 +121,19 @@ class Rest:
         """Jobs and who owns them from now on."""
 
     def add(self, job: NewJob) -> None:
-        """Store a job, with its key, which nobody may hold."""
         self._new[job.row.id] = job
         self.take_key(job.row, job.key_expires_at)
         self.own(job.row.id, job.owner)
 
     def own(self, job_id: bytes, owner: str) -> None:
-        """Add an owner to a job, if somebody is named."""
         if owner:
             self.owned.append((job_id, owner))
 
     def find_new(self, job_id: bytes) -> JobRow | None:
-        """Return a job that will be stored."""
         job = self._new.get(job_id)
         return None if job is None else job.row
 
     def new_jobs(self) -> list[NewJob]:
-        """Return the jobs that will be stored, by id."""
         return [self._new[job_id] for job_id in sorted(self._new)]
 
     def holder_of(self, row: JobRow) -> bytes | None:
@@ -157,11 +150,9 @@ class Rest:
         return held
 
     def free_key(self, row: JobRow) -> None:
-        """Give the key back, unless another job has taken it over."""
         self._keep_key(row, _FREES, None)
 
     def take_key(self, row: JobRow, expires_at: Instant | None) -> None:
-        """Take a key that nobody holds, or that has expired."""
         self._keep_key(row, _TAKES, expires_at)
 
     def _keep_key(self, row: JobRow, takes: bool, expires_at: Instant | None) -> None:
@@ -170,7 +161,6 @@ class Rest:
             self._keys.setdefault(key, []).append((takes, row.id, expires_at))
 
     def free_places(self, limit: str) -> int:
-        """Return how many more jobs may run under this limit."""
         steps = self._slots.get(limit, [])
         if limit not in self._places:
             self._places[limit] = control.free_places(self._t, limit), 0
@@ -181,7 +171,6 @@ class Rest:
         return places
 
     def free_slot(self, limit: str, job_id: bytes) -> None:
-        """Free the slot that this job holds."""
         self._slots.setdefault(limit, []).append((_FREES, job_id, False))
 
     def take_slot(self, limit: str, row: JobRow) -> None:
@@ -189,11 +178,9 @@ class Rest:
         self._slots.setdefault(limit, []).append((_TAKES, row.id, is_of_state(row.slot)))
 
     def has_paused_key(self, row: JobRow) -> bool:
-        """Tell whether a key by which this job would run is paused."""
         return control.paused_key(self._t, row.slot, row.rate) is not None
 
     def pause(self, key: str, until: Instant, actor: str) -> None:
-        """Pause a key until then."""
         self._pauses.append((key, until, actor))
 
     def write(self) -> int:
@@ -335,7 +322,7 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
             for row, _, (data, schema, trace), *_ in jobs
         ],
     )
-    trail.append(t.db, [job.event for job in jobs])
+    append_events(t.db, [job.event for job in jobs])
     for job in jobs:
         if job.proof is not None:
             t.prove(job.row.tenant, [job.event], [job.proof])
@@ -353,7 +340,7 @@ def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
         INSERT_PAYLOAD.write(t.db, (job_id, data_bytes, schema, trace))
         t.follow([(row.flow, [event])])
     INSERT_JOB.write(t.db, (job_id, *row[1:]))
-    trail.append_one(t.db, event)
+    append_event(t.db, event)
     t.count((row.flow, row.flow_version, row.state, row.role), 1)
     if row.lane:
         t.made_due = True
@@ -399,7 +386,6 @@ def _id(job: NewJob) -> bytes:
 
 
 def find_job(db: sqlite3.Connection, job_id: bytes) -> JobRow | None:
-    """Return the job as it is stored."""
     row = db.execute(FIND_JOB, (job_id,)).fetchone()
     return None if row is None else as_job(row)
 

@@ -1,6 +1,4 @@
-"""The lanes in which jobs stand: when the next is due, where the tenants of fair flows stand, and
-the turns that they have had.
-"""
+"""The lanes in which jobs stand, the tenants of fair flows, and the turns that they have had."""
 
 from __future__ import annotations
 
@@ -10,13 +8,7 @@ from functools import cache
 import msgspec
 
 from ulak.clock import Instant
-from ulak.store.in_turn import (
-    PRIORITIES,
-    Family,
-    Standing,
-    bounds,
-    is_family,
-)
+from ulak.store.in_turn import PRIORITIES, Family, Standing, bounds, is_family
 from ulak.store.sqlite.session import Transaction
 
 # These conditions are those of the index, word for word: SQLite takes a partial index only when
@@ -26,19 +18,13 @@ CLAIMABLE = """
     WHERE lane = ? AND priority = ? AND not_before {when} ?
       AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
-
-
 NEXT_DUE = f"SELECT min(not_before) {CLAIMABLE.format(when='>')}"
-
-
 # The lanes in which jobs stand, and when the oldest of each priority is due. Most lanes are empty
 # at any time, and each of those costs one look at the index.
 _STANDING = """
     FROM jobs INDEXED BY jobs_claimable
     WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
 """
-
-
 _HEADS = ", ".join(
     f"(SELECT min(not_before) {_STANDING.format(lane=f'lane = wanted.name AND priority = {p}')})"
     for p in PRIORITIES
@@ -47,7 +33,6 @@ _HEADS = ", ".join(
 
 @cache
 def standing_in(lanes: int) -> str:
-    """Write the look at so many lanes."""
     return f"""
         WITH wanted (name) AS (VALUES {", ".join(["(?)"] * lanes)})
         SELECT wanted.name, {_HEADS} FROM wanted
@@ -57,7 +42,6 @@ def standing_in(lanes: int) -> str:
 
 @cache
 def families_standing_in(families: int) -> str:
-    """Write the look at so many families, each with its first lane and the end of its range."""
     inside = _STANDING.format(lane="lane >= wanted.first AND lane < wanted.behind")
     return f"""
         WITH wanted (name, first, behind) AS (VALUES {", ".join(["(?, ?, ?)"] * families)})
@@ -70,7 +54,6 @@ StandingLanes = Mapping[str, Sequence[Instant | None]]
 
 
 def find_standing(t: Transaction, lanes: Collection[str]) -> StandingLanes:
-    """Find the lanes and the families in which jobs stand."""
     families = {lane: bounds(lane) for lane in lanes if is_family(lane)}
     plain = [lane for lane in lanes if lane not in families]
     found: dict[str, Sequence[Instant | None]] = {}
@@ -103,25 +86,21 @@ def earlier(a: Instant | None, b: Instant | None) -> Instant | None:
     return min(a, b)
 
 
-_IN_LANES = """
-    FROM jobs INDEXED BY jobs_claimable
-    WHERE {lane} AND leased_by IS NULL AND parked_on IS NULL AND lane <> ''
-"""
 # The lanes of a family in which jobs stand, each found by one step along the index.
 _PRESENT = f"""
     WITH RECURSIVE present (lane) AS (
         SELECT (
-            SELECT lane {_IN_LANES.format(lane="lane >= ?1 AND lane < ?2")} ORDER BY lane LIMIT 1
+            SELECT lane {_STANDING.format(lane="lane >= ?1 AND lane < ?2")} ORDER BY lane LIMIT 1
         )
         UNION ALL
         SELECT (
-            SELECT lane {_IN_LANES.format(lane="lane > present.lane AND lane < ?2")}
+            SELECT lane {_STANDING.format(lane="lane > present.lane AND lane < ?2")}
             ORDER BY lane LIMIT 1
         ) FROM present WHERE present.lane IS NOT NULL
     )
 """
 _FAMILY_HEADS = ", ".join(
-    f"(SELECT not_before {_IN_LANES.format(lane=f'lane = present.lane AND priority = {priority}')}"
+    f"(SELECT not_before {_STANDING.format(lane=f'lane = present.lane AND priority = {priority}')}"
     " ORDER BY not_before LIMIT 1)"
     for priority in PRIORITIES
 )
@@ -136,7 +115,7 @@ PRESENT = f"""
 NEVER = 2**62
 _LATER = ", ".join(
     "ifnull((SELECT min(not_before) "
-    + _IN_LANES.format(lane=f"lane = present.lane AND priority = {priority} AND not_before > ?3")
+    + _STANDING.format(lane=f"lane = present.lane AND priority = {priority} AND not_before > ?3")
     + f"), {NEVER})"
     for priority in PRIORITIES
 )
@@ -151,13 +130,11 @@ _decode_present = msgspec.json.Decoder(list[Standing]).decode
 
 
 def _next_of_family(t: Transaction, family: str) -> Instant | None:
-    """Return when the next delayed job of a family becomes due."""
     found: Instant | None = t.db.execute(NEXT_OF_FAMILY, (*bounds(family), t.now)).fetchone()[0]
     return None if found == NEVER else found
 
 
 def read_family(t: Transaction, name: str, lanes: Iterable[str]) -> Family:
-    """Return the families that share turns as they stand."""
     standing: list[Standing] = []
     for lane in lanes:
         found = t.db.execute(PRESENT, (*bounds(lane), name)).fetchone()[0]
@@ -167,5 +144,4 @@ def read_family(t: Transaction, name: str, lanes: Iterable[str]) -> Family:
 
 
 def write_families(t: Transaction, families: Iterable[Family]) -> None:
-    """Write the turns that were taken."""
     t.db.executemany(PUT_TURN, [turn for family in families for turn in family.turns()])

@@ -25,27 +25,19 @@ LEASE = f"""
     UPDATE OR FAIL jobs SET leased_by = ?2, leased_at = ?3, token = token + 1, stood = 1
     WHERE id IN {PACKED_IDS}
 """
-
-
 # One job, each value bound: a lone job is most of what an idle worker claims.
 LEASE_ONE = f"""
     UPDATE jobs SET leased_by = ?, leased_at = ?, token = token + 1, stood = 1
     WHERE id = ? RETURNING {JOB_COLUMNS}
 """
-
-
 ENTER = f"""
     UPDATE OR FAIL jobs SET state = ?2, role = '{BUSY}', version = version + 1, seq = seq + 1,
                     changed_at = ?3
     WHERE id IN {PACKED_IDS}
 """
-
-
 # A payload that is longer than this is read on its own: as digits of JSON it would be in memory
 # three times over.
 LONGEST_PACKED = 4096
-
-
 LEASED = f"""
     SELECT json_group_array(json_array(
         hex(id), {", ".join(JobRow._fields[1:])}, schema, trace,
@@ -53,44 +45,26 @@ LEASED = f"""
     ))
     FROM jobs JOIN payloads ON payloads.job_id = jobs.id WHERE jobs.id IN {PACKED_IDS}
 """
-
-
 PAYLOAD = "SELECT data, schema, trace FROM payloads WHERE job_id = ?"
-
-
 RESULTS = f"""
     SELECT {RESULT_COLUMNS} FROM results WHERE job_id IN {PACKED_IDS}
     ORDER BY job_id, round, stage, name
 """
-
-
 # By the time of day only where one of the two does not know how long the machine has been running.
 LAPSED = """
     FROM workers
     WHERE CASE WHEN boot IS NULL OR ?2 = '' THEN expires_at <= ?1
                ELSE boot <> ?2 OR ends_us <= ?3 END
 """
-
-
 LAPSED_WORKERS = f"SELECT id {LAPSED} ORDER BY id"
-
-
 LEASED_BY = f"SELECT {JOB_COLUMNS} FROM jobs WHERE leased_by = ? ORDER BY id"
-
-
 IS_HOLDING = "SELECT 1 FROM jobs WHERE leased_by = ? LIMIT 1"
-
-
 LAPSE = """
     UPDATE jobs SET leased_by = NULL, token = ?, lapses = ?, lapsed = 1, not_before = ?,
                     version = ?, seq = ?
     WHERE id = ?
 """
-
-
 FORGET_WORKER = "DELETE FROM workers WHERE id = ?"
-
-
 REGISTER = """
     INSERT INTO workers (id, started_at, renewed_at, expires_at, lanes, about, boot, ends_us)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -99,26 +73,16 @@ REGISTER = """
         lanes = excluded.lanes, about = excluded.about, boot = excluded.boot,
         ends_us = excluded.ends_us
 """
-
-
 RENEW = """
     UPDATE workers SET renewed_at = ?, expires_at = ?, boot = ?, ends_us = ? WHERE id = ?
 """
-
-
 END_LEASE = "UPDATE workers SET expires_at = ?, ends_us = ? WHERE id = ?"
-
-
 REQUESTS_OF_WORKER = f"""
     SELECT {", ".join(f"requests.{name}" for name in Request._fields)}
     FROM requests CROSS JOIN jobs ON jobs.id = requests.job_id
     WHERE jobs.leased_by = ? ORDER BY requests.job_id, requests.at, kind, name
 """
-
-
 _SLOT = JobRow._fields.index("slot")
-
-
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
@@ -159,7 +123,6 @@ def _read_payload(t: Transaction, job_id: bytes) -> Payload:
 
 
 def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
-    """Give each claim the results that earlier stages left."""
     job_ids = [job_id for job_id, claim in claims.items() if claim.row.has_results]
     if not job_ids:
         return
@@ -171,7 +134,6 @@ def _load_results(t: Transaction, claims: dict[bytes, Claim]) -> None:
 
 
 def _enter(t: Transaction, claims: dict[bytes, Claim], request: ClaimRequest) -> None:
-    """Move jobs into the busy states of their stages."""
     entered: dict[str, list[bytes]] = {}
     kept: list[bytes] = []
     written: list[tuple[JobRow, Event]] = []
@@ -230,14 +192,12 @@ def give_back_lapsed(t: Transaction) -> int:
 def register(
     t: Transaction, worker: str, *, lease_us: int, lanes: Sequence[str], about: str
 ) -> Instant:
-    """Begin a worker's lease."""
     facts = (worker, t.now, t.now, t.now + lease_us, " ".join(lanes), about)
     t.db.execute(REGISTER, (*facts, *_lease_end(t, lease_us)))
     return t.now
 
 
 def renew(t: Transaction, worker: str, *, lease_us: int) -> Renewal:
-    """Extend a worker's lease if it is still there."""
     facts = (t.now, t.now + lease_us, *_lease_end(t, lease_us), worker)
     if t.db.execute(RENEW, facts).rowcount == 0:
         return Renewal(False, t.now, [])
@@ -260,12 +220,10 @@ def unregister(t: Transaction, worker: str) -> None:
 
 
 def leased(db: sqlite3.Connection, worker: str) -> list[JobRow]:
-    """Return the jobs that a worker has leased."""
     return list(map(as_job, db.execute(LEASED_BY, (worker,)).fetchall()))
 
 
 def requests_of(t: Transaction, worker: str) -> list[Request]:
-    """Return the requests for the jobs that a worker holds."""
     if not t.db.execute(ANY_REQUESTS).fetchone()[0]:
         return []
     return list(map(as_request, t.db.execute(REQUESTS_OF_WORKER, (worker,)).fetchall()))

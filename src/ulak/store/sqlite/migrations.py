@@ -32,11 +32,7 @@ def oldest_of(db: sqlite3.Connection) -> int:
 
 
 def create_or_check(db: sqlite3.Connection, name: str) -> None:
-    """Create the schema in a new file; refuse a file that this release must not run on.
-
-    Raises:
-        StoreError: naming the versions and the cure.
-    """
+    """Create the schema in a new file, or raise `StoreError` if this release must not run on it."""
     version = version_of(db)
     if version == 0 and not _has_tables(db):
         upgrade(db)
@@ -49,13 +45,7 @@ def create_or_check(db: sqlite3.Connection, name: str) -> None:
 
 
 def upgrade(db: sqlite3.Connection, name: str = "the database") -> tuple[int, int]:
-    """Bring the schema to this release, all of it or nothing; return the versions.
-
-    A file of a newer release stays as it is.
-
-    Raises:
-        StoreError: this release must not run on the file.
-    """
+    """Bring the schema to this release, whole or not at all; a newer one stays or is refused."""
     before = version_of(db)
     _must_be_known(db, name)
     db.execute("BEGIN IMMEDIATE")
@@ -81,7 +71,6 @@ def script(version: int) -> str:
 
 
 def statements(version: int) -> list[str]:
-    """Return the statements that lead from the version before to this one."""
     found: list[str] = []
     pending = ""
     for line in script(version).splitlines(keepends=True):

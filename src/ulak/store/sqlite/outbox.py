@@ -88,18 +88,15 @@ REMOVE_LONE = """
 
 
 def post(t: Transaction, messages: Sequence[Message]) -> None:
-    """Write the deliveries of messages in their order."""
     t.db.executemany(POST, messages)
     t.made_due = True
 
 
 def is_any_due(db: sqlite3.Connection, handler: str, now: Instant) -> bool:
-    """Tell whether there may be something to take."""
     return bool(db.execute(IS_ANY_DUE, (handler, now)).fetchone()[0])
 
 
 def take(t: Transaction, handler: str, limit: int, hold_us: int) -> list[OutboxRow]:
-    """Take due heads, the longest due first, and keep them from every other relay for a while."""
     _rank(t, handler)
     taken = t.db.execute(TAKE, (t.now, t.now + hold_us, limit, handler)).fetchall()
     return sorted(map(as_message_row, taken), key=lambda row: row.position)
@@ -118,7 +115,6 @@ def _raise(t: Transaction, lines: Iterable[Line]) -> None:
 
 
 def hold(t: Transaction, rows: Sequence[OutboxRow], hold_us: int) -> list[OutboxRow]:
-    """Keep what was taken for longer; return what nobody else has taken since."""
     held: list[OutboxRow] = []
     for row in rows:
         facts = (t.now + hold_us, *identity(row), row.not_before)
@@ -183,6 +179,5 @@ def take_events(db: sqlite3.Connection, now: Instant, handler: str, limit: int) 
 
 
 def finish_events(db: sqlite3.Connection, taken: Sequence[Followed]) -> None:
-    """Remove what a follower has got, and let the next of each job come forward."""
     db.executemany(REMOVE, [(position,) for one in taken for position in one.positions])
     db.executemany(RAISE_HEAD, [(one.head.handler, one.head.message.key) for one in taken])

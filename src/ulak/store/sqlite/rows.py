@@ -98,9 +98,8 @@ Compose = Callable[[Mapping[str, str]], tuple[str, str, str]]
 class Spread:
     """A batch whose rows have columns in common: those are bound once, absent ones not at all.
 
-    Args:
-        shared: The columns whose values make a group; any of them may be None.
-        compose: Writes head, row and tail, given the expression of each shared column.
+    The values of `shared` make a group; `compose` writes head, row and tail, given the expression
+    of each shared column.
     """
 
     def __init__(self, shared: Sequence[str], compose: Compose) -> None:

@@ -1,4 +1,4 @@
-"""What a write sees and leaves, and the statements that both databases share."""
+"""What a write of SQLite leaves, and the statements that both databases share."""
 
 from __future__ import annotations
 
@@ -6,20 +6,129 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ulak.clock import Clock, Instant, Uptime
+from ulak.core.delivery import make_delivery
 from ulak.core.draft import proof_body
-from ulak.core.job import Event, JobRow
-from ulak.store.batches import Link
+from ulak.core.job import Event, JobRow, Result
+from ulak.store.batches import FIRST_HASH, Link, linked
+from ulak.store.protocol import outbox
 from ulak.store.sql.reads import IN_ITS_MONTH, WITHOUT_DATE
 from ulak.store.sql.session import Row
-from ulak.store.sqlite import trail
-from ulak.store.sqlite.rows import pack
+from ulak.store.sqlite.rows import (
+    NULLABLE_NUMBER,
+    PACKED_IDS,
+    Batch,
+    Lone,
+    Spread,
+    inserting,
+    or_absent,
+    pack,
+)
+
+_SHARED = (
+    "kind", "from_state", "to_state", "actor", "code", "message", "details", "round", "attempt",
+    "worker", "emitted",
+)  # fmt: skip
+_shared = itemgetter(*(Event._fields.index(name) for name in _SHARED))
+
+INSERT_EVENTS = Spread(
+    _SHARED,
+    inserting(
+        "events",
+        {
+            "job_id": "?",
+            "seq": "?",
+            "token": "?",
+            "started_at": NULLABLE_NUMBER,
+            "at": "?",
+            "commit_id": "?",
+        },
+    ),
+)
+INSERT_EVENT = Lone("events", Event._fields)
+WRITE_RESULTS = Batch(
+    "INSERT INTO results (job_id, round, stage, name, data) VALUES",
+    "(?, ?, ?, ?, ?)",
+    "ON CONFLICT (job_id, round, stage, name) DO UPDATE SET data = excluded.data",
+)
+
+ANY_PROOFS = "SELECT EXISTS (SELECT 1 FROM proof_heads)"
+JOBS_WITH_PROOFS = f"SELECT job_id FROM proofs WHERE seq = 1 AND job_id IN {PACKED_IDS}"
+
+
+def append_events(db: sqlite3.Connection, events: Iterable[Event]) -> None:
+    """Write events; a number that the trail has already is refused by its key."""
+    groups: dict[Row, list[Row]] = {}
+    for event in events:
+        line = (
+            bytearray(event.job_id), event.seq, event.token, or_absent(event.started_at),
+            event.at, bytearray(event.commit_id),
+        )  # fmt: skip
+        groups.setdefault(_shared(event), []).append(line)
+    INSERT_EVENTS.write(db, groups)
+
+
+def append_event(db: sqlite3.Connection, event: Event) -> None:
+    """Write the only event of a transaction."""
+    job_id, *facts, commit_id = event
+    INSERT_EVENT.write(db, (bytearray(job_id), *facts, bytearray(commit_id)))
+
+
+def keep_results(db: sqlite3.Connection, results: Sequence[Result]) -> None:
+    """Write results; a later one of the same name takes the place of the earlier."""
+    rows = [(bytearray(r.job_id), r.round, r.stage, r.name, bytearray(r.data)) for r in results]
+    WRITE_RESULTS.write(db, rows)
+
+
+PROOF_HEAD = "SELECT +proof_id, +hash FROM main.proof_heads WHERE tenant = ?"
+ADD_PROOF = """
+    INSERT INTO main.proofs (tenant, proof_id, job_id, seq, body, hash) VALUES (?, ?, ?, ?, ?, ?)
+"""
+SET_PROOF_HEAD = """
+    INSERT INTO main.proof_heads (tenant, proof_id, hash) VALUES (?, ?, ?)
+    ON CONFLICT (tenant) DO UPDATE SET proof_id = excluded.proof_id, hash = excluded.hash
+"""
+
+
+def chain_proofs(db: sqlite3.Connection, links: Iterable[Link]) -> None:
+    for tenant, own in groupby(sorted(links), key=itemgetter(0)):
+        number, link = db.execute(PROOF_HEAD, (tenant,)).fetchone() or (0, FIRST_HASH)
+        rows = [(tenant, *facts) for facts in linked(number, link, own)]
+        db.executemany(ADD_PROOF, rows)
+        db.execute(SET_PROOF_HEAD, (tenant, rows[-1][1], rows[-1][-1]))
+
+
+FLOWS = "(SELECT group_concat(flow, ' ') FROM main.handlers WHERE flow IS NOT NULL)"
+"""The flows that are followed, as one value: part of a statement that is run anyway."""
+
+
+READ_FLOWS = f"SELECT {FLOWS}"
+DELIVER = """
+    INSERT INTO main.deliveries (
+        job_id, seq, n, key, topic, data, at, handler, not_before, head
+    )
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, h.name, ?7,
+        NOT EXISTS (
+            SELECT 1 FROM main.deliveries AS d
+            WHERE d.handler = h.name AND d.key = ?4 AND d.open = 1
+        )
+    FROM main.handlers AS h WHERE h.flow = ?5
+"""
+
+
+def read_flows(db: sqlite3.Connection) -> frozenset[str]:
+    return outbox.read_flows(db.execute(READ_FLOWS).fetchone()[0])
+
+
+def deliver(db: sqlite3.Connection, events: Iterable[tuple[str, Event]]) -> None:
+    db.executemany(DELIVER, [make_delivery(flow, event) for flow, event in events])
+
 
 CountKey = tuple[str, int, str, str]
-
-
 APPEND_DELTA = (
     "INSERT INTO count_deltas (flow, flow_version, state, role, jobs) VALUES (?, ?, ?, ?, ?)"
 )
@@ -44,11 +153,9 @@ class Transaction:
         self.made_due = False
 
     def uptime(self) -> Uptime:
-        """Return how long the machine has been running: leases end by it."""
         return self._clock.uptime()
 
     def count(self, key: CountKey, jobs: int) -> None:
-        """Add to the number of jobs that stand in a state."""
         self.counts[key] = self.counts.get(key, 0) + jobs
 
     def prove(self, tenant: str, events: Iterable[Event], bodies: Iterable[bytes]) -> None:
@@ -59,7 +166,7 @@ class Transaction:
     def follow(self, written: Iterable[tuple[str, Iterable[Event]]]) -> None:
         """Let the followers of these flows have the events of each, which are written."""
         if self.followed is None:
-            self.followed = trail.read_flows(self.db)
+            self.followed = read_flows(self.db)
         if self.followed:
             for flow, events in written:
                 if flow in self.followed:
@@ -67,33 +174,32 @@ class Transaction:
                     self.made_due = True
 
     def append_own(self, written: Sequence[tuple[JobRow, Event]]) -> None:
-        """Write events that no change brought, each with its job, and prove what must be proved.
+        """Write events that no change brought, each with its job, and prove those of proven jobs.
 
         A store knows no flows. A job whose first event has a proof is of a flow with proofs.
         """
         if not written:
             return
         events = [event for _, event in written]
-        trail.append(self.db, events)
+        append_events(self.db, events)
         self.follow((job.flow, [event]) for job, event in written)
-        if not self.db.execute(trail.ANY_PROOFS).fetchone()[0]:
+        if not self.db.execute(ANY_PROOFS).fetchone()[0]:
             return
         ids = pack(event.job_id for event in events)
-        found = self.db.execute(trail.JOBS_WITH_PROOFS, (ids,)).fetchall()
+        found = self.db.execute(JOBS_WITH_PROOFS, (ids,)).fetchall()
         proven = {job_id for (job_id,) in found}
         for job, event in written:
             if event.job_id in proven:
                 self.prove(job.tenant, [event], [proof_body(event)])
 
     def finish(self) -> None:
-        """Write what is written last."""
         if self.followed_events:
-            trail.deliver(self.db, self.followed_events)
+            deliver(self.db, self.followed_events)
         for key, jobs in self.counts.items():
             if jobs:
                 self.db.execute(APPEND_DELTA, (*key, jobs))
         if self.links:
-            trail.chain(self.db, self.links)
+            chain_proofs(self.db, self.links)
 
     def start_over(self) -> None:
         """Take back everything and begin again: the whole batch did not go through as one."""

@@ -20,17 +20,9 @@ from ulak.store import processes
 from ulak.store.caller import Driver, Execute, Steps
 from ulak.store.flow_control import FIRST_PAGE
 from ulak.store.processes import Watchers
-from ulak.store.protocol import (
-    Added,
-    Claimed,
-    ClaimRequest,
-    Features,
-    OutboxRow,
-    Store,
-    WorkerRow,
-)
+from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, WorkerRow
 from ulak.store.records import RecordClaim, RecordRow
-from ulak.store.sql.store import SqlStore
+from ulak.store.sql.store import SqlStore, read, read_now, written
 from ulak.store.sqlite import (
     caller,
     claims,
@@ -51,7 +43,6 @@ from ulak.store.sqlite.transactions import PATIENCE_MS, LentTurns, SqliteTransac
 from ulak.store.sqlite.wakeup import IS_KNOWN, Wakeup
 from ulak.store.sqlite.writer import Readers, Writer
 from ulak.store.transaction import refuse_while_holding
-from ulak.store.verbs import read, read_now, written
 
 T = TypeVar("T")
 
@@ -285,7 +276,6 @@ class SqliteStore(SqlStore):
         }
 
     def wal_size(self) -> int:
-        """Return how many bytes of the WAL are in use."""
         return self._opened.wal.size()
 
     def add(self, jobs: Sequence[NewJob]) -> list[Added]:

@@ -8,10 +8,8 @@ only, so a bounded wait here is a bounded wait at all.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +21,7 @@ from ulak.store.records import RecordClaim, RecordRow
 from ulak.store.sqlite import outbox, records
 from ulak.store.sqlite.files import LockFile
 from ulak.store.sqlite.session import Transaction
-from ulak.store.sqlite.writer import Writer, connect, translated
+from ulak.store.sqlite.writer import LockedConnection, Writer, connect, translated
 
 T = TypeVar("T")
 
@@ -51,35 +49,29 @@ ENDED_BY_HAND = (
 )
 
 
-class LentTurns:
+class LentTurns(LockedConnection):
     """Begins open transactions, one at a time."""
 
     def __init__(self, path: Path, *, clock: Clock, synchronous: str) -> None:
+        super().__init__()
         self._path = path
-        self._clock = clock
+        self.clock = clock
         self._synchronous = synchronous
-        self._one = threading.Lock()
         self._file: LockFile | None = None
-        self._db: sqlite3.Connection | None = None
-        self._may_end = False
+        self.may_end = False
         self._closed = False
 
     def begin(
         self, writer: Writer, tell: Callable[[], None], patience_ms: int, purpose: bytes
     ) -> SqliteTransaction:
-        """Wait for the turn and begin; with no patience, begin only if nobody is in the way.
-
-        Raises:
-            Contended: another one is lent for longer than that.
-            StoreError: the database cannot be written.
-        """
+        """Wait for the turn and begin; with no patience, begin only if nobody is in the way."""
         until = time.monotonic() + patience_ms / 1000
-        if not self._one.acquire(timeout=patience_ms / 1000):
+        if not self._lock.acquire(timeout=patience_ms / 1000):
             raise self._contended()
         try:
             self._wait_for_the_file(until)
             try:
-                self._say(purpose)
+                self.say(purpose)
                 if patience_ms > 0:
                     writer.hold()
                 elif not writer.try_hold():
@@ -91,9 +83,9 @@ class LentTurns:
                     # waited for no longer than the others.
                     left_ms = max(0, int((until - time.monotonic()) * 1000))
                     db.execute(f"PRAGMA busy_timeout = {left_ms}")
-                    self._ending(True)
+                    self.may_end = True
                     db.execute(BEGIN)
-                    self._ending(False)
+                    self.may_end = False
                 except BaseException:
                     writer.let_go()
                     raise
@@ -101,52 +93,29 @@ class LentTurns:
                 self._free_the_file()
                 raise
         except BaseException as error:
-            self._one.release()
+            self._lock.release()
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise Contended("others are writing", holder=SOMEBODY) from error
             if isinstance(error, sqlite3.Error):
                 raise translated(error) from error
             raise
-        return SqliteTransaction(
-            db, self._clock, partial(self._end, writer), tell, self._ending, self._say,
-            writer.check_files,
-        )  # fmt: skip
+        return SqliteTransaction(self, writer, db, tell)
 
     def close(self) -> None:
-        """Give the connection back, once nobody has it."""
-        with self._one:
-            self._closed = True
-            db, self._db = self._db, None
-        if db is not None:
-            db.close()
-
-    def pause(self, timeout_s: float) -> bool:
-        """Let the transaction end that is open, and let none begin until `go_on`."""
-        return self._one.acquire(timeout=timeout_s)
-
-    def go_on(self) -> None:
-        """Let others begin again."""
-        self._one.release()
-
-    def forget(self) -> None:
-        """Let go of the connection in a forked child, where nobody else uses this."""
-        if self._db is not None:
-            self._db.close()
+        self._closed = True
+        super().close()
 
     def forget_turn(self) -> None:
         """Let go of the file in a child that was forked during a transaction."""
         if self._file is not None:
             self._file.forget()
 
-    def _end(self, writer: Writer, is_good: bool) -> None:
+    def end(self, writer: Writer, is_good: bool) -> None:
         if not is_good:
             self._db = None
         writer.let_go()
         self._free_the_file()
-        self._one.release()
-
-    def _ending(self, may_end: bool) -> None:
-        self._may_end = may_end
+        self._lock.release()
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
@@ -162,7 +131,7 @@ class LentTurns:
 
     def _authorize(self, action: int, *_: Any) -> int:
         """Let nobody else end the transaction: what was written would stay without its record."""
-        if action == sqlite3.SQLITE_TRANSACTION and not self._may_end:
+        if action == sqlite3.SQLITE_TRANSACTION and not self.may_end:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
@@ -180,7 +149,7 @@ class LentTurns:
         if self._file is not None:
             self._file.release()
 
-    def _say(self, purpose: bytes) -> None:
+    def say(self, purpose: bytes) -> None:
         if self._file is not None:
             # By its length: a digest may well end in zeros, and the file may hold a longer one.
             self._file.write(bytes([len(purpose)]) + purpose)
@@ -197,22 +166,13 @@ class SqliteTransaction:
     """One open transaction (`ulak.store.transaction.OpenTransaction`)."""
 
     def __init__(
-        self,
-        db: sqlite3.Connection,
-        clock: Clock,
-        end: Callable[[bool], None],
-        tell: Callable[[], None],
-        ending: Callable[[bool], None],
-        say: Callable[[bytes], None],
-        check_files: Callable[[], None],
+        self, turns: LentTurns, writer: Writer, db: sqlite3.Connection, tell: Callable[[], None]
     ) -> None:
+        self._turns = turns
+        self._writer = writer
         self._db = db
-        self._clock = clock
-        self._end = end
+        self._clock = turns.clock
         self._tell = tell
-        self._ending = ending
-        self._say = say
-        self._check_files = check_files
         self._is_lent = False
         self._was_lent = False
         self._is_over = False
@@ -254,9 +214,9 @@ class SqliteTransaction:
         try:
             self._must_be_open()
             faults.point(points.inside)
-            self._ending(True)
+            self._turns.may_end = True
             self._db.execute(COMMIT)
-            self._check_files()
+            self._writer.check_files()
         except sqlite3.IntegrityError:
             raise  # a row of theirs, by a constraint that is checked only now
         except sqlite3.Error as error:
@@ -268,7 +228,7 @@ class SqliteTransaction:
             self._tell()
 
     def begin_part(self, purpose: bytes) -> None:
-        self._say(purpose)
+        self._turns.say(purpose)
         self._own(lambda: self._db.execute(PART))
 
     def keep_part(self) -> None:
@@ -284,12 +244,12 @@ class SqliteTransaction:
         self._must_be_open()
         try:
             faults.point(points.inside)
-            self._ending(True)
+            self._turns.may_end = True
             self._db.execute(COMMIT)
-            self._check_files()
+            self._writer.check_files()
             faults.point(points.after)
             self._db.execute(BEGIN)
-            self._ending(False)
+            self._turns.may_end = False
         except BaseException as error:
             self.roll_back()
             if isinstance(error, sqlite3.Error):
@@ -302,14 +262,14 @@ class SqliteTransaction:
         self._is_over = True
         is_good = True
         try:
-            self._ending(True)
+            self._turns.may_end = True
             if self._db.in_transaction:
                 self._db.execute(ROLLBACK)
         except sqlite3.Error:
             is_good = False  # somebody has closed it: what was open is taken back
         finally:
-            self._ending(False)
-            self._end(is_good)
+            self._turns.may_end = False
+            self._turns.end(self._writer, is_good)
 
     def _own(self, work: Callable[[], T]) -> T:
         """Do something of ours, whatever whoever has the connection has set there."""

@@ -96,8 +96,6 @@ STATEMENTS = standing.write_statements(
 
 
 def count_standing(db: sqlite3.Connection, now: Instant) -> Standing:
-    """Count how jobs stand, all at one moment."""
-
     def ask(name: str, **facts: Any) -> list[Any]:
         if "lanes" in facts:
             facts["lanes"] = json.dumps(facts["lanes"])
@@ -134,7 +132,6 @@ ENDED = """
       AND (?4 IS NULL OR (flow = ?4 AND state = ?5))
     ORDER BY changed_at, id LIMIT ?3
 """
-FORGET_KEY = "DELETE FROM dedup WHERE tenant = ? AND flow = ? AND key = ? AND job_id = ?"
 _OWN = ("payloads", "events", "results", "requests", "progress", "deliveries", "ticks")
 FORGET = [
     f"DELETE FROM jobs WHERE id IN {PACKED_IDS}",
@@ -152,11 +149,7 @@ def dismiss(t: Transaction, job_id: bytes, answers: Sequence[tuple[str, str]]) -
 
 
 def unpark(t: Transaction, limit: int, page: Page) -> tuple[int, Page]:
-    """Pass on what a commit has missed, and look after what nobody will look at again.
-
-    Looks at a page of what jobs are parked on. Returns how many jobs were unparked, and the next
-    page.
-    """
+    """Pass on what commits have missed; return how many jobs were unparked, and the next page."""
     unparked = 0
     buckets = Buckets(t)
     most = limit if page.is_rich else MOST_NAMES
@@ -198,7 +191,7 @@ def prune(
     for statement in FORGET:
         t.db.execute(statement, (ids,))
     held = sorted((row[5], row[1], row[6], row[0]) for row in ended if row[6] is not None)
-    t.db.executemany(FORGET_KEY, held)
+    t.db.executemany(control.FREE_KEY, held)
     if ended and actor:
         details = jobs.prune_details(len(ended), before)
         write_audit(SharedTransaction(t), actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details)

@@ -71,7 +71,6 @@ class Fifo:
             self.fd = os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Stop listening; the FIFO stays, since another process may listen."""
         if self.fd is not None:
             fd, self.fd = self.fd, None
             os.close(fd)
@@ -80,10 +79,8 @@ class Fifo:
 class Wakeup:
     """Rings for other processes, and listens to their rings on a thread of its own.
 
-    Args:
-        path: The database.
-        heard: Called when another process may have committed; tells whether one has.
-        watched: What in this process waits for jobs to move.
+    `heard` is called when another process may have committed, and tells whether one has; `watched`
+    is what in this process waits for jobs to move.
     """
 
     def __init__(
@@ -122,7 +119,6 @@ class Wakeup:
                 os.eventfd_write(self._stir, 1)
 
     def close(self) -> None:
-        """Stop listening."""
         with self._beginning:
             self._stopping = True
             if self._thread is None or self._stir is None:

@@ -18,8 +18,6 @@ from ulak.store.sqlite.files import Files, LockFile, Turns, Wal
 from ulak.store.sqlite.session import Transaction
 
 T = TypeVar("T")
-
-
 # How long a writer waits for somebody who writes without the lock file: a caller's own
 # transaction, or a shell. A guess; ulak's own writers queue on the lock file instead.
 BUSY_TIMEOUT_S = 10.0
@@ -34,8 +32,6 @@ CACHED_STATEMENTS = 512
 
 # A guess: the largest batch (4 MiB) several times over, with the indexes it touches.
 CACHE_KIB = 32 * 1024
-
-
 # A look costs two system calls. Eight of the largest batches (4 MiB and their indexes) may pass
 # before the WAL is brought home; it is then some tens of MiB longer than it need be.
 LOOK_AT_WAL_EVERY = 8
@@ -65,7 +61,6 @@ class Writer:
         self._data_version = self._read_data_version()
 
     def on_commit(self, ring: Callable[[], None]) -> None:
-        """Call `ring` after each commit that may have made a job due."""
         self._rings.append(ring)
 
     def on_move(self, tell: Callable[[bool], None]) -> None:
@@ -73,13 +68,7 @@ class Writer:
         self._tell_moved = tell
 
     def run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
-        """Run `work` in a transaction and commit it; whatever goes wrong, nothing is written.
-
-        Raises:
-            WriteRefused: the data cannot be stored.
-            StoreAway: others have written for too long.
-            StoreError: the database could not write.
-        """
+        """Run `work` in a transaction and commit it; whatever is raised, nothing is written."""
         points = faults.POINTS[kind]
         deadline = get_deadline()
         if deadline is None:
@@ -108,21 +97,12 @@ class Writer:
         return answer
 
     def check_files(self) -> None:
-        """See that the files are still those that were opened: what was written elsewhere is lost.
-
-        Raises:
-            StoreError: one was deleted or replaced.
-        """
+        """Raise `StoreError` if a file was deleted or replaced: what was written is lost."""
         if self.files is not None:
             self.files.check()
 
     def hold(self, *, urgent: bool = False) -> None:
-        """Take the turn, also for somebody who writes on another connection, until `let_go`.
-
-        Raises:
-            StoreAway: others have held it for too long.
-            StoreError: this store is closed.
-        """
+        """Take the turn, also for another connection, until `let_go`; or raise `StoreAway`."""
         left_s = TURN_TIMEOUT_S
         if not self._turns.try_acquire():
             began = time.monotonic()
@@ -248,14 +228,10 @@ class Writer:
         return version
 
     def pause(self, timeout_s: float) -> bool:
-        """Let the write end that is under way, and let none begin until `go_on`.
-
-        Return whether it ended in time. If it did not, others write as before.
-        """
+        """Let no write begin until `go_on`; return whether the one under way ended in time."""
         return self._turns.acquire(urgent=True, timeout_s=timeout_s)
 
     def go_on(self) -> None:
-        """Let others write again."""
         self._turns.release()
 
     def forget(self) -> None:
@@ -295,6 +271,33 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
+
+
+class LockedConnection:
+    """One connection behind a lock, which a fork must find at rest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Give the connection back, once nobody has it; the next use opens another."""
+        with self._lock:
+            db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def pause(self, timeout_s: float) -> bool:
+        """Let the use end that is under way, and let none begin until `go_on`."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        self._lock.release()
+
+    def forget(self) -> None:
+        """Let go of the connection in a forked child, where nobody else uses this."""
+        if self._db is not None:
+            self._db.close()
 
 
 def _connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
@@ -376,10 +379,7 @@ class Readers:
             self._drop(db)
 
     def pause(self, timeout_s: float) -> bool:
-        """Let the reads end that are under way, and let none begin until `go_on`.
-
-        Return whether they ended in time. If they did not, others read as before.
-        """
+        """Let no read begin until `go_on`; return whether those under way ended in time."""
         with self._changed:
             self._paused = True
             self._paused = self._changed.wait_for(lambda: self._lent == 0, timeout_s)
@@ -387,7 +387,6 @@ class Readers:
             return self._paused
 
     def go_on(self) -> None:
-        """Let others read again."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
@@ -436,7 +435,6 @@ class Readers:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close what is idle now and what is in use when it comes back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -103,7 +103,8 @@ def words(desk: Desk) -> list[str]:
 def submit(desk: Desk, transaction: OpenTransaction) -> bytes:
     """Submit a job in the transaction."""
     guest = cast(Guest, desk.store)
-    return caller.add(guest, transaction.connection, desk.new).row.id
+    connection = transaction.connection
+    return caller.write(guest, connection, lambda: guest.add_steps(desk.new())).row.id
 
 
 class TestOpenTransactions(Suite):

@@ -12,7 +12,7 @@ from ulak.store.sql import control
 from ulak.store.sql import outbox as shared_outbox
 from ulak.store.sql import reads as shared_reads
 from ulak.store.sql.reads import OWNED_BY
-from ulak.store.sqlite import SqliteStore, claims, lanes, leases, outbox, trail, upkeep
+from ulak.store.sqlite import SqliteStore, claims, lanes, leases, outbox, session, upkeep
 from ulak.store.sqlite import control as own_control
 from ulak.store.sqlite.session import translate
 
@@ -231,6 +231,6 @@ def test_the_jobs_of_an_owner_are_read_in_the_order_of_time(store: SqliteStore, 
 def test_a_claim_finds_the_jobs_with_proofs_by_their_first_event(
     store: SqliteStore, path: Path
 ) -> None:
-    found = plan(path, trail.JOBS_WITH_PROOFS)
+    found = plan(path, session.JOBS_WITH_PROOFS)
     assert "USING INDEX proofs_first (job_id=?)" in found
     assert "SCAN proofs" not in found
