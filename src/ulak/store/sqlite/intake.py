@@ -273,10 +273,12 @@ def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
 def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     """Store all the jobs, or return False: the transaction must be started over."""
     try:
-        if len(jobs) != 1:
-            _insert(t, sorted(jobs, key=_id))
-        else:
+        if len(jobs) == 1:
             _insert_one(t, jobs[0], if_plain=True)
+            if not jobs[0].owner and jobs[0].row.dedup_key is None:
+                return True
+        else:
+            _insert(t, sorted(jobs, key=_id))
         own(t, [(job.row.id, job.owner) for job in jobs if job.owner])
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
