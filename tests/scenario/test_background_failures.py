@@ -70,7 +70,7 @@ def test_a_worker_of_which_a_part_fails_ends_loudly_and_another_goes_on(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
+    monkeypatch.setattr("ulak.engine.claim_loop.COMPARE_EVERY_S", 0.05)
     flow, store = one_step(), Double(store_of(jobs_url))
     with engine_on(store, flow) as engine:
         engine.outbox.publish(lambda message: None)

@@ -25,13 +25,14 @@ PATIENCE_S = 1.0
 
 
 class Deliverer(ABC):
-    """Hands one handler what it is to get, on the loop of a worker, until it is stopped."""
+    """Hands one handler what it is to get, on the loop it was made on, until it is stopped."""
 
     def __init__(self, kernel: Kernel, name: str, hold_us: int) -> None:
         self.name = name
         self._kernel = kernel
         self._store = kernel.store
         self._hold_us = hold_us
+        self._loop = asyncio.get_running_loop()
         self._rung = asyncio.Event()
         self._looked_at = 0.0
         self._looked_in_vain = False
@@ -42,11 +43,11 @@ class Deliverer(ABC):
         """Have it look at the store soon."""
         self._rung.set()
 
-    async def run(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def run(self) -> None:
         """Deliver until cancelled."""
         while True:
             try:
-                sent = await self.send_once(loop)
+                sent = await self.send_once()
             except StoreError as error:
                 self._kernel.telemetry.failed("outbox")
                 log.warning("the outbox fails", extra={"error": str(error)})
@@ -58,18 +59,18 @@ class Deliverer(ABC):
                         await self._rung.wait()
             self._rung.clear()
             if self._looked_in_vain:
-                await asyncio.sleep(max(0.0, self._looked_at + LEAST_S - loop.time()))
+                await asyncio.sleep(max(0.0, self._looked_at + LEAST_S - self._loop.time()))
 
-    async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
+    async def send_once(self) -> int:
         """Deliver one round; return how many deliveries were made or are on their way."""
         handler = self._kernel.handlers.get(self.name)
         if handler is None:
             return 0
         async with self._one_round:
-            return await self._send(loop, handler)
+            return await self._send(handler)
 
     @abstractmethod
-    async def _send(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int: ...
+    async def _send(self, handler: Handler) -> int: ...
 
     @abstractmethod
     async def close(self) -> None:

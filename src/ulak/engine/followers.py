@@ -39,8 +39,8 @@ class Follower(Deliverer):
         self._aside = Aside("follower")
         self._under_way: asyncio.Future[int] | None = None
 
-    async def _send(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
-        self._looked_at, self._looked_in_vain = loop.time(), True
+    async def _send(self, handler: Handler) -> int:
+        self._looked_at, self._looked_in_vain = self._loop.time(), True
         self._under_way = self._aside.run(self._hand_over, handler)
         # Whoever is cancelled here leaves the batch to `close`.
         given = await asyncio.shield(self._under_way)

@@ -23,15 +23,14 @@ from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
 from ulak.core.run import Run, effect_key
-from ulak.engine.abandon import Abandoned
 from ulak.engine.function import JobFunction
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import read_error, read_return, write_effect
+from ulak.engine.stage_outcomes import Abandoned, read_error, read_return, write_effect
 from ulak.errors import BadInput, NotSupported
 from ulak.store import codec
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 PROCESS_DIED = "process-died"
 # How soon a child hears that it should stop.
@@ -91,10 +90,7 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
         if call == "outcome":
             return _with_what_it_left(run, arguments)
         if call == "record":
-            name, data = arguments
-            with run.thread_lock:
-                change = run.record(name, data)
-                run.recorded_now(change, run.commit_and_wait(change))
+            run.record(*arguments)
             pipe.send(None)
         elif call == "emit":
             run.emit(*arguments)

@@ -156,8 +156,7 @@ class Outbox:
             raise NotFound(f"this program declares no handler {handler!r}; it declares {known}")
 
         async def send() -> list[Settled]:
-            loop = asyncio.get_running_loop()
-            return await Relay(kernel).send_up_to(loop, handler, limit)
+            return await Relay(kernel).send_up_to(handler, limit)
 
         return Counter(end.state for end in asyncio.run(send()))
 

@@ -8,7 +8,7 @@ from ulak.core.flow import Flow
 from ulak.core.job import JobRow, Result
 from ulak.core.keys import short_key
 from ulak.core.lifecycle import DONE, FINAL
-from ulak.engine.runner import returns
+from ulak.engine.stage_outcomes import returns
 from ulak.engine.view import Job
 from ulak.errors import BadInput, JobFailed, TransitionNotAllowed
 from ulak.ids import from_text

@@ -1,4 +1,4 @@
-"""Threads of a worker: a fixed set for plain `def` stages, and one for what its loop may not do."""
+"""Threads: a fixed set for plain stages, one for what a loop may not do, and the way back to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ulak.engine.crossing import call_on
-
 log = logging.getLogger("ulak.worker")
 
 T = TypeVar("T")
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call something on a loop, from any thread; when the loop has ended, nobody cares."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        return
 
 
 def guarded(

@@ -17,7 +17,7 @@ from ulak.core.run import Run
 from ulak.ids import to_text
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 Kind = Literal["server", "producer", "consumer", "internal"]
 Function = Callable[[Run[Any]], Any]

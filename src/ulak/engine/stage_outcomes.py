@@ -39,6 +39,14 @@ LONGEST_TRACEBACK = 3000
 _OUTCOMES = (Goto, Hold, RetryLater)
 
 
+class Abandoned(BaseException):
+    """Raised inside a stage that must not go on; not an Exception, so that none swallows it."""
+
+
+class Postponed(Abandoned):
+    """Raised inside a stage that cannot go on now, through no fault of its own."""
+
+
 class PayloadUnreadable(Exception):
     """The stored payload or result does not fit the declared type."""
 

@@ -17,11 +17,10 @@ from ulak.core.job import Request
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.core.taking import can_be_taken, taken
-from ulak.engine.failure_log import log_lapse
 from ulak.engine.lease import Lease
 from ulak.engine.results import read_payload
-from ulak.engine.runner import read_error, read_return
-from ulak.engine.telemetry import Listeners, commit_one
+from ulak.engine.stage_outcomes import read_error, read_return
+from ulak.engine.telemetry import Listeners, commit_one, log_lapse
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, NotSupported, StaleJob
 from ulak.ids import CommitIds, to_text

@@ -16,14 +16,13 @@ from ulak.core import event as kinds
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.core.flow import Flow
 from ulak.core.outcome import Deferred, Held, Outcome
-from ulak.engine.abandon import Postponed
-from ulak.engine.runner import read_error
+from ulak.engine.stage_outcomes import Postponed, read_error
 from ulak.errors import BadInput, NotSupported, StoreError, WriteRefused
 from ulak.store.protocol import Features
 from ulak.store.transaction import StageStore, StageTransaction
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 log = logging.getLogger("ulak.worker")
 
