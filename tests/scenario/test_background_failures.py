@@ -129,7 +129,8 @@ def test_a_run_whose_end_cannot_be_decided_ends_the_worker(
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow)
         with monkeypatch.context() as patch:
-            patch.setattr("ulak.engine.worker.decide", break_down)
+            patch.setattr("ulak.engine.executor.decide", break_down)
+            patch.setattr("ulak.engine.active_run.decide", break_down)
             with pytest.raises(Bug), engine.working(settings(lease=1.5)) as worker:
                 eventually(lambda: worker.has_ended)
         with engine.working(settings()):

@@ -269,9 +269,7 @@ class Worker:
         is_served = self.executor.pools.find(row.lane) is not None
         if flow is None or find_missing(flow.table, row) or not is_served:
             return
-        claim = await self.aside.run(
-            claim_one, self.store, flow, job_id, self.id, self.new_commit_id, self.kernel.telemetry
-        )
+        claim = await self.aside.run(claim_one, self.kernel, flow, job_id, self.id)
         if claim is None:
             return
         asked: list[Request] = []
