@@ -15,7 +15,7 @@ from ulak.core.table import kept_entries
 from ulak.engine.ports import Resource, WorkerSettings
 from ulak.engine.threads import call_on
 from ulak.errors import StoreError
-from ulak.store.lines import SUSPECT_LAPSES
+from ulak.store.batches import SUSPECT_LAPSES
 from ulak.store.protocol import Claimed, ClaimRequest, Store, Want
 
 if TYPE_CHECKING:

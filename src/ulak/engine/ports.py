@@ -1,4 +1,4 @@
-"""The engine's small seams: what it asks of its surroundings, as types."""
+"""What a program declares to its engine and workers, and the store's time as a worker tells it."""
 
 from __future__ import annotations
 
@@ -94,15 +94,11 @@ class WorkerSettings:
             read_micros(getattr(self, name), f"{name}=")
 
     def serves(self, queue: str) -> bool:
-        """Tell whether jobs of a queue are taken."""
         return self.queues is None or queue in self.queues
 
 
 class StoreTime:
-    """The store's time between two answers of the store: its last word plus what has passed here.
-
-    A worker whose own clock is wrong by minutes decides the same.
-    """
+    """The store's time: its last answer plus what has passed here, whatever the clock here says."""
 
     def __init__(self, clock: Clock) -> None:
         self._manual = clock if isinstance(clock, ManualClock) else None
@@ -110,7 +106,7 @@ class StoreTime:
         self._heard = (clock.now(), time.monotonic_ns())
 
     def hear(self, now: Instant) -> None:
-        """Take over what the store says."""
+        """Take over the time of an answer."""
         self._heard = (now, time.monotonic_ns())
 
     def now(self) -> Instant:

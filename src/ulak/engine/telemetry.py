@@ -1,11 +1,7 @@
-"""What an engine tells of itself, to whoever listens: once per batch, never once per job.
+"""What an engine tells its listeners and the log: once per batch, never once per job.
 
-The records that were written anyway are handed over as they are. Whoever listens counts them; with
-nobody listening a batch costs one call that does nothing.
-
-Failures are also logged, one line for each run that failed, was put off, or stopped its job. The
-trail answers what happened to a job; these lines tell the watcher of a process that there is
-something to ask for.
+Listeners get the records that were written anyway, and count them. The log gets a line for each
+run that failed, was put off, or stopped its job: the trail tells the rest.
 """
 
 from __future__ import annotations
@@ -38,14 +34,11 @@ Verb = Literal["submit", "commit", "claim", "renew", "upkeep", "outbox"]
 
 
 class Telemetry(Protocol):
-    """Whom an engine tells. Called from any thread, and waited for: it must be quick."""
+    """A listener. Called from any thread, and waited for: it must be quick."""
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
-        """New jobs were stored with one commit, or their keys were held by others.
-
-        Without `seconds` they were written in a caller's own transaction, which may still be
-        taken back.
-        """
+        """New jobs were stored with one commit, or their keys were held by others. Without
+        `seconds` they are in a caller's own transaction, which may still be taken back."""
 
     def refused(self, jobs: Sequence[NewJob]) -> None:
         """These were not accepted, because too much is waiting."""
@@ -56,14 +49,11 @@ class Telemetry(Protocol):
     def committed(
         self, changes: Sequence[Change], receipts: Sequence[Receipt], seconds: float | None
     ) -> None:
-        """A batch was answered, one receipt for each change: of a worker, an operator or upkeep.
-
-        Without `seconds` the answer was lost, and its changes were found in the trail.
-        """
+        """A batch was answered, one receipt for each change. Without `seconds` the answer was
+        lost, and its changes were found in the trail."""
 
     def published(self, sent: int, failed: int, dead: int) -> None:
-        """Deliveries of messages and events were made, failed and will be tried again, or gave
-        up."""
+        """Deliveries were made, failed and will be tried again, or gave up."""
 
     def ticked(self, ticks: Sequence[Tick], written: Sequence[bool]) -> None:
         """Schedules were due; what was not written, another process has written."""
@@ -73,17 +63,14 @@ class Telemetry(Protocol):
 
 
 class Listeners:
-    """Tells everybody who listens to one engine; a `Telemetry` itself.
-
-    A listener that raises harms nobody: the engine goes on, and the log has its first failure.
-    """
+    """The listeners of one engine, and its log. Of a listener that raises the log tells once."""
 
     def __init__(self) -> None:
         self._all: tuple[Telemetry, ...] = ()
         self._complained: set[str] = set()
 
     def add(self, listener: Telemetry) -> Callable[[], None]:
-        """Tell this one too from now on; answers the undo."""
+        """Tell this one too from now on; return the undo."""
         self._all = (*self._all, listener)
 
         def remove() -> None:
@@ -136,7 +123,7 @@ class Listeners:
 
 
 NOBODY: Final[Telemetry] = Listeners()
-"""Where nobody listens, and nobody is ever added: for parts that are used without an engine."""
+"""For parts that are used without an engine: nobody is ever added."""
 
 
 def commit_one(store: JobStore, change: Change, telemetry: Telemetry) -> Receipt:
@@ -182,18 +169,14 @@ def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None
         if len(events) == 1 and events[0].kind in _QUIET and change.row.role not in _BAD:
             continue
         events = own_events(change)
-        if not events or (
-            events[0].kind not in _LOUD
-            and change.row.role not in _BAD
-            and events[-1].kind != kinds.ON_END_FAILED
-        ):
-            continue
-        if not isinstance(receipt, Committed):
+        if not events or not isinstance(receipt, Committed):
             continue
         if events[-1].kind == kinds.ON_END_FAILED:
             sentence = "the job that should follow an end is not submitted"
             _write(logging.ERROR, sentence, events[-1], change)
             events = events[:-1]
+        elif events[0].kind not in _LOUD and change.row.role not in _BAD:
+            continue
         if (found := _failure(change, events)) is not None:
             _write(*found, change)
 
