@@ -113,7 +113,6 @@ class ActiveRun:
         return undo.undo_function
 
     def is_before(self) -> bool:
-        """Whether it runs what is called before a stage."""
         return self.place.enters is not None and self.row.role != UNDOING
 
     def read_return(self, returned: object) -> Outcome:
@@ -158,7 +157,6 @@ class ActiveRun:
 
     @property
     def where(self) -> str:
-        """Where it runs: on the loop, in a thread or in a process."""
         return self.pool.partition("/")[0]
 
     def is_stopping(self) -> bool:
@@ -184,7 +182,6 @@ class ActiveRun:
         return True
 
     def facts(self) -> RunFacts:
-        """Return what the trail must know of this run."""
         worker = self.row.leased_by or self.worker.id
         return RunFacts(worker, self.started_at, None, self.asked, self.notes)
 
@@ -360,7 +357,6 @@ class ActiveRun:
             self._take_over(change, receipts[0])
 
     def _take_over(self, change: Change, receipt: Receipt) -> None:
-        """Take over what the record of an effect has moved, or end the stage."""
         if not isinstance(receipt, Committed):
             self.lost = self.stopping = True
             raise Abandoned
@@ -426,7 +422,6 @@ class ActiveRun:
                 raise cancelled
 
     def is_recording(self) -> bool:
-        """Whether an effect of an async stage is being recorded right now."""
         return self._loop_lock is not None and self._loop_lock.locked()
 
     async def quiet(self) -> None:

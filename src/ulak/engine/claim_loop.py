@@ -225,7 +225,6 @@ class Wakeup:
             call_on(self._loop, self._rung_here)
 
     def wake(self) -> None:
-        """Wake the sleeper, on the loop itself."""
         self._is_awake = True
         self._stir(is_woken=True)
 
@@ -306,11 +305,9 @@ class Pools:
 
     @property
     def lanes(self) -> list[str]:
-        """Every lane that is served, in a stable order."""
         return sorted(self._pool_of)
 
     def find(self, lane: str) -> str | None:
-        """Return the pool of a lane, or None when it is not served here."""
         return self._pool_of.get(family_of(lane))
 
     def wants(self, *, looks_back: bool = True) -> tuple[Want, ...]:
@@ -347,7 +344,6 @@ class Pools:
 
 
 def _places_by_queue(resources: Iterable[Resource]) -> dict[str, int]:
-    """Return how many jobs of a queue its resources can serve at once: the narrowest decides."""
     few: dict[str, int] = {}
     for resource in resources:
         if resource.queue is not None and resource.places is not None:

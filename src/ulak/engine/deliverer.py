@@ -40,7 +40,6 @@ class Deliverer(ABC):
         self._one_round = asyncio.Lock()
 
     def wake(self) -> None:
-        """Have it look at the store soon."""
         self._rung.set()
 
     async def run(self) -> None:

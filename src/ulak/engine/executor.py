@@ -78,7 +78,6 @@ class Executor:
         """Whether a run has ended since the last claim was sent."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wakeup: Wakeup) -> None:
-        """Be ready to begin runs on this loop."""
         self._loop = loop
         self._wakeup = wakeup
         self._one_settled = asyncio.Event()
@@ -290,12 +289,10 @@ class Executor:
     # --- stopping ---------------------------------------------------------------
 
     def ask(self, run: ActiveRun, request: Request) -> None:
-        """Pass a request on to a running stage."""
         if run.asked is None and run.ask(request):
             self.stages.interrupt(run)
 
     def abandon_all(self) -> None:
-        """Stop everything: the lease is lost."""
         self.lost = True
         for run in tuple(self.running.values()):
             run.stopping = True
@@ -303,7 +300,6 @@ class Executor:
         self._wakeup.wake()
 
     def hurry(self) -> None:
-        """Let a drain wait only for what can be cancelled."""
         if self._hurried_at is None:
             self._hurried_at = self._loop.time()
         self._one_settled.set()
@@ -331,7 +327,6 @@ class Executor:
         await asyncio.sleep(0)
 
     async def _wait_until_empty(self, deadline: Callable[[], float]) -> None:
-        """Wait until nothing runs, or until a deadline that may come nearer meanwhile."""
         while self.running and self._loop.time() < deadline():
             self._one_settled.clear()
             try:

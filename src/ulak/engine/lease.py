@@ -77,7 +77,6 @@ class Lease:
         self._thread = threading.Thread(target=serve, name="ulak-lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
         self._thread.start()
 
     def tick(self) -> None:

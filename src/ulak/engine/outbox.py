@@ -24,7 +24,7 @@ from ulak.engine.view import message_id
 from ulak.errors import BadInput, FlowError, NotFound
 from ulak.ids import from_text, time_ordered_id, to_text
 from ulak.store import codec
-from ulak.store.protocol import DeliveryFilter, OutboxRow, Settled, Store
+from ulak.store.protocol import DeliveryFilter, OutboxRow, Store
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -89,8 +89,7 @@ class Outbox:
 
     def publish(self, publisher: R) -> R:
         """Declare the function that gets every message, beside the handlers of `engine.on`, and
-        those of the last seven days that nobody wanted. There is one; the last declared counts.
-        """
+        those of the last seven days that nobody wanted. The last one declared counts."""
         declare(self._kernel, Handler(NOBODY, EVERY_TOPIC, publisher, make_terms(TRIES)))
         return publisher
 
@@ -122,15 +121,11 @@ class Outbox:
         """Count what is pending, unhandled, dead and refused, by handler."""
         store = self._kernel.open().store
         known = {row.name for row in store.handlers()}
-        return [
-            DeliveryCount(
-                handler,
-                UNHANDLED if state == PENDING and handler not in known else state,
-                number,
-                to_datetime(oldest_at),
-            )
-            for handler, state, number, oldest_at in store.count_deliveries()
-        ]
+        counts = []
+        for handler, state, number, oldest_at in store.count_deliveries():
+            shown = UNHANDLED if state == PENDING and handler not in known else state
+            counts.append(DeliveryCount(handler, shown, number, to_datetime(oldest_at)))
+        return counts
 
     def handlers(self) -> dict[str, str]:
         """Return every stored handler with its topic, and every follower with `flow:` and the name
@@ -154,11 +149,8 @@ class Outbox:
         if handler not in receivers:
             known = ", ".join(map(repr, receivers)) or "none"
             raise NotFound(f"this program declares no handler {handler!r}; it declares {known}")
-
-        async def send() -> list[Settled]:
-            return await Relay(kernel).send_up_to(handler, limit)
-
-        return Counter(end.state for end in asyncio.run(send()))
+        ended = asyncio.run(Relay(kernel).send_up_to(handler, limit))
+        return Counter(end.state for end in ended)
 
     def redrive(
         self,

@@ -38,7 +38,6 @@ class Handler:
 
     @property
     def row(self) -> HandlerRow:
-        """What is stored of it."""
         return HandlerRow(self.name, self.topic, self.terms.give_up_us, self.flow)
 
 
@@ -110,7 +109,6 @@ class StoreTime:
         self._heard = (now, time.monotonic_ns())
 
     def now(self) -> Instant:
-        """Return the present instant, as the store would say it."""
         if self._manual is not None:
             return self._manual.now()
         said, heard_at = self._heard

@@ -23,7 +23,7 @@ from ulak.engine import deliverer
 from ulak.engine.deliverer import Deliverer
 from ulak.engine.followers import Follower
 from ulak.engine.ports import Handler, Receiver
-from ulak.engine.threads import Aside, Threads, call_on
+from ulak.engine.threads import Aside, call_on
 from ulak.engine.view import Message as View
 from ulak.engine.view import message_view
 from ulak.errors import BadInput
@@ -132,22 +132,17 @@ class _Delivery:
     """When the call of a plain handler began, on the monotonic clock."""
 
     def is_late(self) -> bool:
-        """Whether its call hangs."""
         began_at = self.began_at
         return began_at is not None and time.monotonic() - began_at > LONGEST_PUBLISH_S
 
 
 class _Line(Deliverer):
-    """Takes the heads of keys of one handler and hands them to it.
-
-    It takes no more than the handler can do soon, and renews its hold on them until they are done:
-    nobody else delivers them meanwhile, however slow the handler is.
-    """
+    """Hands one handler the heads of its keys: no more than it can do soon, and held until done."""
 
     def __init__(self, kernel: Kernel, name: str, hold_us: int) -> None:
         super().__init__(kernel, name, hold_us)
         self._hold_s = hold_us / 1e6
-        self._threads = Threads(PUBLISHERS, "publisher")
+        self._publishers = Aside("publisher", PUBLISHERS, at_once=False)
         self._aside = Aside("relay")
         self._in_hand: dict[tuple[bytes, int, int], _Delivery] = {}
         self._window = 0
@@ -165,12 +160,12 @@ class _Line(Deliverer):
             for task in late:
                 task.cancel()
             await self._settle()
-        self._threads.close()
+        self._publishers.close()
         self._aside.close()
 
     async def send_up_to(self, limit: int) -> list[Settled]:
-        """Deliver round by round, since a round has one message of a key at most. A round in which
-        nothing got through is the last: the next would fare no better."""
+        """Deliver round by round: a round has one message of a key at most. One in which nothing
+        got through is the last."""
         handler, ended = self._kernel.handlers[self.name], list[Settled]()
         self._window = A_ROUND
         while len(ended) < limit and await self._take(handler, limit - len(ended)):
@@ -200,8 +195,7 @@ class _Line(Deliverer):
         return sent + len(self._in_hand)
 
     async def _await_some(self, tasks: list[asyncio.Task[Settled]]) -> None:
-        """Wait until a call ends, and a little for others, or until there may be more to take, or
-        to renew."""
+        """Wait until a call ends, and a little for others, or until there may be more to do."""
         rung = self._loop.create_task(self._rung.wait())
         try:
             ended, _ = await asyncio.wait(
@@ -228,7 +222,7 @@ class _Line(Deliverer):
     async def _take(self, handler: Handler, most: int = A_ROUND) -> int:
         """Take as many heads as can be sent soon, and begin to; return how many were taken."""
         late = sum(delivery.is_late() for delivery in self._in_hand.values())
-        self._threads.resize(PUBLISHERS + late)
+        self._publishers.resize(PUBLISHERS + late)
         self._window = max(self._window, _at_once(handler))
         places = min(self._window + late, A_ROUND, most) - len(self._in_hand)
         self._looked_at, self._looked_in_vain = self._loop.time(), True
@@ -276,7 +270,6 @@ class _Line(Deliverer):
         return self._failed(handler, row, verdict)
 
     def _failed(self, handler: Handler, row: OutboxRow, verdict: Verdict) -> Settled:
-        """Log a failure, and say how it is recorded."""
         message, is_over = row.message, verdict.state != PENDING
         level = logging.WARNING if verdict.spends_try else logging.INFO
         log.log(
@@ -293,7 +286,7 @@ class _Line(Deliverer):
         )  # fmt: skip
 
     def _encode(self, answer: Any) -> bytes | None:
-        """Write what a handler returned; what cannot be kept is left out, and the log says so."""
+        """Write what a handler returned, unless it cannot be kept: that is logged once."""
         if answer is None:
             return None
         try:
@@ -301,13 +294,11 @@ class _Line(Deliverer):
             why = find_excess(data, "the answer")
         except BadInput as error:
             why = str(error)
-        if why is None:
-            return data
-        if self._says_answers:
+        if why is not None and self._says_answers:
             self._says_answers = False
             facts = {"handler": self.name, "error": why}
             log.warning("what a handler returned is not kept", extra=facts)
-        return None
+        return data if why is None else None
 
     async def _settle(self) -> list[Settled]:
         """Record how attempts ended, late ones too; return them."""
@@ -335,31 +326,21 @@ class _Line(Deliverer):
         return answer
 
     def _on_thread(
-        self,
-        receive: Receiver,
-        message: View,
-        delivery: _Delivery,
+        self, receive: Receiver, message: View, delivery: _Delivery
     ) -> asyncio.Future[Any]:
         """Call a plain handler on a thread; one that hangs must not keep the process alive."""
-        future: asyncio.Future[Any] = self._loop.create_future()
 
-        def tell(set_outcome: Callable[[Any], None], outcome: Any) -> None:
-            if not future.done():
-                set_outcome(outcome)
-
-        def call() -> None:
+        def call() -> Any:
             delivery.began_at = time.monotonic()
             try:
-                said, set_outcome = receive(message), future.set_result
-            except BaseException as error:  # noqa: BLE001 - a worker loop: raised again on the loop
-                if not isinstance(error, Exception) or isinstance(error, StopIteration):
-                    # A future does not take these, or the loop would end with them.
-                    error = RuntimeError(f"the handler raised {error!r}")
-                said, set_outcome = error, future.set_exception
-            call_on(self._loop, tell, set_outcome, said)
+                return receive(message)
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    raise
+                # A future does not take these, or the loop would end with them.
+                raise RuntimeError(f"the handler raised {error!r}") from None
 
-        self._threads.run(call)
-        return future
+        return self._publishers.run(call)
 
 
 def _at_once(handler: Handler) -> int:

@@ -67,17 +67,14 @@ class Declared:
 
     @property
     def submitter(self) -> str:
-        """Who submits its jobs."""
         return f"{SUBMITTER_PREFIX}{self.name}"
 
     @property
     def payload(self) -> Any:
-        """The payload, made anew."""
         return codec.decode(self.data, Any if self.flow.payload is None else self.flow.payload)
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The declared columns of its row."""
         expires_us = None if self.expires is None else micros(self.expires)
         return (
             self.name, self.flow.name, self.flow.version, self.tenant, self.priority, expires_us,
@@ -198,14 +195,12 @@ class Schedules:
             target, payload = self._kernel.target(flow, arguments)
         except (FlowError, BadInput) as error:
             raise type(error)(f"schedule {name}: {error}") from None
+        key = make_dedup_key(target, payload)
         made = Declared(
-            name=name, flow=target, data=codec.encode(payload),
-            dedup_key=make_dedup_key(target, payload), tenant=tenant, priority=priority,
-            expires=expires, rule=rule, catch_up=catch_up,
+            name=name, flow=target, data=codec.encode(payload), dedup_key=key, tenant=tenant,
+            priority=priority, expires=expires, rule=rule, catch_up=catch_up,
         )  # fmt: skip
-        check_submission(
-            Submission(tenant, made.submitter, priority, None, made.dedup_key, expires)
-        )
+        check_submission(Submission(tenant, made.submitter, priority, None, key, expires))
         check_payload(target, made.data)
         _ = made.payload  # what cannot be read back must not be stored again and again
         self._kernel.schedules[name] = made
@@ -231,8 +226,7 @@ class Schedules:
     ) -> list[ScheduleTick]:
         """Return which dates of a schedule were seen to, the latest first.
 
-        A tick is kept as long as its job. One that names an older job was due while that job
-        still held the dedup key.
+        A tick is kept as long as its job. It names an older job if that held the dedup key.
 
         Raises:
             UnknownName: there is no such schedule.
@@ -277,7 +271,7 @@ class Schedules:
         """
         made = self._kernel.schedules.get(name)
         if made is None:
-            raise UnknownName(_unknown(name, "this program declares", self._kernel.schedules))
+            raise _unknown(name, "this program declares", self._kernel.schedules)
         self._kernel.refuse_on_a_loop("schedules.run")
         new = self._kernel.prepare(
             made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
@@ -289,7 +283,7 @@ class Schedules:
     def _find(self, name: str) -> ScheduleRow:
         rows = {row.name: row for row in self._kernel.open().store.schedules()}
         if name not in rows:
-            raise UnknownName(_unknown(name, "there is", rows))
+            raise _unknown(name, "there is", rows)
         return rows[name]
 
     def _view(self, row: ScheduleRow) -> Schedule:
@@ -319,6 +313,6 @@ def _rule(cron: str | None, every: Duration | None, zone: str | None) -> Rule:
     return every_rule(every)
 
 
-def _unknown(name: str, where: str, known: dict[str, Any]) -> str:
+def _unknown(name: str, where: str, known: dict[str, Any]) -> UnknownName:
     others = ", ".join(sorted(known)) or "none"
-    return f"{where} no schedule {name!r}; {where} {others}"
+    return UnknownName(f"{where} no schedule {name!r}; {where} {others}")

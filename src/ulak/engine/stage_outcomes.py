@@ -153,7 +153,6 @@ def make_note(kind: str, message: str, details: dict[str, object]) -> Note:
 
 
 def timed_out(timeout_us: int) -> Raised:
-    """The outcome of a run that took longer than its stage allows."""
     seconds = timeout_us / 1e6
     return Raised(kinds.TIMEOUT, f"it ran for more than {seconds:g} s", timed_out=True)
 

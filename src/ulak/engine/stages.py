@@ -118,7 +118,6 @@ class Stages:
             run.task._log_destroy_pending = False  # type: ignore[attr-defined] # known to asyncio only
 
     def close(self) -> None:
-        """Let every idle thread go."""
         self._threads.close()
         self._children.close()
 

@@ -127,7 +127,6 @@ NOBODY: Final[Telemetry] = Listeners()
 
 
 def commit_one(store: JobStore, change: Change, telemetry: Telemetry) -> Receipt:
-    """Commit a change by itself, and tell of it."""
     began = time.monotonic()
     receipts = store.commit([change])
     telemetry.committed((change,), receipts, time.monotonic() - began)
@@ -190,7 +189,6 @@ def own_events(change: Change) -> tuple[Event, ...]:
 
 
 def log_lapse(row: JobRow) -> None:
-    """Write a line for a job that is run again because its last worker vanished."""
     facts = {**run_facts(row), "code": kinds.LAPSED, "lapses": row.lapses}
     jobs_log.warning("the worker of a run vanished; it is run again", extra=facts)
 

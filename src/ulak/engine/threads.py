@@ -110,10 +110,7 @@ class Aside:
         self._at_once = at_once
 
     def run(
-        self,
-        function: Callable[..., T],
-        *arguments: Any,
-        then: Callable[[T], object] | None = None,
+        self, function: Callable[..., T], *arguments: Any, then: Callable[[T], object] | None = None
     ) -> asyncio.Future[T]:
         """Have it done, from the loop; `then` gets the result before it is that of the future."""
         loop = asyncio.get_running_loop()
@@ -131,6 +128,10 @@ class Aside:
         if self._at_once:
             time.sleep(0)  # lets go of the interpreter
         return future
+
+    def resize(self, size: int) -> None:
+        """Have more threads, or fewer new ones."""
+        self._thread.resize(size)
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
 

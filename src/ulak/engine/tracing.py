@@ -75,7 +75,6 @@ NO_SPAN: Final = NoSpan()
 
 
 def submitting(tracing: Tracing | None) -> AbstractContextManager[Span]:
-    """Begin the span of a submit."""
     return NO_SPAN if tracing is None else tracing.span(SUBMIT, "producer")
 
 

@@ -119,7 +119,6 @@ class Upkeep:
 
     @property
     def next_at(self) -> Instant | None:
-        """When a schedule is due before the next pass, if one is."""
         return self._ticker.next_at
 
     def _see_to_dates(self) -> None:
@@ -238,7 +237,6 @@ class Upkeep:
         return None
 
     def _alone(self, row: JobRow) -> AbstractContextManager[None]:
-        """Let what goes wrong with a job harm that job alone."""
         return self._troubles.alone(row.id, OF_A_JOB, _facts(row))
 
     def _commit(self, changes: Sequence[Change]) -> None:
@@ -331,7 +329,6 @@ class Ticker:
         return now
 
     def _due(self, now: Instant) -> Iterator[ScheduleRow]:
-        """What is due now or before the next pass."""
         after = (-1, "")
         while page := self._store.due_schedules(now + self._ahead_us, A_PAGE, after=after):
             yield from page

@@ -119,7 +119,6 @@ class Worker:
     # --- what others ask --------------------------------------------------------
 
     def now(self) -> Instant:
-        """Return the store's time."""
         return self.time.now()
 
     def resource(self, kind: type[T]) -> T:
@@ -185,7 +184,6 @@ class Worker:
         self.hurry()
 
     def ask(self, run: ActiveRun, request: Request) -> None:
-        """Pass a request on to a running stage."""
         self.executor.ask(run, request)
 
     def asked(self, requests: list[Request]) -> None:
