@@ -17,8 +17,7 @@ from ulak.cli.parent import Parent
 from ulak.clock import seconds
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.process import settle_in
-from ulak.engine.worker import Worker
+from ulak.engine.worker import Worker, settle_in
 from ulak.errors import BadInput, NotSupported
 from ulak.idempotency import cleanup
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load

@@ -95,10 +95,7 @@ class ActiveRun:
     _loop_lock: asyncio.Lock | None = None
     _effects: set[str] = field(default_factory=set)
 
-    # --- what the worker asks ---------------------------------------------------
-
     def function(self) -> Callable[[Run[Any]], Any]:
-        """Return the function to run: the stage of the state, or the undo that is owed next."""
         if self.row.role != UNDOING:
             stage = self.place.stage
             if stage is None:
@@ -226,8 +223,6 @@ class ActiveRun:
         if self.noted is not None:
             self.noted.set()
 
-    # --- what a stage asks (`ulak.core.run.Host`) -------------------------------
-
     def payload(self) -> Any:
         if self._payload is _UNREAD:
             self._payload = read_payload(self.flow, self.payload_bytes)
@@ -286,10 +281,9 @@ class ActiveRun:
         self._added_bytes += size
 
     def find_holders(self) -> None:
-        """Replace the id of every spawned job by the holder of its dedup key, if the key is held.
+        """Replace every spawned job by the holder of its dedup key, if the key is held.
 
-        The holder is the child then, and no other is submitted. A key that is taken after this
-        look and before the commit is not seen.
+        A key that is taken after this look and before the commit is not seen.
         """
         own: dict[tuple[str, str, str | None], bytes] = {}
         for job in self.spawns:
@@ -328,8 +322,6 @@ class ActiveRun:
 
     def connection(self) -> Any:
         return stage_transactions.begin(self)
-
-    # --- once -------------------------------------------------------------------
 
     def _recorded(self, name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
         return Results(self.results).recorded(self.stage_name(), name, self.row.round, function)

@@ -197,8 +197,6 @@ class Committer:
             self._telemetry.committed([e.change for e, _ in written], [r for _, r in written], None)
             return written, [e for e, there in zip(batch, found, strict=True) if not there], pause
 
-    # --- what somebody else blocks --------------------------------------------------
-
     def _part(self, batch: Sequence[Entry], why: str) -> Settled:
         """Commit what nobody blocks, and set the rest aside."""
         self._in_vain += 1

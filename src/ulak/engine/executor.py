@@ -83,8 +83,6 @@ class Executor:
         self._one_settled = asyncio.Event()
         self.stages = Stages(self._settings, self._ended, tracing=self.worker.kernel.tracing)
 
-    # --- beginning --------------------------------------------------------------
-
     def begin(self, claim: Claim, asked: list[Request], *, may_run: bool) -> None:
         """Begin the run of a claimed job, or end it at once."""
         row = claim.row
@@ -131,8 +129,6 @@ class Executor:
             return decide(flow, row, outcome, now, facts=facts, commit_id=self.new_commit_id())
 
         self.committer.offer([Entry(give_back(), lambda *_: None, give_back)])
-
-    # --- ending ----------------------------------------------------------------
 
     def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
         """Decide what the end of a run means, and have it committed.
@@ -229,8 +225,6 @@ class Executor:
         outgoing, self._outgoing = self._outgoing, []
         self.committer.offer(outgoing)
 
-    # --- settling ---------------------------------------------------------------
-
     def _deliver(self, settled: Settled) -> None:
         """Called by the committer: one hop to the loop for a whole batch."""
         call_on(self._loop, self._settle_all, settled)
@@ -285,8 +279,6 @@ class Executor:
         """Wait until a run has ended, or a drain is hurried."""
         self._one_settled.clear()
         await self._one_settled.wait()
-
-    # --- stopping ---------------------------------------------------------------
 
     def ask(self, run: ActiveRun, request: Request) -> None:
         if run.asked is None and run.ask(request):

@@ -279,7 +279,7 @@ def _find(where: tuple[str, str]) -> Stage[Any, Any]:
 
 
 def _live_and_die_with_the_worker() -> None:
-    """Leave signals to the worker, which decides for its children, and do not outlive it."""
+    """Leave signals to the worker, and do not outlive it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler, not SIG_IGN: programs that the stage starts would inherit that.
         signal.signal(number, lambda *_: None)

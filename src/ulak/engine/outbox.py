@@ -134,10 +134,8 @@ class Outbox:
         return {row.name: f"flow:{row.flow}" if row.flow else row.topic for row in rows}
 
     def deliver(self, handler: str, *, limit: int = 50) -> Counter[str]:
-        """Deliver what is due to one handler of this program, here and now, beside the workers that
-        do the same. Return how many ended in each state; `pending` ones are tried again.
-
-        Messages of one key follow each other; when nothing gets through any more, it returns.
+        """Deliver what is due to one handler of this program, here and now, until nothing gets
+        through. Return how many ended in each state; `pending` ones are tried again.
 
         Raises:
             NotFound: this program declares no such handler.
@@ -165,9 +163,6 @@ class Outbox:
         before everything younger of its key that was not delivered meanwhile.
 
         Args:
-            delivery_id: As `dead` shows it.
-            actor: Who wants it.
-            note: Why.
             give_up: For how long; by default as its handler is declared.
             connection: Your own open transaction, of which this is to be a part.
 

@@ -20,8 +20,7 @@ from ulak.core.delivery import DEAD, PENDING, SENT, Verdict, is_overdue, judge
 from ulak.core.job import Message
 from ulak.core.outcome import Refused, RetryLater
 from ulak.engine import deliverer
-from ulak.engine.deliverer import Deliverer
-from ulak.engine.followers import Follower
+from ulak.engine.deliverer import Deliverer, Follower
 from ulak.engine.ports import Handler, Receiver
 from ulak.engine.threads import Aside, call_on
 from ulak.engine.view import Message as View

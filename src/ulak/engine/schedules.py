@@ -126,8 +126,6 @@ class Schedules:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    # --- declaring --------------------------------------------------------------
-
     @overload
     def add(
         self, name: str, flow: Flow[P], payload: P, /, **options: Unpack[ScheduleOptions]
@@ -159,9 +157,8 @@ class Schedules:
     ) -> None:
         """Submit a job at every date of a rule, once, whichever worker comes first.
 
-        The job's `scheduled_for` is the date, its submitter `schedule:` and the name. Dates are
-        seen to by the workers of programs that declare the schedule; a schedule is known by its
-        name, and what was declared last holds.
+        The job's `scheduled_for` is the date, its submitter `schedule:` and the name. The workers
+        of programs that declare the schedule see to it; what was declared last holds.
 
         Args:
             name: Stored; a renamed schedule is another one.
@@ -206,8 +203,6 @@ class Schedules:
         self._kernel.schedules[name] = made
         if self._kernel.is_open:
             self._kernel.keep_schedules()
-
-    # --- reading and acting -----------------------------------------------------
 
     def all(self) -> list[Schedule]:
         """Return every schedule, by name; those too that this program does not declare."""

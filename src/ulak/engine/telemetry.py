@@ -157,9 +157,6 @@ def run_of(change: Change) -> Ran | None:
     return Ran(event.from_state or "", outcome, max(0, event.at - event.started_at) / 1e6)
 
 
-# --- failures in the log --------------------------------------------------------
-
-
 def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None:
     """Write a line for each change that was committed and tells of a failure."""
     for change, receipt in zip(changes, receipts, strict=True):

@@ -1,14 +1,15 @@
 """Housekeeping that any worker does: deadlines, requests, parked jobs, counters, schedules.
 
-Every act is a guarded change, so two workers keeping up at once are merely wasteful.
+Every act is a guarded change, so two workers doing it at once are merely wasteful.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ulak.clock import SECOND, Instant
@@ -106,12 +107,17 @@ class Upkeep:
             StoreError: the store does not answer.
         """
         self.has_more, self._in_vain, before = False, 0, self.moved
-        steps = [self._see_to_dates, self._ask_to_expire, self._see_to_requests, self._unpark]
+        steps: dict[str, Callable[[], object]] = {
+            "see_to_dates": self._see_to_dates, "ask_to_expire": self._ask_to_expire,
+            "see_to_requests": self._see_to_requests, "unpark": self._unpark,
+        }  # fmt: skip
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
-            steps += [self._fold, self._sweep, self._expire_messages]
-        for step in [*steps, self._tick_schedules]:
-            name = step.__name__.strip("_")
+            steps["fold"] = self._store.fold_counts
+            steps["sweep"] = partial(self._store.sweep, A_PAGE)
+            steps["expire_messages"] = partial(self._store.expire_messages, MOST_EXPIRED)
+        steps["tick_schedules"] = self._tick_schedules
+        for name, step in steps.items():
             with self._troubles.alone(name, OF_A_STEP, {"step": name}):
                 step()
                 self._troubles.over(name)
@@ -156,15 +162,6 @@ class Upkeep:
         unparked = self._store.unpark(A_PAGE)
         self.moved += unparked
         self.has_more = self.has_more or unparked >= A_PAGE
-
-    def _fold(self) -> None:
-        self._store.fold_counts()
-
-    def _sweep(self) -> None:
-        self._store.sweep(A_PAGE)
-
-    def _expire_messages(self) -> None:
-        self._store.expire_messages(MOST_EXPIRED)
 
     def _tick_schedules(self) -> None:
         self.moved += self._ticker.tick()
@@ -220,8 +217,6 @@ class Upkeep:
                     "a job was leased to this worker, which did not run it; it is given back",
                     extra=_facts(row),
                 )
-
-    # --- one job after the other ----------------------------------------------------
 
     def _answer(self, row: JobRow, asked: Asked) -> Change | None:
         flow = self._kernel.find_flow(row.flow, row.flow_version)
