@@ -108,9 +108,11 @@ class Upkeep:
         """
         self.has_more, self._in_vain, before = False, 0, self.moved
         steps: dict[str, Callable[[], object]] = {
-            "see_to_dates": self._see_to_dates, "ask_to_expire": self._ask_to_expire,
-            "see_to_requests": self._see_to_requests, "unpark": self._unpark,
-        }  # fmt: skip
+            "see_to_dates": self._see_to_dates,
+            "ask_to_expire": self._ask_to_expire,
+            "see_to_requests": self._see_to_requests,
+            "unpark": self._unpark,
+        }
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
             steps["fold"] = self._store.fold_counts
