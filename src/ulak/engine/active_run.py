@@ -78,8 +78,7 @@ class ActiveRun:
     spawns: tuple[NewJob, ...] = ()
     notes: tuple[Note, ...] = ()
     unsure_spawns: tuple[tuple[list[NewJob], list[str]], ...] = ()
-    """What was spawned with keys and the ids that the stage was given, until it is known
-    whether others hold those keys."""
+    """Jobs spawned with keys, and the ids that the stage was given, until holders are known."""
     task: asyncio.Task[None] | None = None
     interrupt: Callable[[], None] | None = None
     """Ends a stage that runs in a process of its own."""
@@ -163,10 +162,8 @@ class ActiveRun:
         return self.stopping
 
     def ask(self, request: Request) -> bool:
-        """Take in a cancel or an expiry; signals wait in the store until the job waits for them.
-
-        Undos are not cancelled: what is asked of a job that undoes is dismissed by upkeep.
-        """
+        """Take in a cancel or an expiry. Signals wait in the store; upkeep dismisses what is asked
+        of a job that undoes."""
         if self.row.role == UNDOING:
             return False
         if request.kind == "cancel":

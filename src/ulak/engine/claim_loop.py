@@ -131,11 +131,8 @@ class ClaimLoop:
         return self._worker.lease is None or self._worker.lease.is_calm()
 
     def _begin_claim(self) -> None:
-        """Send a claim; what it leases begins as soon as it is known.
-
-        With no place free the claim takes nothing, but it still learns what is asked of the jobs
-        that run here.
-        """
+        """Send a claim; what it leases begins as soon as it is known. With no place free it takes
+        nothing, but learns what is asked of the jobs that run here."""
         self._wakeup.forget()
         self._looked_at = self._loop.time()
         self._executor.finished_since = False
@@ -169,8 +166,8 @@ class ClaimLoop:
         """Give back the jobs that are leased to this worker and do not run here.
 
         They are of a claim that lost its answer; renewing, the worker would keep them for ever.
-        Leases are read by the thread that claims, so that whatever it has claimed before is known
-        here by the time the answer comes. A run that has ended since has moved its job's token.
+        Leases are read by the thread that claims, so that what it has claimed before is known here
+        by the time the answer comes. A run that has ended since has moved its job's token.
         """
         worker_id, aside = self._worker.id, self._worker.aside
         try:
@@ -203,10 +200,7 @@ class ClaimLoop:
 
 class Wakeup:
     """Sleeps until something may have become due: rung here, committed elsewhere, or by the time.
-
-    A ring that is lost costs a little time, since the sleeper looks by itself too. Made on the
-    loop that sleeps.
-    """
+    Made on the loop that sleeps."""
 
     def __init__(self, store: Store, glance_s: float) -> None:
         self._store = store
@@ -235,9 +229,7 @@ class Wakeup:
 
     async def sleep(self, timeout_s: float, on_ring: Callable[[], None] | None = None) -> None:
         """Sleep until woken; glance at a shared store meanwhile, since its ring may be far away.
-
-        What a ring is to bring about, `on_ring` does at once: before the sleeper has got up.
-        """
+        A ring calls `on_ring` at once, before the sleeper has got up."""
         is_shared = self._store.features.shared
         glance = self._glance_s if is_shared else timeout_s
         deadline = self._loop.time() + timeout_s

@@ -1,7 +1,6 @@
-"""Begins the runs of a worker, and has the end of each committed once.
+"""Begins the runs of a worker, has the end of each committed once, and settles what that says.
 
-What the commit of a run says is settled here too: the job goes on to its next stage under the
-same lease, or its place is free again. All of it happens on the worker's loop.
+All of it happens on the worker's loop.
 """
 
 from __future__ import annotations
@@ -111,10 +110,8 @@ class Executor:
         self.stages.start(run)
 
     def _leave_to_others(self, flow: Flow[Any], row: JobRow, missing: str) -> None:
-        """Give back a job that was found in a lane which does not name its stage.
-
-        It is left the longer, the longer it has stood there, so that this is not done for ever.
-        """
+        """Give back a job that was found in a lane which does not name its stage, for the longer,
+        the longer it has stood there."""
         now = self._time.now()
         stood = timedelta(microseconds=now - row.changed_at)
         after = max(SHORTEST_LEAVE, min(stood, LONGEST_LEAVE))
@@ -131,10 +128,8 @@ class Executor:
         self.committer.offer([Entry(give_back(), lambda *_: None, give_back)])
 
     def _ended(self, run: ActiveRun, outcome: Outcome) -> None:
-        """Decide what the end of a run means, and have it committed.
-
-        If that fails, so does the worker: the run would never end.
-        """
+        """Decide what the end of a run means, and have it committed; the worker ends if that
+        fails, since the run never would."""
         try:
             if run.lost:
                 self.stages.roll_back(run)

@@ -46,8 +46,7 @@ class Delivery:
     """A message for one handler, or an event for one follower, and how far it has come."""
 
     id: str
-    """`job/seq/n/handler`; that of the publisher is the message's own id, and n of an event for a
-    follower is -1."""
+    """`job/seq/n/handler`; without the handler for the publisher; n of an event is -1."""
     handler: str
     """'' is the publisher, or nobody."""
     job_id: str
@@ -128,8 +127,7 @@ class Outbox:
         return counts
 
     def handlers(self) -> dict[str, str]:
-        """Return every stored handler with its topic, and every follower with `flow:` and the name
-        of its flow; '' is the publisher."""
+        """Return the topic of each handler, `flow:NAME` of a follower; '' is the publisher."""
         rows = self._kernel.open().store.handlers()
         return {row.name: f"flow:{row.flow}" if row.flow else row.topic for row in rows}
 
@@ -160,7 +158,7 @@ class Outbox:
         connection: Any = None,
     ) -> Delivery:
         """Let a dead or refused delivery be tried again, with all its tries; audited. It goes
-        before everything younger of its key that was not delivered meanwhile.
+        before everything younger of its key.
 
         Args:
             give_up: For how long; by default as its handler is declared.

@@ -57,7 +57,7 @@ class Declared:
     name: str
     flow: Flow[Any]
     data: bytes
-    """The payload, encoded: whoever changes the object later changes no job."""
+    """The payload, encoded: a later change of the object changes no job."""
     dedup_key: str | None
     tenant: str
     priority: int
@@ -232,9 +232,7 @@ class Schedules:
         return [ScheduleTick(to_datetime(tick.due_at), to_text(tick.job_id)) for tick in found]
 
     def pause(self, name: str, *, actor: str, note: str = "") -> Schedule:
-        """Let a schedule submit nothing until it is resumed, whatever programs declare.
-
-        Pausing what is paused changes nothing.
+        """Let a schedule submit nothing until it is resumed. Pausing it twice changes nothing.
 
         Raises:
             UnknownName: there is no such schedule.
@@ -257,9 +255,7 @@ class Schedules:
         return self.get(name)
 
     def run(self, name: str, *, actor: str = "") -> Job:
-        """Submit a schedule's job now, besides its dates and even while it is paused.
-
-        It is no tick: the job's `scheduled_for` is None.
+        """Submit a schedule's job now, even while it is paused; its `scheduled_for` is None.
 
         Raises:
             UnknownName: this program declares no such schedule.

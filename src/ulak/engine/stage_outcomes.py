@@ -222,10 +222,8 @@ def _details(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback of an error without marks below its lines.
-
-    To place them Python parses each line, and 3.11 keeps some memory of every parse for ever.
-    """
+    """Return the traceback of an error without marks below its lines: to place them Python parses
+    each line, and 3.11 keeps some memory of every parse for ever."""
     whole = traceback.TracebackException.from_exception(error)
     found: list[traceback.TracebackException | None] = [whole]
     while found:

@@ -130,10 +130,8 @@ class Upkeep:
         return self._ticker.next_at
 
     def _see_to_dates(self) -> None:
-        """Act on some pages of dates; the next pass takes the next ones.
-
-        Jobs that this program cannot act on, of a flow or a state that it lacks, hide nobody so.
-        """
+        """Act on some pages of dates; the next pass takes the next ones, so that jobs of a flow or
+        a state that this program lacks hide no others."""
         before = self.moved
         for _ in range(MOST_PAGES):
             rows = self._store.due(A_PAGE, after=self._dates_after)
@@ -197,10 +195,8 @@ class Upkeep:
             return
 
     def give_back(self, worker: str, rows: Sequence[JobRow]) -> None:
-        """Give back jobs that the store has leased to a worker and that the worker does not run.
-
-        A job that has moved since it was read keeps what it has: its token has moved too.
-        """
+        """Give back jobs that the store has leased to a worker and that it does not run. A job that
+        has moved since it was read keeps what it has: its token has moved too."""
         for row in rows:
             flow = self._kernel.find_flow(row.flow, row.flow_version)
             if flow is None:
@@ -361,8 +357,7 @@ class Ticker:
         return Tick(row, tuple(jobs), following)
 
     def _write(self, ticks: list[Tick]) -> int:
-        """Write them as one. When the job of one is refused, or a foreign transaction holds its
-        key, the others are written all the same."""
+        """Write them as one; when one is blocked or refused, the others without it."""
         try:
             written = self._store.tick(ticks)
         except (Contended, WriteRefused) as error:

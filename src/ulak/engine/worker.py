@@ -165,9 +165,7 @@ class Worker:
 
     def failed(self, error: BaseException) -> None:
         """End, since a part of the worker has: half a worker keeps jobs and does nothing for them.
-
-        May be called from any thread. `run` raises the error.
-        """
+        May be called from any thread. `run` raises the error."""
         if self._failure is None:
             self._failure = error
             log.critical("the worker ends", extra={"error": repr(error), "worker": self.id})
