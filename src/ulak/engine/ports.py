@@ -93,6 +93,7 @@ class WorkerSettings:
             read_micros(getattr(self, name), f"{name}=")
 
     def serves(self, queue: str) -> bool:
+        """Tell whether jobs of a queue are taken."""
         return self.queues is None or queue in self.queues
 
 
