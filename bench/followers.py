@@ -19,7 +19,7 @@ import ulak
 from bench.measure import Figure, in_child, scratch
 from bench.postgres import durable
 from ulak.cli.speed import nothing
-from ulak.engine.process import settle_in
+from ulak.engine.worker import settle_in
 
 JOBS = 10_000
 ROUNDS = 3

@@ -20,7 +20,7 @@ from bench.measure import Figure, alternate, scratch
 from bench.served import CONNECTIONS, Place, serve, served
 from ulak.cli import speed
 from ulak.core.job import NewJob
-from ulak.engine.process import settle_in
+from ulak.engine.worker import settle_in
 from ulak.store.protocol import Added
 
 REQUESTS = 4_000

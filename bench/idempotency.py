@@ -24,7 +24,7 @@ from bench.measure import Figure, alternate, scratch
 from bench.served import CONNECTIONS, Place, serve, served
 from ulak.auth.principal import JOBS_SUBMIT
 from ulak.engine.engine import Engine
-from ulak.engine.process import settle_in
+from ulak.engine.worker import settle_in
 from ulak.idempotency import Guard, Scope
 from ulak.service import Service, attach
 from ulak.settings import Settings

@@ -23,7 +23,7 @@ from bench import postgres
 from bench.measure import ROOT, Figure
 from bench.postgres_claims import copy
 from ulak.cli import speed
-from ulak.engine.process import settle_in
+from ulak.engine.worker import settle_in
 
 RESTARTS = 3
 WINDOW_S = 10.0

@@ -10,7 +10,7 @@ from ulak.core.outcome import Goto, Hold, Refused, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
 from ulak.core.run import Run, Stopped
 from ulak.engine.engine import Engine
-from ulak.engine.on_end import OnEnd
+from ulak.engine.function import OnEnd
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.view import Job, Message
 from ulak.errors import (

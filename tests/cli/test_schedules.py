@@ -36,7 +36,7 @@ def tick(dates: int) -> None:
     """Let the last dates of the refund be ticked as a worker would."""
     import shop
 
-    from ulak.engine.ticker import Ticker
+    from ulak.engine.upkeep import Ticker
 
     with shop.engine as engine:
         row = next(row for row in engine.store.schedules() if row.name == "refund")

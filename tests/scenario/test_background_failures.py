@@ -70,7 +70,7 @@ def test_a_worker_of_which_a_part_fails_ends_loudly_and_another_goes_on(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
+    monkeypatch.setattr("ulak.engine.claim_loop.COMPARE_EVERY_S", 0.05)
     flow, store = one_step(), Double(store_of(jobs_url))
     with engine_on(store, flow) as engine:
         engine.outbox.publish(lambda message: None)
@@ -129,7 +129,8 @@ def test_a_run_whose_end_cannot_be_decided_ends_the_worker(
     with engine_on(store_of(jobs_url), flow) as engine:
         job = engine.submit(flow)
         with monkeypatch.context() as patch:
-            patch.setattr("ulak.engine.worker.decide", break_down)
+            patch.setattr("ulak.engine.executor.decide", break_down)
+            patch.setattr("ulak.engine.active_run.decide", break_down)
             with pytest.raises(Bug), engine.working(settings(lease=1.5)) as worker:
                 eventually(lambda: worker.has_ended)
         with engine.working(settings()):

@@ -14,7 +14,7 @@ import pytest
 import ulak
 from tests.scenario.doubles import SOON, engine_on, eventually, kinds, settings
 from ulak.clock import Instant, ManualClock, SystemClock, Uptime, micros
-from ulak.engine.ticker import Ticker
+from ulak.engine.upkeep import Ticker
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import Claimed, ClaimRequest, Store
 from ulak.store.sqlite import SqliteStore

@@ -163,15 +163,15 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_given_back() -> None:
     async def main() -> Any:
         job = await engine.aio.submit(work)
         worker = engine.worker(settings(drain=0.2))
-        begun = worker._begin
+        begun = worker.executor.begin
 
         def begin_and_stop(claim: Any, *arguments: Any, **options: Any) -> None:
             begun(claim, *arguments, **options)
-            worker._stages.interrupt(worker._running[claim.row.id])
-            worker._running[claim.row.id].stopping = True
+            worker.executor.stages.interrupt(worker.executor.running[claim.row.id])
+            worker.executor.running[claim.row.id].stopping = True
             worker.stop()
 
-        worker._begin = begin_and_stop
+        worker.executor.begin = begin_and_stop
         await asyncio.wait_for(worker.run(), 10)
         return job
 

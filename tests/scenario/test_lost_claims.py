@@ -18,7 +18,7 @@ LONG = timedelta(seconds=120)
 @pytest.fixture
 def never_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the comparison that a worker makes every few seconds."""
-    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 3600)
+    monkeypatch.setattr("ulak.engine.claim_loop.COMPARE_EVERY_S", 3600)
 
 
 async def return_attempt(run: ulak.Run[Any]) -> int:
@@ -60,7 +60,7 @@ def test_jobs_of_a_claim_that_nobody_heard_of_are_given_back_and_run(
     jobs_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim that its worker has given up may be done much later, by a server that was slow."""
-    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0.05)
+    monkeypatch.setattr("ulak.engine.claim_loop.COMPARE_EVERY_S", 0.05)
 
     flow: ulak.Flow[Any] = ulak.Flow.steps("works", return_attempt)
     store = Double(store_of(jobs_url))
@@ -83,7 +83,7 @@ def test_a_job_that_runs_is_never_given_back(
     jobs_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leases are compared without a pause, beside claims and commits of jobs that all run."""
-    monkeypatch.setattr("ulak.engine.worker.COMPARE_EVERY_S", 0)
+    monkeypatch.setattr("ulak.engine.claim_loop.COMPARE_EVERY_S", 0)
 
     async def work(run: ulak.Run[Any]) -> None: ...
 

@@ -128,7 +128,7 @@ def test_what_was_taken_and_not_settled_is_sent_again(jobs_url: str) -> None:
         engine.outbox.publish(lambda message: sent.append(data(message)))
 
         async def relay() -> None:
-            await Relay(engine.kernel).send_once(asyncio.get_running_loop())
+            await Relay(engine.kernel).send_once()
 
         asyncio.run(relay())
         assert sent == [], "it may still be on its way"

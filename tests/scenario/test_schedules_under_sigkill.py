@@ -9,7 +9,7 @@ import pytest
 
 import ulak
 from ulak.clock import SECOND, to_datetime
-from ulak.engine.ticker import Ticker
+from ulak.engine.upkeep import Ticker
 from ulak.store.faults import POINTS
 from ulak.testing import Harness, ManualClock, faults
 from ulak.wiring import store_of

@@ -16,7 +16,7 @@ import pytest
 import ulak
 from tests.scenario import isolated
 from tests.scenario.doubles import codes, engine_on, eventually, kinds, settings, store_of
-from ulak.engine.active import ActiveRun
+from ulak.engine.active_run import ActiveRun
 from ulak.engine.engine import Engine
 
 LIFE = ulak.Lifecycle("go", {"go": ["done"]})

@@ -148,15 +148,15 @@ def test_a_claim_tells_what_it_took_and_what_had_lapsed(jobs_url: str) -> None:
         harness.submit(greet)
         lost = harness.engine.worker(harness.settings)
         lost._register()
-        lost._lease.stop()
-        wants = lost._pools.wants()
+        lost.lease.stop()
+        wants = lost.executor.pools.wants()
         from ulak.store.protocol import ClaimRequest
 
         assert harness.engine.store.claim(ClaimRequest(lost.id, wants)).claims
         harness.advance(minutes=2)
         taken = [claim.row.lapsed for claimed, _ in heard.of("claimed") for claim in claimed.claims]
         assert taken == [1]
-        lost._aside.close()
+        lost.aside.close()
 
 
 def test_a_batch_is_told_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ulak import Backoff, Flow, FlowError, Lifecycle, TransitionNotAllowed, WorkerSettings
 from ulak.core import table
 from ulak.core.job import lane_before, lane_of
-from ulak.engine.pools import Pools
+from ulak.engine.claim_loop import Pools
 from ulak.ids import from_text
 from ulak.testing import Harness
 

@@ -25,7 +25,7 @@ from typing import Any
 import ulak
 from ulak import wiring
 from ulak.clock import Instant, SystemClock, Uptime, to_datetime
-from ulak.engine.process import settle_in
+from ulak.engine.worker import settle_in
 
 # How many of a hundred jobs are of each kind.
 KINDS = {

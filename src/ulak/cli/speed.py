@@ -25,8 +25,8 @@ from ulak.core.change import Change, Receipt
 from ulak.core.flow import Flow
 from ulak.core.run import Run
 from ulak.engine.engine import Engine
-from ulak.engine.process import settle_in
 from ulak.engine.telemetry import Listeners
+from ulak.engine.worker import settle_in
 from ulak.store.protocol import ClaimRequest, Want
 from ulak.wiring import connect
 

@@ -27,8 +27,7 @@ from ulak.clock import Duration, seconds
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.process import settle_in
-from ulak.engine.worker import Worker
+from ulak.engine.worker import Worker, settle_in
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note

@@ -24,8 +24,7 @@ from ulak.clock import seconds
 from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.process import settle_in
-from ulak.engine.worker import Worker
+from ulak.engine.worker import Worker, settle_in
 from ulak.errors import BadInput, NotSupported
 from ulak.idempotency import cleanup
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load

@@ -16,7 +16,7 @@ from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import AddNote, Asked, Cancel, Decide, Expire, Release, Retry, Signal
 from ulak.engine.asking import approving, decision, with_reason, write_note
 from ulak.engine.reads import Reads
-from ulak.engine.runner import make_note
+from ulak.engine.stage_outcomes import make_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, StaleJob, TransitionNotAllowed

@@ -14,7 +14,6 @@ from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.engine.admission import add_steps, find_asking, must_admit
-from ulak.engine.crossing import call_on
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
 from ulak.engine.inspect import Inspect
@@ -23,6 +22,7 @@ from ulak.engine.outbox import Outbox
 from ulak.engine.owners import Owners
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
+from ulak.engine.threads import call_on
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job
 from ulak.engine.waiting import Waiting, must_wait_for

@@ -51,11 +51,10 @@ def _nobody(error: BaseException) -> None:
 class Committer:
     """One thread that commits whatever is waiting, in batches that the last flush has shaped.
 
-    A store that cannot be reached is asked again until it answers: finished work is never given
-    up because of an outage. Before a batch is repeated its commit ids are looked up, so that
-    nothing is written twice. A change that a transaction of somebody else blocks is set aside and
-    offered again later; its neighbours need not wait. `failed` is called when the thread has
-    ended by an error: nothing is committed any more.
+    A store that cannot be reached is asked again until it answers. Before a batch is repeated its
+    commit ids are looked up, so that nothing is written twice. A change that a transaction of
+    somebody else blocks is set aside and offered again later; its neighbours need not wait.
+    `failed` is called when the thread has ended by an error: nothing is committed any more.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Committer:
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
 
     def start(self) -> None:
-        """Begin to commit."""
         self._thread.start()
 
     def offer(self, entries: Iterable[Entry]) -> None:
@@ -199,8 +197,6 @@ class Committer:
             self._telemetry.committed([e.change for e, _ in written], [r for _, r in written], None)
             return written, [e for e, there in zip(batch, found, strict=True) if not there], pause
 
-    # --- what somebody else blocks --------------------------------------------------
-
     def _part(self, batch: Sequence[Entry], why: str) -> Settled:
         """Commit what nobody blocks, and set the rest aside."""
         self._in_vain += 1
@@ -240,9 +236,9 @@ class Committer:
             half = len(batch) // 2
             return self._commit(batch[:half]) + self._commit(batch[half:])
         entry = batch[0]
-        job = {"job_id": to_text(entry.change.row.id), "reason": why}
         if entry.fallback is _no_fallback:
             # Even the hold was refused: its lease ends with this worker, and others are not harmed.
+            job = {"job_id": to_text(entry.change.row.id), "reason": why}
             log.error("a job can be neither moved nor held", extra=job)
             return [(entry, LeaseLost())]
         return self._commit([Entry(entry.fallback(why), entry.settle, _no_fallback)])

@@ -49,7 +49,6 @@ from ulak.engine.ports import (
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
-from ulak.engine.transactions import Transactions
 from ulak.engine.view import Job, message_id
 from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.errors import BadInput
@@ -71,7 +70,7 @@ log = logging.getLogger("ulak.engine")
 USUAL = WorkerSettings()
 
 
-class Engine(Acts, Transactions):
+class Engine(Acts):
     """Accepts jobs, lets people act on them, and says how they stand.
 
     Verbs are synchronous and may be called from any thread; `engine.aio` has the same verbs for

@@ -1,4 +1,4 @@
-"""A durable job made of a plain function: the smallest flow there is."""
+"""Durable jobs made of plain functions, calls of them, and jobs that follow the end of others."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from ulak.clock import Duration
-from ulak.core.flow import Flow, FlowOptions, pool_of
+from ulak.clock import Duration, Instant
+from ulak.core.flow import Flow, FlowOptions, names, pool_of
+from ulak.core.intake import Submission
+from ulak.core.job import JobRow, NewJob
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.policy import Backoff, Limit, Rate
 from ulak.core.run import Run
+from ulak.engine.new_jobs import fit, make_job
+from ulak.engine.view import Job
 from ulak.engine.view import R as T
 from ulak.errors import BadInput, FlowError
 from ulak.store import codec
+
+if TYPE_CHECKING:
+    from ulak.engine.kernel import Kernel
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -187,3 +194,78 @@ def _caller(
         return list(bound.args), dict(bound.kwargs)
 
     return call
+
+
+def named_call(kernel: Kernel, name: str, payload: Any, *, version: int | None = None) -> Call[Any]:
+    """Return what `engine.submit` takes for a flow that is known by its name alone.
+
+    Args:
+        kernel: Where the flow is registered.
+        name: Its name.
+        payload: What the flow declares; of a job function its arguments, as an object by name
+            or as an array by position.
+        version: One of its versions; without it the newest.
+
+    Raises:
+        BadInput: there is no such flow or version, or a function cannot be called so.
+    """
+    versions = {f.version: f for f in kernel.flows if f.name == name}
+    if not versions:
+        known = sorted({f.name for f in kernel.flows})
+        raise BadInput(f"there is no flow {name!r}; there are {names(known) if known else 'none'}")
+    if version is not None and version not in versions:
+        there = ", ".join(map(str, sorted(versions)))
+        raise BadInput(f"{name} has no version {version}; registered are {there}")
+    flow = versions[max(versions) if version is None else version]
+    function = kernel.functions.get(flow)
+    return Call(flow, payload) if function is None else function.bind_plain(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class OnEnd:
+    """Submit a job in the commit that ends another: `Flow(on_end=OnEnd(notify, payload=f))`.
+
+    However the job ends, by its stage, an operator, a date or its last undo, one is submitted for
+    each round and each final state. It has the tenant of the job that ended, and is not refused
+    by an admission. If `payload` raises, the job ends all the same, with the event
+    `on-end-failed`.
+
+    Args:
+        flow: The flow or the job function to submit.
+        payload: A pure function of the ended job and its code (None when it ended well). It
+            returns the payload, or `function.bind(...)`, or None to submit nothing.
+    """
+
+    flow: Flow[Any] | JobFunction[..., Any]
+    _: KW_ONLY
+    payload: Callable[[Job, str | None], Any]
+
+    @property
+    def target(self) -> Flow[Any]:
+        """The flow of the job that follows."""
+        return self.flow.flow if isinstance(self.flow, JobFunction) else self.flow
+
+    def complaint(self) -> str | None:
+        """Return what is wrong with the declaration, if anything is."""
+        if not isinstance(self.flow, Flow | JobFunction):
+            return f"on_end= submits {self.flow!r}, which is no flow; give a flow or a job function"
+        if not callable(self.payload) or inspect.iscoroutinefunction(self.payload):
+            return (
+                f"on_end= makes its payload with {self.payload!r}; give a plain function of the "
+                "job and its code"
+            )
+        return None
+
+    def make(self, ended: JobRow, now: Instant, *, commit_id: bytes) -> NewJob | None:
+        """Make the job that follows this end, or None for none."""
+        made = self.payload(Job(ended), ended.code)
+        if made is None:
+            return None
+        if isinstance(self.flow, JobFunction) and not isinstance(made, Call):
+            made = self.flow.bind(made)
+        if isinstance(made, Call):
+            if made.flow is not self.target:
+                raise BadInput(f"{made.flow!r} was bound, and {self.target!r} is submitted")
+            made = made.payload
+        submission = Submission(tenant=ended.tenant)
+        return make_job(self.target, fit(self.target, made), submission, now, commit_id=commit_id)

@@ -1,4 +1,4 @@
-"""Stages in a process of their own: spawned for one run, killed alone, mourned by nobody else."""
+"""Stages in a process of their own, spawned for one run; its death harms no other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
@@ -23,15 +24,14 @@ from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
 from ulak.core.run import Run, effect_key
-from ulak.engine.abandon import Abandoned
 from ulak.engine.function import JobFunction
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import read_error, read_return, write_effect
+from ulak.engine.stage_outcomes import Abandoned, read_error, read_return, write_effect
 from ulak.errors import BadInput, NotSupported
 from ulak.store import codec
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 PROCESS_DIED = "process-died"
 # How soon a child hears that it should stop.
@@ -39,10 +39,10 @@ LOOK_EVERY_S = 0.2
 
 
 def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome:
-    """Run a stage in a spawned child and answer its outcome; called on a thread of the worker.
+    """Run a stage in a spawned child and return its outcome; called on a thread of the worker.
 
-    The child asks for everything that touches the store through a pipe. If it dies, for
-    whatever reason, that is a failed attempt of this job and of no other.
+    The child asks for everything that touches the store through a pipe. Its death is a failed
+    attempt of this job.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -82,123 +82,41 @@ def run_in_child(run: ActiveRun, function: Callable[[Run[Any]], Any]) -> Outcome
 
 
 def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
-    """Return the child's calls until it sends its outcome; pass on that it should stop."""
+    """Do what the child asks until it sends its outcome; pass on that it should stop."""
+    answered: dict[str, Callable[..., Any]]
+    answered = {"record": run.record, "spawn": partial(_spawn, run), "now": run.now}
+    told: dict[str, Callable[..., None]]
+    told = {"emit": run.emit, "note": run.note, "progress": run.progress, "log": _log}
     while True:
         while not pipe.poll(LOOK_EVERY_S):
             if run.stopping and not stop.is_set():
                 stop.set()
         call, arguments = pipe.recv()
         if call == "outcome":
-            return _with_what_it_left(run, arguments)
-        if call == "record":
-            name, data = arguments
-            with run.thread_lock:
-                change = run.record(name, data)
-                run.recorded_now(change, run.commit_and_wait(change))
-            pipe.send(None)
-        elif call == "emit":
-            run.emit(*arguments)
-        elif call == "note":
-            run.note(*arguments)
-        elif call == "spawn":
-            name, version, payloads, options = arguments
-            flow = run.worker.kernel.flows_by_version()[(name, version)]
-            pipe.send(run.spawn(flow, payloads, options))
-        elif call == "now":
-            pipe.send(run.now())
-        elif call == "progress":
-            run.progress(*arguments)
-        elif call == "saw-stop":
-            run.saw_stop = True
-        elif call == "log":
-            record = logging.makeLogRecord(arguments)
-            logger = logging.getLogger(record.name)
-            if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
+            outcome, saw_stop = arguments
+            run.saw_stop = run.saw_stop or saw_stop
+            if isinstance(outcome, Finished) and (run.messages or run.spawns):
+                # They were sent ahead of the outcome.
+                left = Left(outcome.left.result, run.messages, run.spawns)
+                outcome = replace(outcome, left=left)
+            return outcome
+        if call in answered:
+            pipe.send(answered[call](*arguments))
+        else:
+            told[call](*arguments)
 
 
-def _with_what_it_left(run: ActiveRun, outcome: Outcome) -> Outcome:
-    """Add the messages and jobs that were sent ahead of the outcome."""
-    if not isinstance(outcome, Finished) or not (run.messages or run.spawns):
-        return outcome
-    left = Left(outcome.left.result, run.messages, run.spawns)
-    return replace(outcome, left=left)
+def _spawn(
+    run: ActiveRun, name: str, version: int, payloads: list[object], options: Any
+) -> list[str]:
+    return run.spawn(run.worker.kernel.flows_by_version()[name, version], payloads, options)
 
 
-class _ChildHost:
-    """What a stage in a child may ask for; the other end of the pipe does it."""
-
-    def __init__(
-        self,
-        pipe: _Pipe,
-        flow: Flow[Any],
-        row: JobRow,
-        payload: Payload,
-        results: tuple[Result, ...],
-        stage: str,
-    ) -> None:
-        self._pipe = pipe
-        self._row = row
-        self._stage = stage
-        self._payload = read_payload(flow, payload)
-        self._stored = results
-        self._results = Results(results)
-
-    def payload(self) -> Any:
-        return self._payload
-
-    def now(self) -> Instant:
-        self._pipe.send(("now", None))
-        now: Instant = self._pipe.recv()
-        return now
-
-    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
-        return self._results.find(stage, kind)
-
-    def find_decision(self, gate: Gate[Any]) -> Any:
-        return self._results.find_decision(gate)
-
-    def find_act(self, kind: str, code: str) -> PastAct | None:
-        return self._results.find_act(kind, code)
-
-    def once(self, name: str, function: Callable[[str], Any]) -> Any:
-        if not name or "/" in name:
-            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
-        found, value = self._results.recorded(self._stage, name, self._row.round, function)
-        if found:
-            return value
-        value = function(effect_key(self._row, name))
-        data = write_effect(name, value)
-        self._pipe.send(("record", (name, data)))
-        self._pipe.recv()
-        done = Result(self._row.id, self._row.round, self._stage, name, data)
-        self._results = Results([*self._stored, done])
-        self._stored = (*self._stored, done)
-        return value
-
-    def emit(self, topic: str, data: object, key: str | None) -> None:
-        self._pipe.send(("emit", (topic, codec.decode(codec.encode(data)), key)))
-
-    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
-        self._pipe.send(("note", (kind, message, codec.decode(codec.encode(details)))))
-
-    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
-        plain = [codec.decode(codec.encode(p)) for p in payloads]
-        self._pipe.send(("spawn", (flow.name, flow.version, plain, options)))
-        ids: list[str] = self._pipe.recv()
-        return ids
-
-    def progress(self, fraction: float, note: str | None) -> None:
-        self._pipe.send(("progress", (fraction, note)))
-
-    def connection(self) -> NoReturn:
-        raise BadInput('run.connection is not for stages with isolate="process"')
-
-    def resource(self, kind: type[Any]) -> NoReturn:
-        raise NotSupported(
-            f"run.resource({kind.__name__}) lives in the worker; a stage with "
-            'isolate="process" must open its own'
-        )
+def _log(facts: dict[str, Any]) -> None:
+    record = logging.makeLogRecord(facts)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
 
 
 class _Pipe:
@@ -208,15 +126,82 @@ class _Pipe:
         self._pipe = pipe
         self._lock = threading.Lock()
 
-    def send(self, call: tuple[str, Any]) -> None:
+    def tell(self, call: str, *arguments: Any) -> None:
         with self._lock:
-            self._pipe.send(call)
+            self._pipe.send((call, arguments))
 
-    def recv(self) -> Any:
+    def ask(self, call: str, *arguments: Any) -> Any:
+        self.tell(call, *arguments)
         return self._pipe.recv()
 
-    def close(self) -> None:
-        self._pipe.close()
+
+class _ChildHost:
+    """What a stage in a child may ask for; the other end of the pipe does it."""
+
+    def __init__(
+        self,
+        pipe: _Pipe,
+        stage: Stage[Any, Any],
+        row: JobRow,
+        payload: Payload,
+        results: tuple[Result, ...],
+    ) -> None:
+        self._pipe = pipe
+        self._row = row
+        self._stage = stage.state
+        self._payload = read_payload(stage.flow, payload)
+        self._stored = results
+
+    def payload(self) -> Any:
+        return self._payload
+
+    def now(self) -> Instant:
+        now: Instant = self._pipe.ask("now")
+        return now
+
+    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
+        return Results(self._stored).find(stage, kind)
+
+    def find_decision(self, gate: Gate[Any]) -> Any:
+        return Results(self._stored).find_decision(gate)
+
+    def find_act(self, kind: str, code: str) -> PastAct | None:
+        return Results(self._stored).find_act(kind, code)
+
+    def once(self, name: str, function: Callable[[str], Any]) -> Any:
+        if not name or "/" in name:
+            raise BadInput(f"once({name!r}): a name is not empty and holds no slash")
+        round_ = self._row.round
+        found, value = Results(self._stored).recorded(self._stage, name, round_, function)
+        if not found:
+            value = function(effect_key(self._row, name))
+            data = write_effect(name, value)
+            self._pipe.ask("record", name, data)
+            self._stored += (Result(self._row.id, round_, self._stage, name, data),)
+        return value
+
+    def emit(self, topic: str, data: object, key: str | None) -> None:
+        self._pipe.tell("emit", topic, codec.decode(codec.encode(data)), key)
+
+    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
+        self._pipe.tell("note", kind, message, codec.decode(codec.encode(details)))
+
+    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
+        plain = [codec.decode(codec.encode(p)) for p in payloads]
+        ids: list[str] = self._pipe.ask("spawn", flow.name, flow.version, plain, options)
+        return ids
+
+    def progress(self, fraction: float, note: str | None) -> None:
+        self._pipe.tell("progress", fraction, note)
+
+    def connection(self) -> NoReturn:
+        raise BadInput('run.connection is not for stages with isolate="process"')
+
+    def resource(self, kind: type[Any]) -> NoReturn:
+        raise NotSupported(
+            f"run.resource({kind.__name__}) lives in the worker; a stage with "
+            'isolate="process" must open its own'
+        )
 
 
 class _ToTheWorker(logging.Handler):
@@ -239,7 +224,7 @@ class _ToTheWorker(logging.Handler):
             plain["exc_text"] = logging.Formatter().formatException(record.exc_info)
         # When its stage has ended nobody listens any more.
         with suppress(OSError):
-            self._pipe.send(("log", plain))
+            self._pipe.tell("log", plain)
 
 
 def _child(
@@ -258,6 +243,13 @@ def _child(
     root.addHandler(_ToTheWorker(pipe))
     root.setLevel(level)
     run_log.begin(row)
+    saw_stop = False
+
+    def is_stopping() -> bool:
+        nonlocal saw_stop
+        saw_stop = saw_stop or stop.is_set()
+        return saw_stop
+
     outcome: Outcome
     try:
         stage = _find(where)
@@ -265,41 +257,13 @@ def _child(
         name = f"{where[0]}.{where[1]}"
         outcome = Raised(PROCESS_DIED, f"the child cannot find {name}: {error}", permanent=True)
     else:
-        seen = _Stop(stop)
-        outcome = _run(pipe, seen, stage, row, payload, results)
-        if seen.was_seen:
-            pipe.send(("saw-stop", None))
-    pipe.send(("outcome", outcome))
-    pipe.close()
-
-
-class _Stop:
-    """What `run.cancelled` answers in a child, and whether its stage has seen it."""
-
-    def __init__(self, stop: Event) -> None:
-        self._stop = stop
-        self.was_seen = False
-
-    def is_set(self) -> bool:
-        is_set = self._stop.is_set()
-        self.was_seen = self.was_seen or is_set
-        return is_set
-
-
-def _run(
-    pipe: _Pipe,
-    stop: _Stop,
-    stage: Stage[Any, Any],
-    row: JobRow,
-    payload: Payload,
-    results: tuple[Result, ...],
-) -> Outcome:
-    try:
-        host = _ChildHost(pipe, stage.flow, row, payload, results, stage.state)
-        returned = stage.function(Run(row, host, stop.is_set))
-        return read_return(returned, (), ())
-    except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
-        return read_error(stage.flow, error)
+        try:
+            host = _ChildHost(pipe, stage, row, payload, results)
+            outcome = read_return(stage.function(Run(row, host, is_stopping)), (), ())
+        except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
+            outcome = read_error(stage.flow, error)
+    pipe.tell("outcome", outcome, saw_stop)
+    connection.close()
 
 
 def _find(where: tuple[str, str]) -> Stage[Any, Any]:
@@ -315,7 +279,7 @@ def _find(where: tuple[str, str]) -> Stage[Any, Any]:
 
 
 def _live_and_die_with_the_worker() -> None:
-    """Leave signals to the worker, which decides for its children, and do not outlive it."""
+    """Leave signals to the worker, and do not outlive it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler, not SIG_IGN: programs that the stage starts would inherit that.
         signal.signal(number, lambda *_: None)

@@ -15,7 +15,7 @@ from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
-from ulak.engine import admission, flow_control, together
+from ulak.engine import admission, flow_control, stage_transactions
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
 from ulak.engine.new_jobs import fit, make_job
@@ -196,7 +196,7 @@ class Kernel:
 
     def _refuse_if_unable(self, flow: Flow[Any]) -> None:
         """Refuse a flow that asks for what this store or this engine does not have."""
-        together.refuse_if_unable(self.store.features, flow)
+        stage_transactions.refuse_if_unable(self.store.features, flow)
         flow_control.refuse_if_unable(self.store.features, flow)
         target = None if flow.on_end is None else flow.on_end.target
         if target is not None and self._flows.get((target.name, target.version)) is not target:

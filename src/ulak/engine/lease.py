@@ -61,6 +61,7 @@ class Lease:
         self._store = store
         self._worker = worker
         self._lease_s = lease_s
+        self._hurried_pause_s = min(lease_s / 3, LONGEST_TROUBLED_PAUSE_S)
         self._listener = listener
         self._monotonic = monotonic
         self._telemetry = telemetry
@@ -68,14 +69,14 @@ class Lease:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._troubled = False
-        self._calm_at = monotonic() + 2 * self._hurried_pause_s() if after_outage else 0.0
+        self._calm_at = monotonic() + 2 * self._hurried_pause_s if after_outage else 0.0
         self._draw = random.Random()  # noqa: S311 - spreads reconnects, decides nothing else
-        self._ticked_at = self._renewed_at = monotonic()
+        self._ticked_at = self.renewed_at = monotonic()
+        """When the loop has ticked and the lease was renewed last, by the monotonic clock."""
         serve = guarded(self._serve, listener.failed)
         self._thread = threading.Thread(target=serve, name="ulak-lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
         self._thread.start()
 
     def tick(self) -> None:
@@ -84,12 +85,7 @@ class Lease:
 
     def is_late(self) -> bool:
         """Whether no renewal has succeeded for a whole lease: others may take the jobs by now."""
-        return self._monotonic() - self._renewed_at > self._lease_s
-
-    @property
-    def renewed_at(self) -> float:
-        """When it was last renewed, by the monotonic clock."""
-        return self._renewed_at
+        return self._monotonic() - self.renewed_at > self._lease_s
 
     def complaint(self) -> str | None:
         """Say that the lease is too old, and what that means; None while it is not."""
@@ -97,7 +93,7 @@ class Lease:
             return None
         return (
             f"the worker's lease of {self._lease_s:g} s was renewed "
-            f"{self._monotonic() - self._renewed_at:.0f} s ago; others may take its jobs"
+            f"{self._monotonic() - self.renewed_at:.0f} s ago; others may take its jobs"
         )
 
     def trouble(self) -> None:
@@ -108,10 +104,9 @@ class Lease:
     def is_calm(self) -> bool:
         """Whether the worker may claim.
 
-        A claim takes lapsed leases away. After a long outage every lease has lapsed, and everybody
-        who is still alive must have the time to renew before the first claim. After a short one
-        none has: while the store answered, everybody renewed at a third of the lease, so nobody
-        is later than this worker by more than that.
+        A claim takes lapsed leases away. After a long outage every lease has lapsed, and workers
+        that are alive must have the time to renew before the first claim. After a short one none
+        has: everybody renewed at a third of the lease while the store answered.
         """
         return not self._troubled and self._monotonic() >= self._calm_at
 
@@ -138,30 +133,27 @@ class Lease:
                 if not failed:
                     log.warning("the lease could not be renewed", extra={"error": str(error)})
                 self._troubled = failed = True
-                pause = self._hurried_pause_s()
+                pause = self._hurried_pause_s
                 continue
             pause, failed = self._lease_s / 3, False
             if not renewal.alive:
                 log.warning("the lease was taken away")
                 self._listener.lease_lost()
                 return
-            silent_s = now - self._renewed_at
-            self._renewed_at = now
+            silent_s = now - self.renewed_at
+            self.renewed_at = now
             if self._troubled:
                 if silent_s + self._lease_s / 3 > SAFE_SHARE * self._lease_s:
                     # Twice the pause after which a worker in trouble tries again.
-                    self._calm_at = self._monotonic() + 2 * self._hurried_pause_s()
+                    self._calm_at = self._monotonic() + 2 * self._hurried_pause_s
                 self._troubled = False
             if renewal.requests:
                 self._listener.asked(renewal.requests)
 
-    def _hurried_pause_s(self) -> float:
-        return min(self._lease_s / 3, LONGEST_TROUBLED_PAUSE_S)
-
     def _has_stopped_after(self, pause: float) -> bool:
         if self._troubled:
             # Not all at once: every worker of the store is waiting for the same moment.
-            pause = min(pause, self._hurried_pause_s()) * (1 + self._draw.random()) / 2
+            pause = min(pause, self._hurried_pause_s) * (1 + self._draw.random()) / 2
         self._wake.wait(pause)
         self._wake.clear()
         return self._stop.is_set()

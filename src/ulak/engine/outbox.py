@@ -24,7 +24,7 @@ from ulak.engine.view import message_id
 from ulak.errors import BadInput, FlowError, NotFound
 from ulak.ids import from_text, time_ordered_id, to_text
 from ulak.store import codec
-from ulak.store.protocol import DeliveryFilter, OutboxRow, Settled, Store
+from ulak.store.protocol import DeliveryFilter, OutboxRow, Store
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -46,8 +46,7 @@ class Delivery:
     """A message for one handler, or an event for one follower, and how far it has come."""
 
     id: str
-    """`job/seq/n/handler`; that of the publisher is the message's own id, and n of an event for a
-    follower is -1."""
+    """`job/seq/n/handler`; without the handler for the publisher; n of an event is -1."""
     handler: str
     """'' is the publisher, or nobody."""
     job_id: str
@@ -89,8 +88,7 @@ class Outbox:
 
     def publish(self, publisher: R) -> R:
         """Declare the function that gets every message, beside the handlers of `engine.on`, and
-        those of the last seven days that nobody wanted. There is one; the last declared counts.
-        """
+        those of the last seven days that nobody wanted. The last one declared counts."""
         declare(self._kernel, Handler(NOBODY, EVERY_TOPIC, publisher, make_terms(TRIES)))
         return publisher
 
@@ -122,27 +120,20 @@ class Outbox:
         """Count what is pending, unhandled, dead and refused, by handler."""
         store = self._kernel.open().store
         known = {row.name for row in store.handlers()}
-        return [
-            DeliveryCount(
-                handler,
-                UNHANDLED if state == PENDING and handler not in known else state,
-                number,
-                to_datetime(oldest_at),
-            )
-            for handler, state, number, oldest_at in store.count_deliveries()
-        ]
+        counts = []
+        for handler, state, number, oldest_at in store.count_deliveries():
+            shown = UNHANDLED if state == PENDING and handler not in known else state
+            counts.append(DeliveryCount(handler, shown, number, to_datetime(oldest_at)))
+        return counts
 
     def handlers(self) -> dict[str, str]:
-        """Return every stored handler with its topic, and every follower with `flow:` and the name
-        of its flow; '' is the publisher."""
+        """Return the topic of each handler, `flow:NAME` of a follower; '' is the publisher."""
         rows = self._kernel.open().store.handlers()
         return {row.name: f"flow:{row.flow}" if row.flow else row.topic for row in rows}
 
     def deliver(self, handler: str, *, limit: int = 50) -> Counter[str]:
-        """Deliver what is due to one handler of this program, here and now, beside the workers that
-        do the same. Return how many ended in each state; `pending` ones are tried again.
-
-        Messages of one key follow each other; when nothing gets through any more, it returns.
+        """Deliver what is due to one handler of this program, here and now, until nothing gets
+        through. Return how many ended in each state; `pending` ones are tried again.
 
         Raises:
             NotFound: this program declares no such handler.
@@ -154,12 +145,8 @@ class Outbox:
         if handler not in receivers:
             known = ", ".join(map(repr, receivers)) or "none"
             raise NotFound(f"this program declares no handler {handler!r}; it declares {known}")
-
-        async def send() -> list[Settled]:
-            loop = asyncio.get_running_loop()
-            return await Relay(kernel).send_up_to(loop, handler, limit)
-
-        return Counter(end.state for end in asyncio.run(send()))
+        ended = asyncio.run(Relay(kernel).send_up_to(handler, limit))
+        return Counter(end.state for end in ended)
 
     def redrive(
         self,
@@ -171,12 +158,9 @@ class Outbox:
         connection: Any = None,
     ) -> Delivery:
         """Let a dead or refused delivery be tried again, with all its tries; audited. It goes
-        before everything younger of its key that was not delivered meanwhile.
+        before everything younger of its key.
 
         Args:
-            delivery_id: As `dead` shows it.
-            actor: Who wants it.
-            note: Why.
             give_up: For how long; by default as its handler is declared.
             connection: Your own open transaction, of which this is to be a part.
 

@@ -1,4 +1,4 @@
-"""The engine's small seams: what it asks of its surroundings, as types."""
+"""What a program declares to its engine and workers, and the store's time as a worker tells it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class Handler:
 
     @property
     def row(self) -> HandlerRow:
-        """What is stored of it."""
         return HandlerRow(self.name, self.topic, self.terms.give_up_us, self.flow)
 
 
@@ -99,10 +98,7 @@ class WorkerSettings:
 
 
 class StoreTime:
-    """The store's time between two answers of the store: its last word plus what has passed here.
-
-    A worker whose own clock is wrong by minutes decides the same.
-    """
+    """The store's time: its last answer plus what has passed here, whatever the clock here says."""
 
     def __init__(self, clock: Clock) -> None:
         self._manual = clock if isinstance(clock, ManualClock) else None
@@ -110,11 +106,10 @@ class StoreTime:
         self._heard = (clock.now(), time.monotonic_ns())
 
     def hear(self, now: Instant) -> None:
-        """Take over what the store says."""
+        """Take over the time of an answer."""
         self._heard = (now, time.monotonic_ns())
 
     def now(self) -> Instant:
-        """Return the present instant, as the store would say it."""
         if self._manual is not None:
             return self._manual.now()
         said, heard_at = self._heard

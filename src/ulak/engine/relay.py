@@ -10,6 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,9 @@ from ulak.core.delivery import DEAD, PENDING, SENT, Verdict, is_overdue, judge
 from ulak.core.job import Message
 from ulak.core.outcome import Refused, RetryLater
 from ulak.engine import deliverer
-from ulak.engine.crossing import call_on
-from ulak.engine.deliverer import Deliverer
-from ulak.engine.followers import Follower
+from ulak.engine.deliverer import Deliverer, Follower
 from ulak.engine.ports import Handler, Receiver
-from ulak.engine.threads import Aside, Threads
+from ulak.engine.threads import Aside, call_on
 from ulak.engine.view import Message as View
 from ulak.engine.view import message_view
 from ulak.errors import BadInput
@@ -62,15 +61,15 @@ class Relay:
         self._lines: dict[str, Deliverer] = {}
         self._is_rung = False
 
-    async def run(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def run(self) -> None:
         """Deliver until cancelled; handlers that are declared meanwhile are served too."""
-        tasks: dict[str, asyncio.Task[None]] = {}
+        loop, tasks = asyncio.get_running_loop(), dict[str, asyncio.Task[None]]()
         stop_ringing: Callable[[], None] | None = None
         try:
             while True:
                 for line in self._find_lines():
                     if line.name not in tasks:
-                        tasks[line.name] = loop.create_task(line.run(loop))
+                        tasks[line.name] = loop.create_task(line.run())
                 if not tasks:
                     await asyncio.sleep(deliverer.PAUSE_S)
                     continue
@@ -91,17 +90,15 @@ class Relay:
             for line in self._lines.values():
                 await line.close()
 
-    async def send_once(self, loop: asyncio.AbstractEventLoop) -> int:
+    async def send_once(self) -> int:
         """Deliver one round of heads; return how many were delivered or are on their way."""
-        return sum(await asyncio.gather(*(line.send_once(loop) for line in self._find_lines())))
+        return sum(await asyncio.gather(*(line.send_once() for line in self._find_lines())))
 
-    async def send_up_to(
-        self, loop: asyncio.AbstractEventLoop, name: str, limit: int
-    ) -> list[Settled]:
+    async def send_up_to(self, name: str, limit: int) -> list[Settled]:
         """Deliver up to `limit` messages of one handler that are due; return how each has ended."""
         line = _Line(self._kernel, name, self._hold_us)
         try:
-            return await line.send_up_to(loop, limit)
+            return await line.send_up_to(limit)
         finally:
             await line.close()
 
@@ -124,34 +121,27 @@ class Relay:
             line.wake()
 
 
+@dataclass(slots=True, eq=False)
 class _Delivery:
     """A head that this relay holds, until the end of its call is recorded."""
 
-    __slots__ = ("began_at", "row", "task")
-
-    def __init__(self, row: OutboxRow) -> None:
-        self.row = row
-        self.began_at: float | None = None
-        """When the call of a plain handler began, on the monotonic clock."""
-        self.task: asyncio.Task[Settled]
+    row: OutboxRow
+    task: asyncio.Task[Settled] = field(init=False)
+    began_at: float | None = None
+    """When the call of a plain handler began, on the monotonic clock."""
 
     def is_late(self) -> bool:
-        """Whether its call hangs."""
         began_at = self.began_at
         return began_at is not None and time.monotonic() - began_at > LONGEST_PUBLISH_S
 
 
 class _Line(Deliverer):
-    """Takes the heads of keys of one handler and hands them to it.
-
-    It takes no more than the handler can do soon, and renews its hold on them until they are done:
-    nobody else delivers them meanwhile, however slow the handler is.
-    """
+    """Hands one handler the heads of its keys: no more than it can do soon, and held until done."""
 
     def __init__(self, kernel: Kernel, name: str, hold_us: int) -> None:
         super().__init__(kernel, name, hold_us)
         self._hold_s = hold_us / 1e6
-        self._threads = Threads(PUBLISHERS, "publisher")
+        self._publishers = Aside("publisher", PUBLISHERS, at_once=False)
         self._aside = Aside("relay")
         self._in_hand: dict[tuple[bytes, int, int], _Delivery] = {}
         self._window = 0
@@ -169,33 +159,33 @@ class _Line(Deliverer):
             for task in late:
                 task.cancel()
             await self._settle()
-        self._threads.close()
+        self._publishers.close()
         self._aside.close()
 
-    async def send_up_to(self, loop: asyncio.AbstractEventLoop, limit: int) -> list[Settled]:
-        """Deliver round by round, since a round has one message of a key at most. A round in which
-        nothing got through is the last: the next would fare no better."""
+    async def send_up_to(self, limit: int) -> list[Settled]:
+        """Deliver round by round: a round has one message of a key at most. One in which nothing
+        got through is the last."""
         handler, ended = self._kernel.handlers[self.name], list[Settled]()
         self._window = A_ROUND
-        while len(ended) < limit and await self._take(loop, handler, limit - len(ended)):
+        while len(ended) < limit and await self._take(handler, limit - len(ended)):
             before = len(ended)
             while self._in_hand:
-                await self._renew(loop)
-                await self._await_some(loop, [held.task for held in self._in_hand.values()])
+                await self._renew()
+                await self._await_some([held.task for held in self._in_hand.values()])
                 ended += await self._settle()
             if not any(end.state == SENT for end in ended[before:]):
                 break
         return ended
 
-    async def _send(self, loop: asyncio.AbstractEventLoop, handler: Handler) -> int:
-        await self._renew(loop)
-        taken = await self._take(loop, handler)
+    async def _send(self, handler: Handler) -> int:
+        await self._renew()
+        taken = await self._take(handler)
         if not self._in_hand:
             return 0
-        began_at = loop.time()
+        began_at = self._loop.time()
         tasks = [delivery.task for delivery in self._in_hand.values()]
-        await self._await_some(loop, tasks)
-        is_quick = loop.time() - began_at < QUICK_S and all(task.done() for task in tasks)
+        await self._await_some(tasks)
+        is_quick = self._loop.time() - began_at < QUICK_S and all(task.done() for task in tasks)
         sent = sum(end.state == SENT for end in await self._settle())
         if not is_quick:
             self._window = _at_once(handler)
@@ -203,12 +193,9 @@ class _Line(Deliverer):
             self._window = min(2 * self._window, A_ROUND)
         return sent + len(self._in_hand)
 
-    async def _await_some(
-        self, loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[Settled]]
-    ) -> None:
-        """Wait until a call ends, and a little for others, or until there may be more to take, or
-        to renew."""
-        rung = loop.create_task(self._rung.wait())
+    async def _await_some(self, tasks: list[asyncio.Task[Settled]]) -> None:
+        """Wait until a call ends, and a little for others, or until there may be more to do."""
+        rung = self._loop.create_task(self._rung.wait())
         try:
             ended, _ = await asyncio.wait(
                 [*tasks, rung],
@@ -221,29 +208,27 @@ class _Line(Deliverer):
         if ended - {rung} and others:
             await asyncio.wait(others, timeout=LINGER_S)
 
-    async def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _renew(self) -> None:
         """Hold on to everything in hand at a third of the hold."""
-        if not self._in_hand or loop.time() < self._renew_at:
+        if not self._in_hand or self._loop.time() < self._renew_at:
             return
         rows = [delivery.row for delivery in self._in_hand.values()]
         hold = partial(self._store.hold_messages, rows, hold_us=self._hold_us)
         for row in await self._aside.run(hold):
             self._in_hand[_identity(row.message)].row = row
-        self._renew_at = loop.time() + self._hold_s / 3
+        self._renew_at = self._loop.time() + self._hold_s / 3
 
-    async def _take(
-        self, loop: asyncio.AbstractEventLoop, handler: Handler, most: int = A_ROUND
-    ) -> int:
+    async def _take(self, handler: Handler, most: int = A_ROUND) -> int:
         """Take as many heads as can be sent soon, and begin to; return how many were taken."""
         late = sum(delivery.is_late() for delivery in self._in_hand.values())
-        self._threads.resize(PUBLISHERS + late)
+        self._publishers.resize(PUBLISHERS + late)
         self._window = max(self._window, _at_once(handler))
         places = min(self._window + late, A_ROUND, most) - len(self._in_hand)
-        self._looked_at, self._looked_in_vain = loop.time(), True
+        self._looked_at, self._looked_in_vain = self._loop.time(), True
         if places < 1:
             return 0
         if not self._in_hand:
-            self._renew_at = loop.time() + self._hold_s / 3
+            self._renew_at = self._loop.time() + self._hold_s / 3
         take = partial(self._store.take_messages, self.name, places, hold_us=self._hold_us)
         rows = await self._aside.run(take)
         for row in rows:
@@ -255,19 +240,17 @@ class _Line(Deliverer):
                 continue
             delivery = self._in_hand[identity] = _Delivery(row)
             # Heads are of different keys: they go side by side, and one that hangs stops itself.
-            delivery.task = loop.create_task(self._try(loop, handler, delivery))
+            delivery.task = self._loop.create_task(self._try(handler, delivery))
         self._looked_in_vain = not rows
         return len(rows)
 
-    async def _try(
-        self, loop: asyncio.AbstractEventLoop, handler: Handler, delivery: _Delivery
-    ) -> Settled:
+    async def _try(self, handler: Handler, delivery: _Delivery) -> Settled:
         row, message, now = delivery.row, delivery.row.message, self._store.clock.now()
         if is_overdue(row.tries, row.give_up_at, now):
             why = f"its time was over when it could be tried again; before that: {row.error}"
             return self._failed(handler, row, Verdict(DEAD, now, False, why))
         try:
-            answer = await self._call(loop, handler, delivery)
+            answer = await self._call(handler, delivery)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -286,7 +269,6 @@ class _Line(Deliverer):
         return self._failed(handler, row, verdict)
 
     def _failed(self, handler: Handler, row: OutboxRow, verdict: Verdict) -> Settled:
-        """Log a failure, and say how it is recorded."""
         message, is_over = row.message, verdict.state != PENDING
         level = logging.WARNING if verdict.spends_try else logging.INFO
         log.log(
@@ -303,7 +285,7 @@ class _Line(Deliverer):
         )  # fmt: skip
 
     def _encode(self, answer: Any) -> bytes | None:
-        """Write what a handler returned; what cannot be kept is left out, and the log says so."""
+        """Write what a handler returned, unless it cannot be kept: that is logged once."""
         if answer is None:
             return None
         try:
@@ -311,13 +293,11 @@ class _Line(Deliverer):
             why = find_excess(data, "the answer")
         except BadInput as error:
             why = str(error)
-        if why is None:
-            return data
-        if self._says_answers:
+        if why is not None and self._says_answers:
             self._says_answers = False
             facts = {"handler": self.name, "error": why}
             log.warning("what a handler returned is not kept", extra=facts)
-        return None
+        return data if why is None else None
 
     async def _settle(self) -> list[Settled]:
         """Record how attempts ended, late ones too; return them."""
@@ -332,47 +312,34 @@ class _Line(Deliverer):
             del self._in_hand[_identity(delivery.row.message)]
         return settled
 
-    async def _call(
-        self, loop: asyncio.AbstractEventLoop, handler: Handler, delivery: _Delivery
-    ) -> Any:
+    async def _call(self, handler: Handler, delivery: _Delivery) -> Any:
         row, receive = delivery.row, handler.receive
         message = message_view(row.message, row.tries)
         if _is_async(receive):
             async with self._turns, asyncio.timeout(LONGEST_PUBLISH_S):
                 return await receive(message)
-        answer = await self._on_thread(loop, receive, message, delivery)
+        answer = await self._on_thread(receive, message, delivery)
         if inspect.isawaitable(answer):  # such as what a lambda around a coroutine returns
             async with self._turns, asyncio.timeout(LONGEST_PUBLISH_S):
                 return await answer
         return answer
 
     def _on_thread(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        receive: Receiver,
-        message: View,
-        delivery: _Delivery,
+        self, receive: Receiver, message: View, delivery: _Delivery
     ) -> asyncio.Future[Any]:
         """Call a plain handler on a thread; one that hangs must not keep the process alive."""
-        future: asyncio.Future[Any] = loop.create_future()
 
-        def tell(set_outcome: Callable[[Any], None], outcome: Any) -> None:
-            if not future.done():
-                set_outcome(outcome)
-
-        def call() -> None:
+        def call() -> Any:
             delivery.began_at = time.monotonic()
             try:
-                said, set_outcome = receive(message), future.set_result
-            except BaseException as error:  # noqa: BLE001 - a worker loop: raised again on the loop
-                if not isinstance(error, Exception) or isinstance(error, StopIteration):
-                    # A future does not take these, or the loop would end with them.
-                    error = RuntimeError(f"the handler raised {error!r}")
-                said, set_outcome = error, future.set_exception
-            call_on(loop, tell, set_outcome, said)
+                return receive(message)
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    raise
+                # A future does not take these, or the loop would end with them.
+                raise RuntimeError(f"the handler raised {error!r}") from None
 
-        self._threads.run(call)
-        return future
+        return self._publishers.run(call)
 
 
 def _at_once(handler: Handler) -> int:

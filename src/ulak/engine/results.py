@@ -10,7 +10,7 @@ from ulak.core.bounds import must_fit
 from ulak.core.decision import Decision, PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import Payload, Result
-from ulak.engine.runner import PayloadUnreadable, returns
+from ulak.engine.stage_outcomes import PayloadUnreadable, returns
 from ulak.errors import BadInput
 from ulak.store import codec
 

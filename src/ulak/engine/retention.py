@@ -52,10 +52,6 @@ class Retention:
             actor: Who removes them, for the audit; nobody writes no line.
             note: Why, for people.
         """
-        return self._kernel.open().store.prune(
-            before=to_instant(ended_before),
-            limit=limit,
-            actor=actor,
-            note=must_be_short(note),
-            of=of,
-        )
+        before, note = to_instant(ended_before), must_be_short(note)
+        store = self._kernel.open().store
+        return store.prune(before=before, limit=limit, actor=actor, note=note, of=of)

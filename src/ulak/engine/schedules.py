@@ -57,7 +57,7 @@ class Declared:
     name: str
     flow: Flow[Any]
     data: bytes
-    """The payload, encoded: whoever changes the object later changes no job."""
+    """The payload, encoded: a later change of the object changes no job."""
     dedup_key: str | None
     tenant: str
     priority: int
@@ -67,17 +67,14 @@ class Declared:
 
     @property
     def submitter(self) -> str:
-        """Who submits its jobs."""
         return f"{SUBMITTER_PREFIX}{self.name}"
 
     @property
     def payload(self) -> Any:
-        """The payload, made anew."""
         return codec.decode(self.data, Any if self.flow.payload is None else self.flow.payload)
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The declared columns of its row."""
         expires_us = None if self.expires is None else micros(self.expires)
         return (
             self.name, self.flow.name, self.flow.version, self.tenant, self.priority, expires_us,
@@ -129,8 +126,6 @@ class Schedules:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    # --- declaring --------------------------------------------------------------
-
     @overload
     def add(
         self, name: str, flow: Flow[P], payload: P, /, **options: Unpack[ScheduleOptions]
@@ -162,9 +157,8 @@ class Schedules:
     ) -> None:
         """Submit a job at every date of a rule, once, whichever worker comes first.
 
-        The job's `scheduled_for` is the date, its submitter `schedule:` and the name. Dates are
-        seen to by the workers of programs that declare the schedule; a schedule is known by its
-        name, and what was declared last holds.
+        The job's `scheduled_for` is the date, its submitter `schedule:` and the name. The workers
+        of programs that declare the schedule see to it; what was declared last holds.
 
         Args:
             name: Stored; a renamed schedule is another one.
@@ -198,21 +192,17 @@ class Schedules:
             target, payload = self._kernel.target(flow, arguments)
         except (FlowError, BadInput) as error:
             raise type(error)(f"schedule {name}: {error}") from None
+        key = make_dedup_key(target, payload)
         made = Declared(
-            name=name, flow=target, data=codec.encode(payload),
-            dedup_key=make_dedup_key(target, payload), tenant=tenant, priority=priority,
-            expires=expires, rule=rule, catch_up=catch_up,
+            name=name, flow=target, data=codec.encode(payload), dedup_key=key, tenant=tenant,
+            priority=priority, expires=expires, rule=rule, catch_up=catch_up,
         )  # fmt: skip
-        check_submission(
-            Submission(tenant, made.submitter, priority, None, made.dedup_key, expires)
-        )
+        check_submission(Submission(tenant, made.submitter, priority, None, key, expires))
         check_payload(target, made.data)
         _ = made.payload  # what cannot be read back must not be stored again and again
         self._kernel.schedules[name] = made
         if self._kernel.is_open:
             self._kernel.keep_schedules()
-
-    # --- reading and acting -----------------------------------------------------
 
     def all(self) -> list[Schedule]:
         """Return every schedule, by name; those too that this program does not declare."""
@@ -231,8 +221,7 @@ class Schedules:
     ) -> list[ScheduleTick]:
         """Return which dates of a schedule were seen to, the latest first.
 
-        A tick is kept as long as its job. One that names an older job was due while that job
-        still held the dedup key.
+        A tick is kept as long as its job. It names an older job if that held the dedup key.
 
         Raises:
             UnknownName: there is no such schedule.
@@ -243,9 +232,7 @@ class Schedules:
         return [ScheduleTick(to_datetime(tick.due_at), to_text(tick.job_id)) for tick in found]
 
     def pause(self, name: str, *, actor: str, note: str = "") -> Schedule:
-        """Let a schedule submit nothing until it is resumed, whatever programs declare.
-
-        Pausing what is paused changes nothing.
+        """Let a schedule submit nothing until it is resumed. Pausing it twice changes nothing.
 
         Raises:
             UnknownName: there is no such schedule.
@@ -268,16 +255,14 @@ class Schedules:
         return self.get(name)
 
     def run(self, name: str, *, actor: str = "") -> Job:
-        """Submit a schedule's job now, besides its dates and even while it is paused.
-
-        It is no tick: the job's `scheduled_for` is None.
+        """Submit a schedule's job now, even while it is paused; its `scheduled_for` is None.
 
         Raises:
             UnknownName: this program declares no such schedule.
         """
         made = self._kernel.schedules.get(name)
         if made is None:
-            raise UnknownName(_unknown(name, "this program declares", self._kernel.schedules))
+            raise _unknown(name, "this program declares", self._kernel.schedules)
         self._kernel.refuse_on_a_loop("schedules.run")
         new = self._kernel.prepare(
             made.flow, made.payload, tenant=made.tenant, actor=actor or made.submitter,
@@ -289,7 +274,7 @@ class Schedules:
     def _find(self, name: str) -> ScheduleRow:
         rows = {row.name: row for row in self._kernel.open().store.schedules()}
         if name not in rows:
-            raise UnknownName(_unknown(name, "there is", rows))
+            raise _unknown(name, "there is", rows)
         return rows[name]
 
     def _view(self, row: ScheduleRow) -> Schedule:
@@ -319,6 +304,6 @@ def _rule(cron: str | None, every: Duration | None, zone: str | None) -> Rule:
     return every_rule(every)
 
 
-def _unknown(name: str, where: str, known: dict[str, Any]) -> str:
+def _unknown(name: str, where: str, known: dict[str, Any]) -> UnknownName:
     others = ", ".join(sorted(known)) or "none"
-    return f"{where} no schedule {name!r}; {where} {others}"
+    return UnknownName(f"{where} no schedule {name!r}; {where} {others}")

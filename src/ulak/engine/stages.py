@@ -1,32 +1,46 @@
-"""Runs stages where they belong, and tells how each ended: as an outcome, whatever happened."""
+"""Runs stages where they belong, and tells how each ended: as an outcome, whatever happened.
+
+A heartbeat watches their time, tells the lease that the loop lives, and writes progress down.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ulak.core import event as kinds
 from ulak.core import run_log
 from ulak.core.change import Change, Receipt
 from ulak.core.outcome import Deferred, GivenBack, Held, Outcome, Raised
 from ulak.core.run import Run
-from ulak.engine import together
-from ulak.engine.abandon import Abandoned, Postponed
-from ulak.engine.active import ActiveRun
-from ulak.engine.crossing import call_on
+from ulak.engine import stage_transactions
+from ulak.engine.active_run import ActiveRun
 from ulak.engine.isolation import run_in_child
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.runner import is_stopped, read_error, timed_out
-from ulak.engine.threads import Threads
+from ulak.engine.stage_outcomes import Abandoned, Postponed, is_stopped, read_error, timed_out
+from ulak.engine.threads import Threads, call_on
 from ulak.engine.tracing import Tracing, traced, traced_child
-from ulak.errors import UlakError
+from ulak.errors import StoreError, UlakError
+from ulak.store.protocol import Progress
+
+if TYPE_CHECKING:
+    from ulak.engine.worker import Worker
+
+log = logging.getLogger("ulak.worker")
 
 Function = Callable[[Run[Any]], Any]
 Ended = Callable[[ActiveRun, Outcome], None]
 Settled = Callable[[ActiveRun, Change, Receipt | Outcome], None]
+
+BEAT_S = 0.25
+BEATS_PER_REPORT = 4
+# So long may an async stage take to end after it was cancelled for its time: counted in beats, in
+# which the loop turns, since it may stand still for longer than any time.
+BEATS_TO_END = 8
 
 
 class Stages:
@@ -75,14 +89,14 @@ class Stages:
         elif run.interrupt is not None:
             run.interrupt()
 
-    def commit_together(self, run: ActiveRun, change: Change, settled: Settled) -> None:
+    def commit_with_rows(self, run: ActiveRun, change: Change, settled: Settled) -> None:
         """Commit a change with the rows of its stage; `settled` is called on the loop."""
         transaction, run.transaction = run.transaction, None
 
         def commit() -> None:
             assert transaction is not None  # noqa: S101 - who calls this has looked
             try:
-                answer = together.commit(run, transaction, change)
+                answer = stage_transactions.commit(run, transaction, change)
             except BaseException as error:
                 # Nobody knows what was written: the run cannot end here, so the worker does.
                 run.worker.failed(error)
@@ -104,7 +118,6 @@ class Stages:
             run.task._log_destroy_pending = False  # type: ignore[attr-defined] # known to asyncio only
 
     def close(self) -> None:
-        """Let every idle thread go."""
         self._threads.close()
         self._children.close()
 
@@ -139,14 +152,14 @@ class Stages:
             outcome = run.read_return(returned)
             has_returned = not isinstance(outcome, Raised)
         except Postponed as postponed:
-            outcome = Deferred(together.SHORTLY, False, str(postponed))
+            outcome = Deferred(stage_transactions.SHORTLY, False, str(postponed))
         except Abandoned:
             outcome = GivenBack()
         except BaseException as error:  # noqa: BLE001 - the runner: whatever a stage raises is its outcome
             outcome = _why_failed(run, read_error(run.flow, error))
         try:
             if not has_returned or run.worker.committer.has_stopped:
-                together.roll_back(run)
+                stage_transactions.roll_back(run)
         finally:
             run_log.end(logged)
             self._ended_elsewhere(run, outcome)
@@ -176,6 +189,69 @@ class Stages:
         while self._elsewhere:
             run, outcome = self._elsewhere.popleft()
             self._ended(run, outcome)
+
+
+class Heartbeat:
+    """Beats four times a second for as long as the worker's loop turns."""
+
+    def __init__(self, worker: Worker, stages: Stages) -> None:
+        self._worker = worker
+        self._stages = stages
+        self._reporting = False
+
+    async def beat(self) -> None:
+        """Beat until cancelled."""
+        beats = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            beats += 1
+            try:
+                self._watch()
+                if beats % BEATS_PER_REPORT == 0:
+                    self._report()
+            except Exception:  # a worker loop: the next beat must come
+                log.exception("a beat failed")
+
+    def _watch(self) -> None:
+        lease, late = self._worker.lease, False
+        if lease is not None:
+            lease.tick()
+            late = lease.is_late()
+        passed_us = self._worker.time.passed_us()
+        for run in self._worker.runs():
+            if late:
+                # Others may have taken the job by now, or nobody: the commit will tell.
+                run.stopping = True
+            if run.deadline <= passed_us and run.noted is None and run.change is None:
+                self._overrun(run)
+
+    def _overrun(self, run: ActiveRun) -> None:
+        run.stopping = True
+        if run.where == "thread":
+            run.note_overrun()
+        elif not run.overran:
+            run.overran, run.beats_over = True, 0
+            self._stages.interrupt(run)
+        elif run.where == "loop":
+            run.beats_over += 1
+            if run.beats_over >= BEATS_TO_END:
+                run.note_overrun()
+
+    def _report(self) -> None:
+        if not self._worker.progress or self._reporting:
+            return
+        # Not awaited: behind a claim that hangs, the loop would seem to be stuck.
+        self._reporting = True
+        progress, self._worker.progress = self._worker.progress, {}
+        self._worker.keeper.submit(self._write, list(progress.values()))
+
+    def _write(self, progress: list[Progress]) -> None:
+        try:
+            self._worker.store.report(progress)
+        except StoreError as error:
+            log.warning("progress was not written", extra={"error": str(error)})
+        finally:
+            self._reporting = False
 
 
 def _why_cancelled(run: ActiveRun, error: BaseException) -> Outcome:

@@ -1,7 +1,7 @@
-"""What an engine tells of itself, to whoever listens: once per batch, never once per job.
+"""What an engine tells its listeners and the log: once per batch, never once per job.
 
-The records that were written anyway are handed over as they are. Whoever listens counts them; with
-nobody listening a batch costs one call that does nothing.
+Listeners get the records that were written anyway, and count them. The log gets a line for each
+run that failed, was put off, or stopped its job: the trail tells the rest.
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from ulak.core import event as kinds
-from ulak.core.change import Change, Receipt
-from ulak.core.job import NewJob
-from ulak.engine.failure_log import log_failures, own_events
+from ulak.core.change import Change, Committed, Receipt
+from ulak.core.job import Event, JobRow, NewJob
+from ulak.core.lifecycle import FAILED, HELD, Role
+from ulak.core.run_log import run_facts
+from ulak.ids import to_text
+from ulak.store import codec
 from ulak.store.protocol import Added, Claimed, JobStore, Tick
 
 log = logging.getLogger("ulak.telemetry")
+jobs_log = logging.getLogger("ulak.jobs")
+
+_LOUD: Final = frozenset({kinds.RETRY, kinds.FAILED, kinds.HELD, kinds.OVERRAN})
+_QUIET: Final = frozenset({kinds.MOVED, kinds.ENTERED})
+_MEANT: Final = frozenset({kinds.CANCELLED_CODE, kinds.EXPIRED_CODE})
+_BAD: Final[frozenset[Role]] = frozenset({FAILED, HELD})
+_GOES_ON: Final = frozenset({kinds.NOTED, kinds.OVERRAN})
 
 Verb = Literal["submit", "commit", "claim", "renew", "upkeep", "outbox"]
 """What was asked of a store that did not answer."""
 
 
 class Telemetry(Protocol):
-    """Whom an engine tells. Called from any thread, and waited for: it must be quick."""
+    """A listener. Called from any thread, and waited for: it must be quick."""
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
-        """New jobs were stored with one commit, or their keys were held by others.
-
-        Without `seconds` they were written in a caller's own transaction, which may still be
-        taken back.
-        """
+        """New jobs were stored with one commit, or their keys were held by others. Without
+        `seconds` they are in a caller's own transaction, which may still be taken back."""
 
     def refused(self, jobs: Sequence[NewJob]) -> None:
         """These were not accepted, because too much is waiting."""
@@ -42,14 +49,11 @@ class Telemetry(Protocol):
     def committed(
         self, changes: Sequence[Change], receipts: Sequence[Receipt], seconds: float | None
     ) -> None:
-        """A batch was answered, one receipt for each change: of a worker, an operator or upkeep.
-
-        Without `seconds` the answer was lost, and its changes were found in the trail.
-        """
+        """A batch was answered, one receipt for each change. Without `seconds` the answer was
+        lost, and its changes were found in the trail."""
 
     def published(self, sent: int, failed: int, dead: int) -> None:
-        """Deliveries of messages and events were made, failed and will be tried again, or gave
-        up."""
+        """Deliveries were made, failed and will be tried again, or gave up."""
 
     def ticked(self, ticks: Sequence[Tick], written: Sequence[bool]) -> None:
         """Schedules were due; what was not written, another process has written."""
@@ -59,17 +63,14 @@ class Telemetry(Protocol):
 
 
 class Listeners:
-    """Tells everybody who listens to one engine; a `Telemetry` itself.
-
-    A listener that raises harms nobody: the engine goes on, and the log has its first failure.
-    """
+    """The listeners of one engine, and its log. Of a listener that raises the log tells once."""
 
     def __init__(self) -> None:
         self._all: tuple[Telemetry, ...] = ()
         self._complained: set[str] = set()
 
     def add(self, listener: Telemetry) -> Callable[[], None]:
-        """Tell this one too from now on; answers the undo."""
+        """Tell this one too from now on; return the undo."""
         self._all = (*self._all, listener)
 
         def remove() -> None:
@@ -122,11 +123,10 @@ class Listeners:
 
 
 NOBODY: Final[Telemetry] = Listeners()
-"""Where nobody listens, and nobody is ever added: for parts that are used without an engine."""
+"""For parts that are used without an engine: nobody is ever added."""
 
 
 def commit_one(store: JobStore, change: Change, telemetry: Telemetry) -> Receipt:
-    """Commit a change by itself, and tell of it."""
     began = time.monotonic()
     receipts = store.commit([change])
     telemetry.committed((change,), receipts, time.monotonic() - began)
@@ -143,9 +143,6 @@ class Ran(NamedTuple):
     seconds: float
 
 
-_GOES_ON = frozenset({kinds.NOTED, kinds.OVERRAN})
-
-
 def run_of(change: Change) -> Ran | None:
     """Return the run that a worker's change ends; None when no run ends by it."""
     events = own_events(change)
@@ -158,3 +155,79 @@ def run_of(change: Change) -> Ran | None:
     if len(events) > 1 and events[1].kind == kinds.RETRY:
         outcome = kinds.RETRY  # by way of a state that says it failed
     return Ran(event.from_state or "", outcome, max(0, event.at - event.started_at) / 1e6)
+
+
+def log_failures(changes: Sequence[Change], receipts: Sequence[Receipt]) -> None:
+    """Write a line for each change that was committed and tells of a failure."""
+    for change, receipt in zip(changes, receipts, strict=True):
+        events = change.events
+        # Most changes move a job on, and are done with here.
+        if len(events) == 1 and events[0].kind in _QUIET and change.row.role not in _BAD:
+            continue
+        events = own_events(change)
+        if not events or not isinstance(receipt, Committed):
+            continue
+        if events[-1].kind == kinds.ON_END_FAILED:
+            sentence = "the job that should follow an end is not submitted"
+            _write(logging.ERROR, sentence, events[-1], change)
+            events = events[:-1]
+        elif events[0].kind not in _LOUD and change.row.role not in _BAD:
+            continue
+        if (found := _failure(change, events)) is not None:
+            _write(*found, change)
+
+
+def own_events(change: Change) -> tuple[Event, ...]:
+    """Return the events of a change that are ulak's own, without the notes of services."""
+    events = change.events
+    if events and "." in events[0].kind:
+        return tuple(event for event in events if "." not in event.kind)
+    return events
+
+
+def log_lapse(row: JobRow) -> None:
+    facts = {**run_facts(row), "code": kinds.LAPSED, "lapses": row.lapses}
+    jobs_log.warning("the worker of a run vanished; it is run again", extra=facts)
+
+
+def _failure(change: Change, events: Sequence[Event]) -> tuple[int, str, Event] | None:
+    """Return the level, the sentence and the event of a change that tells of a failure."""
+    row, last = change.row, events[-1]
+    said = next((e for e in reversed(events) if e.details), None)
+    said = said or next((e for e in reversed(events) if e.code), last)
+    if row.role == FAILED and change.role_from not in (None, FAILED):
+        if said.code in _MEANT or last.kind not in (kinds.FAILED, kinds.ENDED):
+            return logging.INFO, "a job has ended as failed", said
+        return logging.ERROR, "a job has failed for good", said
+    if row.role == HELD and row.code is not None and change.role_from not in (None, HELD):
+        return logging.WARNING, "a job is held until a person has looked", said
+    loud = next((e for e in events if e.kind in _LOUD), None)
+    if loud is None:
+        return None
+    if loud.kind == kinds.OVERRAN:
+        return logging.WARNING, "a run is past its time and does not stop", loud
+    if not _is_retried(change):
+        return logging.ERROR, "a run failed, and what was done is undone", said
+    if loud.code is None:
+        return logging.INFO, "a run asked to be run later", loud
+    return logging.WARNING, "a run failed and will be tried again", loud
+
+
+def _is_retried(change: Change) -> bool:
+    return any(event.kind == kinds.RETRY for event in change.events)
+
+
+def _write(level: int, sentence: str, event: Event, change: Change) -> None:
+    if not jobs_log.isEnabledFor(level):
+        return
+    facts: dict[str, object] = {
+        "job_id": to_text(event.job_id), "flow": change.row.flow, "state": event.from_state,
+        "attempt": event.attempt, "code": event.code or event.kind, "worker": event.worker,
+    }  # fmt: skip
+    if event.message is not None:
+        facts["reason"] = event.message
+    record = jobs_log.makeRecord(jobs_log.name, level, __file__, 0, sentence, (), None, extra=facts)
+    if event.details and not _is_retried(change):
+        # The error itself is gone: a run that kept it would keep all its frames alive.
+        record.exc_text = codec.decode(event.details.encode()).get("traceback", "").rstrip() or None
+    jobs_log.handle(record)

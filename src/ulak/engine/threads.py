@@ -1,4 +1,4 @@
-"""Threads of a worker: a fixed set for plain `def` stages, and one for what its loop may not do."""
+"""Threads: a fixed set for plain stages, one for what a loop may not do, and the way back to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ulak.engine.crossing import call_on
-
 log = logging.getLogger("ulak.worker")
 
 T = TypeVar("T")
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call something on a loop, from any thread; when the loop has ended, nobody cares."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        return
 
 
 def guarded(
@@ -46,7 +52,6 @@ class Threads:
         self._begin_anew()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Have a thread do this."""
         if self._process != os.getpid():
             self._begin_anew()  # in a forked child, which has none of its parent's threads
         with self._lock:
@@ -64,7 +69,6 @@ class Threads:
                 self._begin()
 
     def close(self) -> None:
-        """Let every idle thread go."""
         for _ in self._threads:
             self._queue.put(None)
 
@@ -95,15 +99,10 @@ class Threads:
 
 
 class Aside:
-    """One thread that does what would stop a loop, one thing after the other; or a few.
+    """One thread, or `size`, for what would stop a loop. With `at_once` a thread begins before the
+    loop goes on: sooner for one piece of work, slower for many.
 
-    An executor could do the same; each way through it takes three times as long, and a job that
-    is claimed takes two of them.
-
-    Args:
-        name: What the threads are called.
-        size: How many there are at most.
-        at_once: Whether a thread begins before the loop goes on: sooner for one, slower for many.
+    An executor of the standard library takes three times as long, twice for each job.
     """
 
     def __init__(self, name: str, size: int = 1, *, at_once: bool = True) -> None:
@@ -111,15 +110,9 @@ class Aside:
         self._at_once = at_once
 
     def run(
-        self,
-        function: Callable[..., T],
-        *arguments: Any,
-        then: Callable[[T], object] | None = None,
+        self, function: Callable[..., T], *arguments: Any, then: Callable[[T], object] | None = None
     ) -> asyncio.Future[T]:
-        """Have it done, from the loop; answer what it will answer or raise.
-
-        With `then`, the answer goes there first, before anybody who waits for it.
-        """
+        """Have it done, from the loop; `then` gets the result before it is that of the future."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -136,8 +129,11 @@ class Aside:
             time.sleep(0)  # lets go of the interpreter
         return future
 
+    def resize(self, size: int) -> None:
+        """Have more threads, or fewer new ones."""
+        self._thread.resize(size)
+
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have it done; nobody waits."""
 
         def work() -> None:
             try:
@@ -148,7 +144,6 @@ class Aside:
         self._thread.run(work)
 
     def close(self) -> None:
-        """Let the thread go when it has done what it was given."""
         self._thread.close()
 
 

@@ -1,14 +1,13 @@
-"""Traces: a job's stages belong to the trace of whoever submitted it, in whichever process.
+"""Traces: every stage of a job is a child of the span of its submit, in whichever process.
 
-Nothing here knows a tracing library; `ulak.tracing_otel` does. The context of a submit is stored
-with the payload, as a W3C traceparent, and every stage of the job is a child of it.
+The context of a submit is stored with the payload, as a W3C traceparent. Nothing here knows a
+tracing library; `ulak.tracing_otel` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from ulak.core.job import JobRow
@@ -17,7 +16,7 @@ from ulak.core.run import Run
 from ulak.ids import to_text
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 Kind = Literal["server", "producer", "consumer", "internal"]
 Function = Callable[[Run[Any]], Any]
@@ -63,28 +62,19 @@ class Tracing(Protocol):
         """Return the traceparent of the span that the caller is in."""
 
 
-class NoSpan:
+class NoSpan(AbstractContextManager["NoSpan"]):
     """What is done where nobody traces."""
 
     def note(self, name: str, value: str | int) -> None: ...
     def rename(self, name: str) -> None: ...
     def fail(self, why: str) -> None: ...
-    def __enter__(self) -> Span:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 NO_SPAN: Final = NoSpan()
 
 
 def submitting(tracing: Tracing | None) -> AbstractContextManager[Span]:
-    """Begin the span of a submit."""
     return NO_SPAN if tracing is None else tracing.span(SUBMIT, "producer")
 
 
@@ -112,15 +102,12 @@ def running(tracing: Tracing, run: ActiveRun) -> Iterator[Span]:
 
 def traced(tracing: Tracing, run: ActiveRun, function: Function) -> Function:
     """Return a stage's function with a span around it; async when the stage is."""
-    if run.where == "loop":
 
-        async def traced_async(given: Run[Any]) -> Any:
-            with running(tracing, run) as span:
-                returned = await function(given)
-                span.note(OUTCOME, _outcome(returned))
-                return returned
-
-        return traced_async
+    async def traced_async(given: Run[Any]) -> Any:
+        with running(tracing, run) as span:
+            returned = await function(given)
+            span.note(OUTCOME, _outcome(returned))
+            return returned
 
     def traced_plain(given: Run[Any]) -> Any:
         with running(tracing, run) as span:
@@ -128,7 +115,7 @@ def traced(tracing: Tracing, run: ActiveRun, function: Function) -> Function:
             span.note(OUTCOME, _outcome(returned))
             return returned
 
-    return traced_plain
+    return traced_async if run.where == "loop" else traced_plain
 
 
 def traced_child(tracing: Tracing, run: ActiveRun, work: Callable[[], Outcome]) -> Outcome:

@@ -1,17 +1,18 @@
 """Housekeeping that any worker does: deadlines, requests, parked jobs, counters, schedules.
 
-Every act is a guarded change, so two workers keeping up at once are merely wasteful.
+Every act is a guarded change, so two workers doing it at once are merely wasteful.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from ulak.clock import Instant
+from ulak.clock import SECOND, Instant
 from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import Change, Committed
@@ -19,18 +20,20 @@ from ulak.core.decide import RunFacts, decide
 from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
+from ulak.core.schedule import Rule, dates_due
 from ulak.core.table import find_missing
 from ulak.engine.asking import read_note
+from ulak.engine.schedules import Declared
 from ulak.engine.telemetry import commit_one
-from ulak.engine.ticker import Ticker
-from ulak.engine.troubles import Troubles
-from ulak.errors import Contended, StoreError, TransitionNotAllowed, WriteRefused
+from ulak.errors import Contended, StoreError, TransitionNotAllowed, UlakError, WriteRefused
 from ulak.ids import to_text
+from ulak.store.protocol import LARGEST_BATCH, ScheduleRow, Tick
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
 log = logging.getLogger("ulak.upkeep")
+ticker_log = logging.getLogger("ulak.ticker")
 
 # What is read, and committed, at once: so many that a commit is worth its flush, so few that
 # claims hardly wait for it where there is one writer.
@@ -38,14 +41,42 @@ A_PAGE = 200
 # A pass moves at most so many pages of dates, so that the rest of the pass is soon; the next pass
 # follows at once.
 MOST_PAGES = 5
-# A page with one blocked job is parted eight times. After so many vain tries many are blocked, and
-# to find out which would take too long: the next pass tries again.
+# A page with one blocked job or schedule is parted eight times. After so many vain tries many are
+# blocked, and to find out which would take too long: the next pass tries again.
 MOST_IN_VAIN = 30
 FOLD_EVERY = 30
 # Of messages that nobody wants, some hundred a second may come.
 MOST_EXPIRED = 5000
+# So many missed dates of one schedule at a time; the next pass follows at once.
+MOST_DATES = 100
+# A schedule that another program has declared otherwise is left to it, unless that one is gone.
+# Longer than a busy worker needs, shorter than what makes a date a missed one. A guess.
+PATIENCE = 10 * SECOND
+# A clock that gains more than this on the machine's own between two passes was set. More than the
+# answer of a server is late by; less than the shortest time between two dates of most schedules.
+STEP = 1 * SECOND
+# More things in trouble at once than a person reads; beyond it all may be named once more.
+MOST_REMEMBERED = 10_000
 
 UNRUN = GivenBack(kinds.NOT_RUN, "its worker had leased it and did not run it")
+
+
+class Says(NamedTuple):
+    """What the log says of a thing that others block, that is refused, or that fails."""
+
+    blocked: str
+    failed: str
+    refused: str = ""
+    """The same as `blocked` unless it is said."""
+
+
+OF_A_STEP = Says("a step of upkeep is left out for now", "a step of upkeep fails")
+OF_A_JOB = Says("upkeep must leave a job for now", "upkeep fails on a job")
+OF_A_SCHEDULE = Says(
+    "the job of a schedule must wait for somebody else",
+    "a schedule cannot tick",
+    "the job of a schedule is refused",
+)
 
 
 class Upkeep:
@@ -76,37 +107,31 @@ class Upkeep:
             StoreError: the store does not answer.
         """
         self.has_more, self._in_vain, before = False, 0, self.moved
-        steps = [self._see_to_dates, self._ask_to_expire, self._see_to_requests, self._unpark]
+        steps: dict[str, Callable[[], object]] = {
+            "see_to_dates": self._see_to_dates,
+            "ask_to_expire": self._ask_to_expire,
+            "see_to_requests": self._see_to_requests,
+            "unpark": self._unpark,
+        }
         self._passes += 1
         if self._passes % FOLD_EVERY == 1:
-            steps += [self._fold, self._sweep, self._expire_messages]
-        for step in [*steps, self._tick_schedules]:
-            self._do(step)
+            steps["fold"] = self._store.fold_counts
+            steps["sweep"] = partial(self._store.sweep, A_PAGE)
+            steps["expire_messages"] = partial(self._store.expire_messages, MOST_EXPIRED)
+        steps["tick_schedules"] = self._tick_schedules
+        for name, step in steps.items():
+            with self._troubles.alone(name, OF_A_STEP, {"step": name}):
+                step()
+                self._troubles.over(name)
         return self.moved - before
 
     @property
     def next_at(self) -> Instant | None:
-        """When a schedule is due before the next pass, if one is."""
         return self._ticker.next_at
 
-    def _do(self, step: Callable[[], None]) -> None:
-        name = step.__name__.strip("_")
-        try:
-            step()
-        except (Contended, WriteRefused) as error:
-            self._troubles.tell(name, "a step of upkeep is left out for now", error, {"step": name})
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a worker loop: the other steps are done
-            self._troubles.tell(name, "a step of upkeep fails", error, {"step": name}, trace=True)
-        else:
-            self._troubles.over(name)
-
     def _see_to_dates(self) -> None:
-        """Act on some pages of dates; the next pass takes the next ones.
-
-        Jobs that this program cannot act on, of a flow or a state that it lacks, hide nobody so.
-        """
+        """Act on some pages of dates; the next pass takes the next ones, so that jobs of a flow or
+        a state that this program lacks hide no others."""
         before = self.moved
         for _ in range(MOST_PAGES):
             rows = self._store.due(A_PAGE, after=self._dates_after)
@@ -137,15 +162,6 @@ class Upkeep:
         unparked = self._store.unpark(A_PAGE)
         self.moved += unparked
         self.has_more = self.has_more or unparked >= A_PAGE
-
-    def _fold(self) -> None:
-        self._store.fold_counts()
-
-    def _sweep(self) -> None:
-        self._store.sweep(A_PAGE)
-
-    def _expire_messages(self) -> None:
-        self._store.expire_messages(MOST_EXPIRED)
 
     def _tick_schedules(self) -> None:
         self.moved += self._ticker.tick()
@@ -179,19 +195,15 @@ class Upkeep:
             return
 
     def give_back(self, worker: str, rows: Sequence[JobRow]) -> None:
-        """Give back jobs that the store has leased to a worker and that the worker does not run.
-
-        A job that has moved since it was read keeps what it has: its token has moved too.
-        """
+        """Give back jobs that the store has leased to a worker and that it does not run. A job that
+        has moved since it was read keeps what it has: its token has moved too."""
         for row in rows:
-            flow = self._kernel.flows_by_version().get((row.flow, row.flow_version))
+            flow = self._kernel.find_flow(row.flow, row.flow_version)
             if flow is None:
                 continue
-            now = self._store.clock.now()
-            change = decide(
-                flow, row, UNRUN, now, facts=RunFacts(worker, now),
-                commit_id=self._kernel.new_commit_id(),
-            )  # fmt: skip
+            facts = RunFacts(worker, now := self._store.clock.now())
+            commit_id = self._kernel.new_commit_id()
+            change = decide(flow, row, UNRUN, now, facts=facts, commit_id=commit_id)
             try:
                 receipt = commit_one(self._store, change, self._kernel.telemetry)
             except StoreError as error:
@@ -204,10 +216,8 @@ class Upkeep:
                     extra=_facts(row),
                 )
 
-    # --- one job after the other ----------------------------------------------------
-
     def _answer(self, row: JobRow, asked: Asked) -> Change | None:
-        flow = self._kernel.flows_by_version().get((row.flow, row.flow_version))
+        flow = self._kernel.find_flow(row.flow, row.flow_version)
         if flow is None or find_missing(flow.table, row) is not None:
             return None
         now, commit_id = self._store.clock.now(), self._kernel.new_commit_id()
@@ -219,18 +229,8 @@ class Upkeep:
             return self._answer(row, asked)
         return None
 
-    @contextmanager
-    def _alone(self, row: JobRow) -> Iterator[None]:
-        """Let what goes wrong with a job harm that job alone."""
-        facts = {"job_id": to_text(row.id), "flow": row.flow, "state": row.state}
-        try:
-            yield
-        except (Contended, WriteRefused) as error:
-            self._troubles.tell(row.id, "upkeep must leave a job for now", error, facts)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a worker loop: the other jobs are seen to
-            self._troubles.tell(row.id, "upkeep fails on a job", error, facts, trace=True)
+    def _alone(self, row: JobRow) -> AbstractContextManager[None]:
+        return self._troubles.alone(row.id, OF_A_JOB, _facts(row))
 
     def _commit(self, changes: Sequence[Change]) -> None:
         """Commit changes together; when one is blocked or refused, the others without it."""
@@ -248,7 +248,7 @@ class Upkeep:
                 return
             for change in changes:
                 facts = {"job_id": to_text(change.row.id), "flow": change.row.flow}
-                self._troubles.tell(change.row.id, "upkeep must leave a job for now", error, facts)
+                self._troubles.refused(change.row.id, OF_A_JOB, error, facts)
             return
         for change in changes:
             self._troubles.over(change.row.id)
@@ -269,3 +269,177 @@ def _as_act(row: JobRow, request: Request) -> Asked | None:
     if row.role == WAITING and row.awaits == request.name:
         return Signal(request.actor, request.note or "", request.name, request.data)
     return None
+
+
+class Ticker:
+    """Ticks the schedules that this program declares, exactly as it declares them."""
+
+    def __init__(self, kernel: Kernel, ahead_us: int) -> None:
+        self._kernel = kernel
+        self._store = kernel.store
+        self._ahead_us = ahead_us
+        self._troubles = Troubles(ticker_log, (UlakError,))
+        self._in_vain = 0
+        self.next_at: Instant | None = None
+        """When there is something to do again, if that is soon."""
+        self._seen = (self._store.clock.now(), self._store.clock.uptime())
+        self._skipped = (0, 0)
+        """From when to when the clock was last set forward: nobody could see to those dates."""
+
+    def tick(self) -> int:
+        """See to every date that has come; answer how many schedules were moved."""
+        declared = self._kernel.schedules
+        self.next_at = None
+        if not declared:
+            return 0
+        now = self._look_at_clock()
+        ticks: list[Tick] = []
+        for row in self._due(now):
+            made = declared.get(row.name)
+            if made is None:
+                continue
+            with self._troubles.alone(row.name, OF_A_SCHEDULE, {"schedule": row.name}):
+                if made.columns != row.declared:
+                    self._see_to_another(row, now)
+                elif row.next_at > now:
+                    self._come_back(row.next_at)
+                else:
+                    ticks.append(self._tick_of(row, made, now))
+        # Schedules in trouble come last: however many they are, the others have ticked by then.
+        self._in_vain = 0
+        well = [tick for tick in ticks if not self._troubles.has(tick.row.name)]
+        ill = [tick for tick in ticks if self._troubles.has(tick.row.name)]
+        return sum(self._write(batch) for batch in (*_batches(well), *_batches(ill)))
+
+    def _look_at_clock(self) -> Instant:
+        """Return the present instant, and see whether the clock was set since the last look."""
+        (was, before), clock = self._seen, self._store.clock
+        now, uptime = self._seen = clock.now(), clock.uptime()
+        step = (now - was) - (uptime.us - before.us)
+        if uptime.boot and uptime.boot == before.boot and step > STEP:
+            ticker_log.warning("the clock was set forward", extra={"seconds": step / SECOND})
+            self._skipped = (now - step, now)
+        return now
+
+    def _due(self, now: Instant) -> Iterator[ScheduleRow]:
+        after = (-1, "")
+        while page := self._store.due_schedules(now + self._ahead_us, A_PAGE, after=after):
+            yield from page
+            after = (page[-1].next_at, page[-1].name)
+
+    def _see_to_another(self, row: ScheduleRow, now: Instant) -> None:
+        """Take over a schedule that was declared otherwise and that nobody sees to."""
+        if row.next_at + PATIENCE > now:
+            self._come_back(row.next_at + PATIENCE)
+        else:
+            ticker_log.info("a schedule is taken over", extra={"schedule": row.name})
+            self._kernel.keep_schedules()
+            self._come_back(now)
+
+    def _tick_of(self, row: ScheduleRow, made: Declared, now: Instant) -> Tick:
+        rule = Rule(row.rule, row.zone)
+        catch_up, (start, end) = row.catch_up, self._skipped
+        # Of the dates that a clock was set over, one is run, whatever the schedule catches up on.
+        if catch_up == "all" and row.next_at <= end:
+            before = row.next_at <= start
+            catch_up, now = ("all", min(now, start)) if before else ("last", min(now, end))
+        dates, following = dates_due(rule, catch_up, row.next_at, now, most=MOST_DATES)
+        self._come_back(following)
+        payload = made.payload if dates else None
+        jobs = [
+            self._kernel.prepare(
+                made.flow, payload, tenant=made.tenant, actor=made.submitter,
+                priority=made.priority, expires=made.expires, dedup_key=made.dedup_key,
+                scheduled_for=date,
+            )
+            for date in dates
+        ]  # fmt: skip
+        return Tick(row, tuple(jobs), following)
+
+    def _write(self, ticks: list[Tick]) -> int:
+        """Write them as one; when one is blocked or refused, the others without it."""
+        try:
+            written = self._store.tick(ticks)
+        except (Contended, WriteRefused) as error:
+            self._in_vain += 1
+            if self._in_vain >= MOST_IN_VAIN:
+                return 0
+            if len(ticks) > 1:
+                half = len(ticks) // 2
+                return self._write(ticks[:half]) + self._write(ticks[half:])
+            name = ticks[0].row.name
+            self._troubles.refused(name, OF_A_SCHEDULE, error, {"schedule": name})
+            return 0
+        self._kernel.telemetry.ticked(ticks, written)
+        for tick in ticks:
+            self._troubles.over(tick.row.name)
+        return sum(written)
+
+    def _come_back(self, at: Instant) -> None:
+        self.next_at = at if self.next_at is None else min(at, self.next_at)
+
+
+def _batches(ticks: list[Tick]) -> Iterator[list[Tick]]:
+    """Part ticks so that no batch has too many jobs."""
+    batch: list[Tick] = []
+    jobs = 0
+    for tick in ticks:
+        if batch and jobs + len(tick.jobs) > LARGEST_BATCH:
+            yield batch
+            batch, jobs = [], 0
+        batch.append(tick)
+        jobs += len(tick.jobs)
+    if batch:
+        yield batch
+
+
+class Troubles:
+    """Logs the first failure of a thing, and no other until the thing goes well again."""
+
+    def __init__(self, log: logging.Logger, plain: tuple[type[Exception], ...] = ()) -> None:
+        self._log = log
+        self._plain = plain
+        """Errors that say enough without a traceback."""
+        self._told: set[Hashable] = set()
+
+    @contextmanager
+    def alone(self, thing: Hashable, says: Says, facts: dict[str, str]) -> Iterator[None]:
+        """Let what goes wrong with a thing harm it alone; a store that is away harms all."""
+        try:
+            yield
+        except (Contended, WriteRefused) as error:
+            self.refused(thing, says, error, facts)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker loop: the others are seen to
+            trace = not isinstance(error, self._plain)
+            self._tell(thing, logging.ERROR, says.failed, error, facts, trace=trace)
+
+    def refused(
+        self, thing: Hashable, says: Says, error: Contended | WriteRefused, facts: dict[str, str]
+    ) -> None:
+        """Log that others block a thing, or that the store refuses it."""
+        if isinstance(error, Contended):
+            self._tell(thing, logging.WARNING, says.blocked, error, facts)
+        else:
+            self._tell(thing, logging.ERROR, says.refused or says.blocked, error, facts)
+
+    def has(self, thing: Hashable) -> bool:
+        """Tell whether a thing has failed and has not gone well since."""
+        return thing in self._told
+
+    def over(self, thing: Hashable) -> None:
+        """A thing went well: its next failure is logged again."""
+        self._told.discard(thing)
+
+    def _tell(
+        self, thing: Hashable, level: int, message: str, error: Exception, facts: dict[str, str],
+        *, trace: bool = False,
+    ) -> None:  # fmt: skip
+        if thing in self._told:
+            return
+        if len(self._told) >= MOST_REMEMBERED:
+            self._told.clear()
+        self._told.add(thing)
+        extra = {**facts, "error": str(error) or type(error).__name__}
+        self._log.log(level, message, extra=extra, exc_info=error if trace else None)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from ulak.engine.crossing import call_on
+from ulak.engine.threads import call_on
 from ulak.errors import BadInput, GuardUnavailable, StoreError
 from ulak.idempotency.guard import digest_of
 from ulak.store.records import RecordClaim, RecordRow

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import ulak
 from tests.services.pdf.plant import eventually
 from tests.services.pdf.site import A_PDF, CONFIG, DATABASES, Site, database, opened, value_in
-from ulak.engine.taking import Attempt
+from ulak.engine.attempt import Attempt
 from ulak.services.pdf import cleanup
 from ulak.services.pdf import totals as totals_module
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, pdf_error

@@ -4,7 +4,7 @@ import pytest
 
 import ulak
 from ulak.core.job import lane_before
-from ulak.engine.pools import Pools
+from ulak.engine.claim_loop import Pools
 from ulak.store.protocol import Want
 
 

@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import Any
 
 from ulak.clock import Duration, seconds
-from ulak.engine.crossing import call_on
+from ulak.engine.threads import call_on
 
 log = logging.getLogger("ulak.supervisor")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, NoReturn
 
 from ulak import Engine, WorkerSettings
-from ulak.engine.taking import Attempt
+from ulak.engine.attempt import Attempt
 from ulak.errors import StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
 from ulak.services.pdf.model import PdfJob, PdfJobStatus

@@ -17,9 +17,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from ulak.engine.crossing import call_on
 from ulak.engine.engine import Engine
 from ulak.engine.reads import EVERY_JOB
+from ulak.engine.threads import call_on
 from ulak.errors import Overloaded, StoreError
 from ulak.store.protocol import JobFilter
 from ulak.web.streams.news import (

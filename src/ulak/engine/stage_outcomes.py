@@ -39,6 +39,14 @@ LONGEST_TRACEBACK = 3000
 _OUTCOMES = (Goto, Hold, RetryLater)
 
 
+class Abandoned(BaseException):
+    """Raised inside a stage that must not go on; not an Exception, so that none swallows it."""
+
+
+class Postponed(Abandoned):
+    """Raised inside a stage that cannot go on now, through no fault of its own."""
+
+
 class PayloadUnreadable(Exception):
     """The stored payload or result does not fit the declared type."""
 
@@ -145,7 +153,6 @@ def make_note(kind: str, message: str, details: dict[str, object]) -> Note:
 
 
 def timed_out(timeout_us: int) -> Raised:
-    """The outcome of a run that took longer than its stage allows."""
     seconds = timeout_us / 1e6
     return Raised(kinds.TIMEOUT, f"it ran for more than {seconds:g} s", timed_out=True)
 
@@ -215,10 +222,8 @@ def _details(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback of an error without marks below its lines.
-
-    To place them Python parses each line, and 3.11 keeps some memory of every parse for ever.
-    """
+    """Return the traceback of an error without marks below its lines: to place them Python parses
+    each line, and 3.11 keeps some memory of every parse for ever."""
     whole = traceback.TracebackException.from_exception(error)
     found: list[traceback.TracebackException | None] = [whole]
     while found:

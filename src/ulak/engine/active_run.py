@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,11 +25,10 @@ from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import Cancel, Elapsed, Held, Note, Noted, Outcome, Overran
 from ulak.core.run import Run, effect_key, effect_name
 from ulak.core.table import Place
-from ulak.engine import together
-from ulak.engine.abandon import Abandoned
+from ulak.engine import stage_transactions
 from ulak.engine.committer import Entry
 from ulak.engine.results import Results, read_payload
-from ulak.engine.runner import make_note, read_before, read_return, write_effect
+from ulak.engine.stage_outcomes import Abandoned, make_note, read_before, read_return, write_effect
 from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text
 from ulak.store import codec
@@ -48,98 +48,53 @@ _UNREAD: Final = object()
 LONGEST_SILENCE_S = 1.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ActiveRun:
     """A leased job in this worker, from its claim until its lease is given back."""
 
-    __slots__ = (
-        "_added_bytes",
-        "_effects",
-        "_loop_lock",
-        "_payload",
-        "asked",
-        "beats_over",
-        "change",
-        "deadline",
-        "draining",
-        "flow",
-        "interrupt",
-        "kept_since",
-        "kept_stages",
-        "lost",
-        "messages",
-        "noted",
-        "notes",
-        "outcome",
-        "overran",
-        "payload_bytes",
-        "place",
-        "pool",
-        "results",
-        "row",
-        "saw_stop",
-        "spawns",
-        "started_at",
-        "stopping",
-        "task",
-        "thread_lock",
-        "transaction",
-        "unsure_spawns",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        worker: Worker,
-        flow: Flow[Any],
-        row: JobRow,
-        payload: Payload,
-        results: tuple[Result, ...],
-        now: Instant,
-    ) -> None:
-        self.worker = worker
-        self.flow = flow
-        self.row = row
-        self.place: Place = flow.table.places[row.state]
-        self.pool = ""
-        """Of which pool it has a place."""
-        self.payload_bytes = payload
-        self._payload: Any = _UNREAD
-        self.results = results
-        self._loop_lock: asyncio.Lock | None = None
-        self._effects: set[str] = set()
-        self.thread_lock = threading.Lock()
-        self.started_at = now
-        self.deadline = 0
-        """When its time is over, by `StoreTime.passed_us`."""
-        self.kept_since = now
-        self.kept_stages = 0
-        self.stopping = self.saw_stop = False
-        """The stage should stop, for whatever reason; it has seen that."""
-        self.draining = self.overran = self.lost = False
-        self.beats_over = 0
-        """How many beats it has gone on since it was cancelled for its time."""
-        self.asked: Cancel | Elapsed | None = None
-        self.messages: tuple[Message, ...] = ()
-        self.spawns: tuple[NewJob, ...] = ()
-        self.notes: tuple[Note, ...] = ()
-        self._added_bytes = 0
-        self.unsure_spawns: tuple[tuple[list[NewJob], list[str]], ...] = ()
-        """What was spawned with keys and the ids that the stage was given, until it is known
-        whether others hold those keys."""
-        self.task: asyncio.Task[None] | None = None
-        self.interrupt: Callable[[], None] | None = None
-        """Ends a stage that runs in a process of its own."""
-        self.outcome: Outcome | None = None
-        self.change: Change | None = None
-        self.transaction: StageTransaction | None = None
-        """What the stage writes in, from the first `run.connection` until it has ended."""
-        self.noted: threading.Event | None = None
-        """Set when the line is written that says it is over its time; None when there is none."""
-
-    # --- what the worker asks ---------------------------------------------------
+    worker: Worker
+    flow: Flow[Any]
+    row: JobRow
+    place: Place
+    payload_bytes: Payload
+    results: tuple[Result, ...]
+    started_at: Instant
+    kept_since: Instant
+    pool: str
+    """The pool in which it has a place."""
+    kept_stages: int = 0
+    deadline: int = 0
+    """When its time is over, by `StoreTime.passed_us`."""
+    stopping: bool = False
+    """The stage should stop, for whatever reason."""
+    saw_stop: bool = False
+    draining: bool = False
+    overran: bool = False
+    lost: bool = False
+    beats_over: int = 0
+    """How many beats it has gone on since it was cancelled for its time."""
+    asked: Cancel | Elapsed | None = None
+    messages: tuple[Message, ...] = ()
+    spawns: tuple[NewJob, ...] = ()
+    notes: tuple[Note, ...] = ()
+    unsure_spawns: tuple[tuple[list[NewJob], list[str]], ...] = ()
+    """Jobs spawned with keys, and the ids that the stage was given, until holders are known."""
+    task: asyncio.Task[None] | None = None
+    interrupt: Callable[[], None] | None = None
+    """Ends a stage that runs in a process of its own."""
+    outcome: Outcome | None = None
+    change: Change | None = None
+    transaction: StageTransaction | None = None
+    """What the stage writes in, from the first `run.connection` until it has ended."""
+    noted: threading.Event | None = None
+    """Set when the line is written that says it is over its time; None when there is none."""
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)
+    _payload: Any = _UNREAD
+    _added_bytes: int = 0
+    _loop_lock: asyncio.Lock | None = None
+    _effects: set[str] = field(default_factory=set)
 
     def function(self) -> Callable[[Run[Any]], Any]:
-        """Return the function to run: the stage of the state, or the undo that is owed next."""
         if self.row.role != UNDOING:
             stage = self.place.stage
             if stage is None:
@@ -154,21 +109,18 @@ class ActiveRun:
         return undo.undo_function
 
     def is_before(self) -> bool:
-        """Whether it runs what is called before a stage."""
         return self.place.enters is not None and self.row.role != UNDOING
 
     def read_return(self, returned: object) -> Outcome:
-        """Read what the function returned."""
         if self.place.enters is not None and self.row.role != UNDOING:
             return read_before(returned, self.messages, self.spawns)
         return read_return(returned, self.messages, self.spawns)
 
     def is_transactional(self) -> bool:
         """Whether it may ask for a transaction of its own; an undo may not."""
-        stage = self.place.stage
-        if stage is None or self.is_before():
+        if self.place.enters is not None or self.row.role == UNDOING:
             return False
-        return stage.transaction and self.row.role != UNDOING
+        return self.place.stage is not None and self.place.stage.transaction
 
     def stage_name(self) -> str:
         """Name the stage whose results this run reads and writes."""
@@ -201,7 +153,6 @@ class ActiveRun:
 
     @property
     def where(self) -> str:
-        """Where it runs: on the loop, in a thread or in a process."""
         return self.pool.partition("/")[0]
 
     def is_stopping(self) -> bool:
@@ -211,10 +162,8 @@ class ActiveRun:
         return self.stopping
 
     def ask(self, request: Request) -> bool:
-        """Take in a cancel or an expiry; signals wait in the store until the job waits for them.
-
-        Undos are not cancelled: what is asked of a job that undoes is dismissed by upkeep.
-        """
+        """Take in a cancel or an expiry. Signals wait in the store; upkeep dismisses what is asked
+        of a job that undoes."""
         if self.row.role == UNDOING:
             return False
         if request.kind == "cancel":
@@ -226,22 +175,24 @@ class ActiveRun:
         self.stopping = True
         return True
 
-    def facts(self, may_keep: Callable[[Place], bool] | None = None) -> RunFacts:
-        """Return what the trail must know of this run."""
+    def facts(self) -> RunFacts:
         worker = self.row.leased_by or self.worker.id
-        return RunFacts(worker, self.started_at, may_keep, self.asked, self.notes)
+        return RunFacts(worker, self.started_at, None, self.asked, self.notes)
+
+    def decide(self, outcome: Outcome) -> Change:
+        """Return the change that an outcome of this run makes; its lease does not go on."""
+        return decide(
+            self.flow, self.row, outcome, self.worker.now(), facts=self.facts(),
+            commit_id=self.worker.new_commit_id(),
+        )  # fmt: skip
 
     def hold_instead(self, why: str, row: JobRow | None = None) -> Change:
         """The minimal change that can always be written: this job stops for a person."""
         row = row or self.row
-        return decide(
-            self.flow,
-            row,
-            Held(kinds.COMMIT_REJECTED, ascii(why)[:500]),
-            self.worker.now(),
-            facts=RunFacts(row.leased_by or self.worker.id, self.started_at),
-            commit_id=self.worker.new_commit_id(),
-        )
+        held = Held(kinds.COMMIT_REJECTED, ascii(why)[:500])
+        facts = RunFacts(row.leased_by or self.worker.id, self.started_at)
+        commit_id = self.worker.new_commit_id()
+        return decide(self.flow, row, held, self.worker.now(), facts=facts, commit_id=commit_id)
 
     def note_overrun(self) -> None:
         """Write down that a run is past its time and does not stop.
@@ -254,10 +205,7 @@ class ActiveRun:
             return
         try:
             self.overran = True
-            change = decide(
-                self.flow, self.row, Overran(), self.worker.now(), facts=self.facts(),
-                commit_id=self.worker.new_commit_id(),
-            )  # fmt: skip
+            change = self.decide(Overran())
             self.noted = threading.Event()
             noted = partial(self.overran_noted, change)
             entry = Entry(change, noted, partial(self.hold_instead, row=self.row))
@@ -267,13 +215,10 @@ class ActiveRun:
             self.thread_lock.release()
 
     def overran_noted(self, offered: Change, written: Change, receipt: Receipt) -> None:
-        """Take in what became of the line that says this run is over its time."""
         if written is not offered or not isinstance(receipt, Committed):
             self.lost = True
         if self.noted is not None:
             self.noted.set()
-
-    # --- what a stage asks (`ulak.core.run.Host`) -------------------------------
 
     def payload(self) -> Any:
         if self._payload is _UNREAD:
@@ -305,10 +250,11 @@ class ActiveRun:
         return self._once_plain(name, function)
 
     def emit(self, topic: str, data: object, key: str | None) -> None:
-        row, n, order = self.row, len(self.messages), key or self.row.id.hex()
-        data_bytes = must_fit(codec.encode(data), f"emit({topic!r}): the message")
-        self._make_room(1, len(data_bytes))
-        self.messages += (Message(row.id, 0, n, order, topic, data_bytes, self.worker.now()),)
+        job_id, n = self.row.id, len(self.messages)
+        encoded = must_fit(codec.encode(data), f"emit({topic!r}): the message")
+        self._make_room(1, len(encoded))
+        now = self.worker.now()
+        self.messages += (Message(job_id, 0, n, key or job_id.hex(), topic, encoded, now),)
 
     def note(self, kind: str, message: str, details: dict[str, object]) -> None:
         line = make_note(kind, message, details)
@@ -327,16 +273,14 @@ class ActiveRun:
         return ids
 
     def _make_room(self, count: int, size: int) -> None:
-        """Count what is added to the move of this stage."""
         added = len(self.messages) + len(self.spawns) + len(self.notes)
         must_be_few(added + count, self._added_bytes + size)
         self._added_bytes += size
 
     def find_holders(self) -> None:
-        """Replace the id of every spawned job by the holder of its dedup key, if the key is held.
+        """Replace every spawned job by the holder of its dedup key, if the key is held.
 
-        The holder is the child then, and no other is submitted. A key that is taken after this
-        look and before the commit is not seen.
+        A key that is taken after this look and before the commit is not seen.
         """
         own: dict[tuple[str, str, str | None], bytes] = {}
         for job in self.spawns:
@@ -374,23 +318,34 @@ class ActiveRun:
         return self.worker.resource(kind)
 
     def connection(self) -> Any:
-        return together.begin(self)
+        return stage_transactions.begin(self)
 
-    # --- once -------------------------------------------------------------------
-
-    def recorded(self, name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
-        """Return whether an effect's result is recorded in this round, and which it is."""
+    def _recorded(self, name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
         return Results(self.results).recorded(self.stage_name(), name, self.row.round, function)
 
-    def record(self, name: str, data: bytes) -> Change:
-        """Make the change that records an effect."""
-        return decide(
-            self.flow, self.row, Noted(name, data), self.worker.now(), facts=self.facts(),
-            commit_id=self.worker.new_commit_id(),
-        )  # fmt: skip
+    def record(self, name: str, data: bytes) -> None:
+        """Record an effect from a thread, and wait until that is durable.
 
-    def recorded_now(self, change: Change, receipt: Receipt) -> None:
-        """Take over what the record of an effect has moved, or end the stage."""
+        Raises:
+            Abandoned: it could not be recorded, and the stage must end.
+        """
+        done = threading.Event()
+        receipts: list[Receipt] = []
+
+        def settle(written: Change, receipt: Receipt) -> None:
+            receipts.append(receipt if written is change else LeaseLost())
+            done.set()
+
+        with self.thread_lock:
+            change = self.decide(Noted(name, data))
+            self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
+            while not done.wait(LONGEST_SILENCE_S):
+                if self.worker.committer.has_stopped:
+                    receipts.append(LeaseLost())
+                    break
+            self._take_over(change, receipts[0])
+
+    def _take_over(self, change: Change, receipt: Receipt) -> None:
         if not isinstance(receipt, Committed):
             self.lost = self.stopping = True
             raise Abandoned
@@ -398,21 +353,6 @@ class ActiveRun:
         self.results = self.results + change.results
         for request in receipt.requests:
             self.worker.ask(self, request)
-
-    def commit_and_wait(self, change: Change) -> Receipt:
-        """Commit from a thread and wait until it is durable."""
-        done = threading.Event()
-        answer: list[Receipt] = []
-
-        def settle(written: Change, receipt: Receipt) -> None:
-            answer.append(receipt if written is change else LeaseLost())
-            done.set()
-
-        self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
-        while not done.wait(LONGEST_SILENCE_S):
-            if self.worker.committer.has_stopped:
-                return LeaseLost()
-        return answer[0]
 
     def _begin_effect(self, name: str) -> str:
         """Return the name under which an effect is stored; it must not be running already."""
@@ -430,14 +370,11 @@ class ActiveRun:
     def _once_plain(self, name: str, function: Callable[[str], Any]) -> Any:
         stored = self._begin_effect(name)
         try:
-            found, value = self.recorded(stored, function)
+            found, value = self._recorded(stored, function)
             if found:
                 return value
             value = function(effect_key(self.row, name))
-            data = write_effect(name, value)
-            with self.thread_lock:
-                change = self.record(stored, data)
-                self.recorded_now(change, self.commit_and_wait(change))
+            self.record(stored, write_effect(name, value))
             return value
         finally:
             self._effects.discard(stored)
@@ -445,7 +382,7 @@ class ActiveRun:
     async def _once_async(self, name: str, function: Callable[[str], Awaitable[Any]]) -> Any:
         stored = self._begin_effect(name)
         try:
-            found, value = self.recorded(stored, function)
+            found, value = self._recorded(stored, function)
             if found:
                 return value
             value = await function(effect_key(self.row, name))
@@ -460,7 +397,7 @@ class ActiveRun:
         async with self._loop_lock:
             if self.change is not None:
                 raise Abandoned  # the stage has ended without waiting for this effect
-            change = self.record(name, data)
+            change = self.decide(Noted(name, data))
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
             def settle(written: Change, receipt: Receipt) -> None:
@@ -469,12 +406,11 @@ class ActiveRun:
 
             self.worker.committer.offer([Entry(change, settle, self.hold_instead)])
             cancelled = await _even_if_cancelled(future)
-            self.recorded_now(change, future.result())
+            self._take_over(change, future.result())
             if cancelled is not None:
                 raise cancelled
 
     def is_recording(self) -> bool:
-        """Whether an effect of an async stage is being recorded right now."""
         return self._loop_lock is not None and self._loop_lock.locked()
 
     async def quiet(self) -> None:

@@ -1,11 +1,9 @@
-"""One job taken by its id: for whoever does its stage by hand, and for a worker that is told
-which job to run."""
+"""One job taken by its id: by hand, or by a worker that is told which job to run."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Duration, read_micros
@@ -13,19 +11,17 @@ from ulak.core.acts import must_know
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
-from ulak.core.job import Request
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.core.taking import can_be_taken, taken
-from ulak.engine.failure_log import log_lapse
-from ulak.engine.lease import Lease
+from ulak.engine.lease import Lease, Listener
 from ulak.engine.results import read_payload
-from ulak.engine.runner import read_error, read_return
-from ulak.engine.telemetry import Listeners, commit_one
+from ulak.engine.stage_outcomes import read_error, read_return
+from ulak.engine.telemetry import commit_one, log_lapse
 from ulak.engine.view import Job
 from ulak.errors import JobNotFound, NotSupported, StaleJob
-from ulak.ids import CommitIds, to_text
-from ulak.store.protocol import Claim, ClaimRequest, Store
+from ulak.ids import to_text
+from ulak.store.protocol import Claim, ClaimRequest
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -42,23 +38,20 @@ def take(kernel: Kernel, job_id: str, *, worker: str, lease: Duration) -> Attemp
             f'{flow.name}: something is called before the stage for "{row.state}", and only '
             "workers call it; leave the job to them"
         )
-    store, telemetry, new_commit_id = kernel.store, kernel.telemetry, kernel.new_commit_id
     host, process = socket.gethostname(), os.getpid()
     taker = f"{worker}-{host}-{process}-{os.urandom(6).hex()}"
-    store.register(taker, lease_us=lease_us, lanes=(), about=f"{host} process {process}, by hand")
+    about = f"{host} process {process}, by hand"
+    kernel.store.register(taker, lease_us=lease_us, lanes=(), about=about)
     claim = None
     try:
-        claim = claim_one(store, flow, row.id, taker, new_commit_id, telemetry)
+        claim = claim_one(kernel, flow, row.id, taker)
     finally:
         if claim is None:
-            store.unregister(taker)
+            kernel.store.unregister(taker)
     if claim is None:
         return None
     kernel.ring()
-    attempt = Attempt(
-        store, flow, claim, lease_s=lease_us / 1e6, telemetry=telemetry,
-        new_commit_id=new_commit_id, ring=kernel.ring,
-    )  # fmt: skip
+    attempt = Attempt(kernel, flow, claim, lease_s=lease_us / 1e6)
     if (lost := lapse_answer(flow, claim.row)) is not None:
         # Its last worker has died, and that was an attempt: this one ends with it.
         attempt.end(lost)
@@ -71,27 +64,15 @@ def take(kernel: Kernel, job_id: str, *, worker: str, lease: Duration) -> Attemp
 class Attempt:
     """A job that somebody has taken, to be ended once: by `finish`, `fail` or `give_back`."""
 
-    def __init__(
-        self,
-        store: Store,
-        flow: Flow[Any],
-        claim: Claim,
-        *,
-        lease_s: float,
-        telemetry: Listeners,
-        new_commit_id: CommitIds,
-        ring: Callable[[], None],
-    ) -> None:
-        self._store = store
+    def __init__(self, kernel: Kernel, flow: Flow[Any], claim: Claim, *, lease_s: float) -> None:
+        self._kernel = kernel
         self._flow = flow
         self._claim = claim
-        self._telemetry = telemetry
-        self._new_commit_id = new_commit_id
-        self._ring = ring
         self._worker = str(claim.row.leased_by)
         self._lease = Lease(
-            store, self._worker, lease_s, _Nobody(), telemetry=telemetry, must_tick=False
-        )
+            kernel.store, self._worker, lease_s, _Nobody(), telemetry=kernel.telemetry,
+            must_tick=False,
+        )  # fmt: skip
         self._lease.start()
 
     @property
@@ -136,49 +117,34 @@ class Attempt:
 
     def end(self, outcome: Outcome) -> Job:
         """Commit what the attempt came to, and end its lease."""
-        row = self._claim.row
+        row, store = self._claim.row, self._kernel.store
+        facts = RunFacts(self._worker, row.leased_at or 0, None, None)
+        commit_id = self._kernel.new_commit_id()
         change = decide(
-            self._flow, row, outcome, self._store.clock.now(),
-            facts=RunFacts(self._worker, row.leased_at or 0, None, None),
-            commit_id=self._new_commit_id(),
-        )  # fmt: skip
-        receipt = commit_one(self._store, change, self._telemetry)
+            self._flow, row, outcome, store.clock.now(), facts=facts, commit_id=commit_id
+        )
+        receipt = commit_one(store, change, self._kernel.telemetry)
         self._lease.stop()
-        self._store.unregister(self._worker)
-        self._ring()
+        store.unregister(self._worker)
+        self._kernel.ring()
         if not isinstance(receipt, Committed):
             job_id = to_text(row.id)
             raise StaleJob(f"job {job_id}: its lease was lost; read it again", job_id=job_id)
         return Job(change.row)
 
 
-class _Nobody:
-    """Hears what a lease learns: who works by hand is told when the attempt is ended."""
-
-    def asked(self, requests: list[Request]) -> None:
-        """Leave it: a cancel is answered once the attempt has ended."""
-
-    def lease_lost(self) -> None:
-        """Leave it: the end of the attempt will be refused."""
-
-    def failed(self, error: BaseException) -> None:
-        """Leave it: the lease lapses, and the end of the attempt will be refused."""
+class _Nobody(Listener):
+    """Leaves what a lease learns: the end of the attempt is refused if the lease was lost."""
 
 
-def claim_one(
-    store: Store,
-    flow: Flow[Any],
-    job_id: bytes,
-    worker: str,
-    new_commit_id: CommitIds,
-    telemetry: Listeners,
-) -> Claim | None:
+def claim_one(kernel: Kernel, flow: Flow[Any], job_id: bytes, worker: str) -> Claim | None:
     """Lease one job to a registered worker; None when it cannot be had now.
 
     Raises:
         JobNotFound: there is none.
         NotSupported: its stage has a rate, which only an ordinary claim can pay.
     """
+    store = kernel.store
     # Nobody else may be claiming: whoever has vanished would keep the job for ever.
     store.claim(ClaimRequest(worker, ()))
     row = store.find_job(job_id)
@@ -192,8 +158,8 @@ def claim_one(
             f'{flow.name}: the stage for "{row.state}" has a rate, and only workers pay it; '
             "leave the job to them"
         )
-    change = taken(flow, row, now, worker=worker, commit_id=new_commit_id())
-    if not isinstance(commit_one(store, change, telemetry), Committed):
+    change = taken(flow, row, now, worker=worker, commit_id=kernel.new_commit_id())
+    if not isinstance(commit_one(store, change, kernel.telemetry), Committed):
         return None
     payload = store.find_payload(job_id)
     if payload is None:

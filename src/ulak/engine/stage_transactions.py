@@ -1,8 +1,7 @@
 """Stages with `transaction=True`: the rows that they write and their move are one commit.
 
-Nothing here decides anything. A change that is committed with a stage's rows always gives the
-lease back, so that its token has moved: were it not known whether it was written, whatever is
-offered in its place would be refused if it was.
+A change that is committed with a stage's rows always gives the lease back, so that its token has
+moved: if it was written although no answer came, whatever is offered in its place is refused.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ from ulak.core import event as kinds
 from ulak.core.change import COMMITTED, Change, LeaseLost, Receipt
 from ulak.core.flow import Flow
 from ulak.core.outcome import Deferred, Held, Outcome
-from ulak.engine.abandon import Postponed
-from ulak.engine.runner import read_error
+from ulak.engine.stage_outcomes import Postponed, read_error
 from ulak.errors import BadInput, NotSupported, StoreError, WriteRefused
 from ulak.store.protocol import Features
 from ulak.store.transaction import StageStore, StageTransaction
 
 if TYPE_CHECKING:
-    from ulak.engine.active import ActiveRun
+    from ulak.engine.active_run import ActiveRun
 
 log = logging.getLogger("ulak.worker")
 
@@ -85,16 +83,17 @@ def roll_back(run: ActiveRun) -> None:
 def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Receipt | Outcome:
     """Commit a change with the rows of its stage, on a thread of the worker.
 
-    Returns the receipt. When nothing was written and the fault is not the lease's, returns how
-    the run is to be taken to have ended instead: its rows are gone, and it runs again.
+    When nothing was written and the fault is not the lease's, return how the run has ended
+    instead: its rows are gone, and it runs again.
     """
+    telemetry = run.worker.kernel.telemetry
     if not _is_next(run):
         transaction.roll_back()
         return LeaseLost()
     try:
         began = time.monotonic()
         receipt = transaction.commit(change)
-        run.worker.kernel.telemetry.committed((change,), (receipt,), time.monotonic() - began)
+        telemetry.committed((change,), (receipt,), time.monotonic() - began)
         return receipt
     except WriteRefused as refusal:
         return Held(kinds.COMMIT_REJECTED, ascii(str(refusal))[:500])
@@ -105,7 +104,7 @@ def commit(run: ActiveRun, transaction: StageTransaction, change: Change) -> Rec
             return LeaseLost()
         if not written:
             return Deferred(SHORTLY, False, f"its rows were lost: {error}")
-        run.worker.kernel.telemetry.committed((change,), (COMMITTED,), None)
+        telemetry.committed((change,), (COMMITTED,), None)
         return COMMITTED
     except Exception as error:  # noqa: BLE001 - the runner: rows refused at the commit are the stage's failure
         return read_error(run.flow, error)
