@@ -1,15 +1,20 @@
-"""What is rendered, under which limits, and what came of it: the words between the service and
-its browsers. Imports nothing heavy, so that every process may."""
+"""What is rendered, under which limits, in which steps, and what came of it: the words between the
+service and its engines. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, Self
+
+from ulak.engine.tracing import Span, Tracing
+from ulak.services.pdf.model import PdfError
 
 Reason = Literal["scheme", "allowlist", "address", "redirect"]
-"""Why a page's request was refused."""
 REASONS: Final[tuple[Reason, ...]] = ("scheme", "allowlist", "address", "redirect")
 
 
@@ -28,15 +33,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long an attempt may take.
-
-    Args:
-        hard: At this the page is killed.
-        graceful_offset: So long before, it is asked to close; loading must have ended by then.
-    """
+    """How long an attempt may take."""
 
     hard: timedelta = timedelta(seconds=60)
+    """At this the page is killed."""
     graceful_offset: timedelta = timedelta(seconds=5)
+    """So long before, it is asked to close; loading must have ended by then."""
 
     @property
     def navigation(self) -> timedelta:
@@ -59,7 +61,6 @@ class Document:
     """What prints it, as its template's manifest says: chromium or weasyprint."""
     javascript: bool = False
     paper: tuple[float, float] = (8.27, 11.69)
-    """Width and height in inches, where the style sheet says none."""
     tagged: bool = False
     outline: bool = False
     header: str = field(default="", repr=False)
@@ -74,7 +75,6 @@ class Document:
     wait_for_expression: str = ""
     """A script that must be true before; only where scripts run."""
     fail_on_status: frozenset[int] = frozenset()
-    """Statuses that no resource may be answered with."""
     fail_on_script_error: bool = False
     omit_background: bool = False
 
@@ -95,7 +95,6 @@ class RenderWarning:
     characters: tuple[str, ...] = field(default=(), repr=False)
     """The first that it is about, as `U+1F600`: content of the document, so no log tells them."""
     count: int = 0
-    """How often that is in the document."""
 
     def as_document(self) -> dict[str, Any]:
         """Write it as reports have it."""
@@ -114,7 +113,6 @@ class Rendered:
     timings: Mapping[str, float]
     """Seconds of `launch`, `load`, `print` and `total`; of those that there were."""
     blocked: Mapping[Reason, int] = field(default_factory=dict)
-    """How many requests of the page were refused, by reason."""
     script_errors: tuple[str, ...] = ()
     """What scripts threw and nobody caught: class and place, never the message's values."""
     warnings: tuple[RenderWarning, ...] = ()
@@ -153,11 +151,7 @@ class NoNetwork:
     """The fetcher of an empty allow-list: everything is refused."""
 
     async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
-        """Refuse.
-
-        Raises:
-            UrlBlocked: always.
-        """
+        """Raise UrlBlocked."""
         scheme = url.partition(":")[0].lower()
         raise UrlBlocked("allowlist" if scheme in ("http", "https") else "scheme")
 
@@ -176,3 +170,93 @@ class Renderer(Protocol):
             PermanentPdfError: the document exceeds a limit, its page crashed, or no browser can
                 run here.
         """
+
+
+QUEUE: Final = "queue"
+"""From when a job was due - accepted, or let on to its next attempt - to its claim."""
+TEMPLATE: Final = "template"
+LAUNCH: Final = "launch"
+"""Waiting for a browser and a page of it; of one that runs already nearly nothing."""
+LOAD: Final = "load"
+PRINT: Final = "print"
+FINISH: Final = "finish"
+"""Doing to what was printed what its request wants; of most jobs there is no such step."""
+STORE: Final = "store"
+
+BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, FINISH, STORE)
+"""The steps in their order, as reports and docs name them; a span's name begins with `pdf.`."""
+
+
+class Steps:
+    """Takes the time of steps that follow each other, and traces each while a trace is open.
+
+    A context manager: at its end the step that goes on has ended, and has failed if the block has.
+    Begin and end it in one task. Of what was raised a span gets the code or the class alone: the
+    message may quote the document.
+    """
+
+    def __init__(
+        self, tracing: Tracing | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        is_traced = tracing is not None and tracing.current() is not None
+        self._tracing = tracing if is_traced else None
+        self._monotonic = monotonic
+        self._name = ""
+        self._began = 0.0
+        self._entered: AbstractContextManager[Span] | None = None
+        self._span: Span | None = None
+        self.took: dict[str, float] = {}
+        """Seconds of every step that has ended; of one that came twice, both together."""
+
+    def begin(self, name: str) -> None:
+        """End the step that goes on and begin another; the one that goes on already goes on."""
+        if name == self._name:
+            return
+        self.end()
+        self._name, self._began = name, self._monotonic()
+        if self._tracing is not None:
+            self._entered = self._tracing.span(f"pdf.{name}", "internal")
+            self._span = self._entered.__enter__()
+
+    def end(self) -> None:
+        """End the step that goes on, if one does."""
+        if not self._name:
+            return
+        spent = self._monotonic() - self._began
+        self.took[self._name] = self.took.get(self._name, 0.0) + spent
+        self._name = ""
+        entered, self._entered, self._span = self._entered, None, None
+        if entered is not None:
+            entered.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is not None and self._span is not None:
+            word = type(error).__name__
+            if isinstance(error, PdfError):
+                word = f"{error.code} ({error.detail})" if error.detail else error.code
+            self._span.fail(word)
+        self.end()
+
+
+def in_milliseconds(timings: Any) -> dict[str, float]:
+    """Write timings in seconds, to the millisecond, the steps in their order; leave out what is no
+    time, as another release may have noted it."""
+    if not isinstance(timings, Mapping):
+        return {}
+    known = [name for name in BREAKDOWN if name in timings]
+    others = [name for name in timings if name not in BREAKDOWN]
+    return {
+        str(name): round(float(timings[name]), 3)
+        for name in (*known, *others)
+        if isinstance(timings[name], int | float)
+        and not isinstance(timings[name], bool)
+        and 0 <= timings[name] < float("inf")
+    }

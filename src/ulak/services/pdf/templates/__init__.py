@@ -1,6 +1,6 @@
 """Templates: folders that become documents. Knows no browser, so that every process may use it.
 
-A template is a folder with `manifest.toml` (see `manifest`), `template.html`, and, if wanted,
+A template is a folder with `manifest.toml` (see `folder`), `template.html`, and, if wanted,
 `sample.json`, style sheets, more HTML to include, and assets:
 
     <style>{{ css("style.css") }}</style>          a style sheet, its files inlined
@@ -15,7 +15,7 @@ Variables stand in text or in quoted attributes, nowhere else; values have items
 """
 
 from ulak.services.pdf.templates.catalogue import SHIPPED, Templates
-from ulak.services.pdf.templates.checking import Complaint, check
 from ulak.services.pdf.templates.folder import Template
+from ulak.services.pdf.templates.program import Complaint, check
 
 __all__ = ["SHIPPED", "Complaint", "Template", "Templates", "check"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,38 +13,38 @@ from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.output import OutputOptions, judge_output
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
 from ulak.services.pdf.security.template_input import is_template_name
-from ulak.services.pdf.templates.checking import Complaint, check
 from ulak.services.pdf.templates.folder import (
     MANIFEST,
     Signature,
     Template,
     read_template,
     sign,
+    template_error,
 )
-from ulak.services.pdf.templates.manifest import template_error
-from ulak.services.pdf.templates.program import Program, judge_options, judge_variables
+from ulak.services.pdf.templates.program import (
+    Complaint,
+    Program,
+    check,
+    judge_options,
+    judge_variables,
+)
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
-"""The templates that come with the package."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     signature: Signature
     template: Template
-    program: Program | None
+    program: Program | None = None
 
 
 class Templates:
-    """Templates by name, each a folder of that name with a manifest.
+    """Templates by name, each a folder of that name with a manifest. Thread-safe.
 
     Which of them may be rendered is not decided here, see `security.validate_template`. A folder
-    that changes is read again at the next use. May be used by any number of threads.
-
-    Args:
-        folders: Where templates lie; of two with one name the first counts. By default those that
-            come with the package.
-        limits: How large a document may become.
+    that changes is read again at the next use. Of two templates with one name that of the first
+    folder counts; `limits` say how large a document may become.
     """
 
     def __init__(
@@ -55,39 +56,22 @@ class Templates:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the templates that there are, in order, broken ones included."""
-        return tuple(
-            sorted(
-                {
-                    path.parent.name
-                    for folder in self.folders
-                    for path in folder.glob(f"*/{MANIFEST}")
-                    if is_template_name(path.parent.name)
-                }
-            )
-        )
+        paths = (path for folder in self.folders for path in folder.glob(f"*/{MANIFEST}"))
+        return tuple(sorted({p.parent.name for p in paths if is_template_name(p.parent.name)}))
 
     def get(self, name: str) -> Template:
-        """Return a template.
-
-        Raises:
-            PermanentPdfError: TEMPLATE_ERROR: there is none of this name, or it cannot be read.
-        """
+        """Return a template. Raises PermanentPdfError: TEMPLATE_ERROR: there is none of this name,
+        or it cannot be read."""
         return self._read(name).template
 
     def version(self, name: str) -> str:
-        """Return the digest of a template's files, which is part of the key of its jobs.
-
-        Raises:
-            PermanentPdfError: as `get`.
-        """
+        """Return the digest of a template's files, which is part of the key of its jobs."""
         return self.get(name).version
 
     def judge(
         self, name: str, variables: Mapping[str, Any], page: PageOptions = NOTHING_SAID
     ) -> None:
-        """Refuse at once what `render` would refuse of a request, without filling the template.
-
-        Of templates that declare no variables only their page options are judged.
+        """Refuse what `render` would refuse of a request, without filling the template.
 
         Raises:
             WrongVariables: variables are missing, unknown or of another kind.
@@ -99,12 +83,7 @@ class Templates:
         judge_variables(template, variables)
 
     def judge_output(self, name: str, output: OutputOptions) -> None:
-        """Refuse what a template does not let its callers have done to the document.
-
-        Raises:
-            BadOutput: naming every option.
-            PermanentPdfError: as `get`.
-        """
+        """Raise BadOutput for what a template does not let its callers have done."""
         judge_output(output, self.get(name).manifest.options)
 
     def render(
@@ -113,43 +92,35 @@ class Templates:
         """Fill a template; each variable is escaped once.
 
         Raises:
-            PermanentPdfError: TEMPLATE_ERROR. The message names the template, the line and the
+            PermanentPdfError: TEMPLATE_ERROR; the message names the template, the line and the
                 name that is missing, and no value.
             BadPage: the template does not allow a page option.
         """
         kept = self._read(name)
-        program = kept.program
-        if program is None:
-            program = Program(kept.template, self._limits)
-            self._kept[name] = _Kept(kept.signature, kept.template, program)
-        return program.fill(variables, page)
+        if kept.program is None:
+            kept.program = Program(kept.template, self._limits)
+        return kept.program.fill(variables, page)
 
     def check(self, name: str, *, patterns: Iterable[str] = ()) -> list[Complaint]:
-        """Say what is wrong with a template; a folder that cannot be read is a complaint too.
-
-        Args:
-            name: Of the template.
-            patterns: The allow-list of URLs that documents may fetch.
+        """Say what is wrong with a template, or that it cannot be read; `patterns` are the
+        allow-list of URLs that documents may fetch.
 
         Raises:
             PermanentPdfError: there is none of this name.
         """
         folder = self._folder(name)
         try:
-            template = read_template(folder)
-            return check(template, patterns=patterns)
+            return check(read_template(folder), patterns=patterns)
         except PermanentPdfError as error:
             return [Complaint(name, MANIFEST, None, str(error))]
 
     def list(self) -> tuple[Template, ...]:
         """Return the templates that can be read, by name."""
-        found: dict[str, Template] = {}
+        found: list[Template] = []
         for name in self.names():
-            try:
-                found[name] = self.get(name)
-            except PermanentPdfError:
-                continue
-        return tuple(found.values())
+            with suppress(PermanentPdfError):
+                found.append(self.get(name))
+        return tuple(found)
 
     def _read(self, name: str) -> _Kept:
         folder = self._folder(name)
@@ -157,8 +128,7 @@ class Templates:
             signature = sign(folder)
             kept = self._kept.get(name)
             if kept is None or kept.signature != signature:
-                kept = _Kept(signature, read_template(folder), None)
-                self._kept[name] = kept
+                self._kept[name] = kept = _Kept(signature, read_template(folder))
         except OSError as error:
             raise template_error(
                 name, f" cannot be read: {type(error).__name__}", detail="file"
