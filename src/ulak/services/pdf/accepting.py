@@ -25,7 +25,7 @@ from ulak.services.pdf.failsafe import (
 from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.jobs import Created, NotCreated, PdfJobStore
 from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJobStatus, WrongVariables
-from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Password, Sealing, as_json
+from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, as_json
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, said_by
 from ulak.services.pdf.responses import Refusal
 from ulak.services.pdf.security.template_input import validate_template
@@ -103,7 +103,14 @@ class Accepting:
         new: dict[int, NewPdfJob] = {}
         for number, one in enumerate(asked):
             try:
-                new[number] = self._new_job(one, tenant, correlation, root)
+                payload, options = self._payload_of(one), one.options
+                # A store that hangs would be found out by its time limits alone, a minute later.
+                self.health.must_answer()
+                new[number] = self.jobs.new_job(
+                    one.template_name, payload, tenant=tenant, timeout_s=options.timeout,
+                    priority=self.config.priority_for(options.priority), root=root,
+                    correlation_id=correlation, callback_url=options.callback_url or "",
+                )  # fmt: skip
             except Refusal as refusal:
                 answers[number] = refusal
             except BadInput:
@@ -112,17 +119,6 @@ class Accepting:
             made = self._make(list(new.values()), tenant, actor)
             answers |= zip(new, made, strict=True)
         return [answers[number] for number in range(len(asked))]
-
-    def _new_job(self, asked: PdfJobRequest, tenant: str, correlation: str, root: str) -> NewPdfJob:
-        """Return the job that a request would make."""
-        payload, options = self._payload_of(asked), asked.options
-        # A store that hangs would be found out by its time limits alone, a minute later.
-        self.health.must_answer()
-        return self.jobs.new_job(
-            asked.template_name, payload, tenant=tenant, timeout_s=options.timeout,
-            priority=self.config.priority_for(options.priority), correlation_id=correlation,
-            callback_url=options.callback_url or "", root=root,
-        )  # fmt: skip
 
     def _make(self, new: Sequence[NewPdfJob], tenant: str, actor: str) -> list[Created | Refused]:
         """Return jobs that are there, and make the others if new ones are taken now."""
@@ -194,7 +190,14 @@ class Accepting:
         payload = payload_of(asked.variables, template_version=version, options=options)
         if output.password is None:
             return payload
-        return self._sealed(asked.template_name, payload, output.password)
+        passwords = {"user": output.password.user, "owner": output.password.owner}
+        try:
+            if self.sealing is None:
+                raise NotSupported("nothing here seals them")
+            return self.sealing().seal(asked.template_name, payload, passwords)
+        except (BadInput, NotSupported) as error:
+            why = f"passwords cannot be kept here: {error}"
+            raise invalid("options.output.password", why) from None
 
     def _judged(self, asked: PdfJobRequest) -> PageOptions:
         """Refuse what the template could not be filled with, so that no job is made to fail."""
@@ -218,18 +221,6 @@ class Accepting:
                 version = self.templates.version(one.template_name)
             following.append(replace(one, template_version=version))
         return replace(output, append=tuple(following))
-
-    def _sealed(
-        self, template_name: str, payload: dict[str, Any], password: Password
-    ) -> dict[str, Any]:
-        passwords = {"user": password.user, "owner": password.owner}
-        try:
-            if self.sealing is None:
-                raise NotSupported("nothing here seals them")
-            return self.sealing().seal(template_name, payload, passwords)
-        except (BadInput, NotSupported) as error:
-            why = f"passwords cannot be kept here: {error}"
-            raise invalid("options.output.password", why) from None
 
 
 def _unstorable() -> Refusal:

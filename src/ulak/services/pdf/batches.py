@@ -193,9 +193,9 @@ def _places_in(text: str, most: int) -> Iterator[tuple[int, int]]:
         found += 1
         if found > most:
             raise invalid(JOBS, f"there are more than {most}; send several batches")
-        start, (_, at) = at, _DECODER.raw_decode(text, at)
-        yield start, at
-        at = _skip(text, at)
+        end = _DECODER.raw_decode(text, at)[1]
+        yield at, end
+        at = _skip(text, end)
         if text[at : at + 1] != ",":
             break
         at = _skip(text, at + 1)

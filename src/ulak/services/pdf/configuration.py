@@ -186,7 +186,10 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
         name: (_shown(name, value), name if name in said else "default")
         for name, value in values_of(config).items()
     }
-    needed = _engines_of(config)
+    allowed = config.security.template_allowlist
+    # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
+    known = (t for t in templates_of(config).list() if t.name in allowed or not allowed)
+    needed = {template.manifest.engine for template in known} or {"chromium"}
     found = ground.weaknesses(config.chromium) if "chromium" in needed else []
     found += weasy_ground.weaknesses() if "weasyprint" in needed else []
     # What two engines lack is told once.
@@ -194,16 +197,6 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
     fails = f"jobs that need it fail with {PdfErrorCode.UNSUPPORTED_PLATFORM}"
     missing = dict.fromkeys(f"{w.message}: {fails}; {w.cure}" for w in found if w.is_fatal)
     return Condition(settings, list(notes), list(missing))
-
-
-def _engines_of(config: PdfRenderConfig) -> set[str]:
-    """Return the engines of the templates that may be rendered; the browser when there is none."""
-    allowed = config.security.template_allowlist
-    known = templates_of(config).list()
-    # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
-    return {
-        template.manifest.engine for template in known if template.name in allowed or not allowed
-    } or {"chromium"}
 
 
 def _shown(name: str, value: Any) -> str:

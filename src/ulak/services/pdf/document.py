@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -16,6 +16,22 @@ from ulak.services.pdf.model import PdfError
 
 Reason = Literal["scheme", "allowlist", "address", "redirect"]
 REASONS: Final[tuple[Reason, ...]] = ("scheme", "allowlist", "address", "redirect")
+MISSING_GLYPHS: Final = "missing_glyphs"
+"""Characters that no font has were printed as boxes."""
+GLYPHS_UNCHECKED: Final = "glyphs_unchecked"
+"""The document is too large for its boxes to be looked for."""
+QUEUE: Final = "queue"
+"""From when a job was due - accepted, or let on to its next attempt - to its claim."""
+TEMPLATE: Final = "template"
+LAUNCH: Final = "launch"
+"""Waiting for a browser and a page of it; of one that runs already nearly nothing."""
+LOAD: Final = "load"
+PRINT: Final = "print"
+FINISH: Final = "finish"
+"""Doing to what was printed what its request wants; of most jobs there is no such step."""
+STORE: Final = "store"
+BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, FINISH, STORE)
+"""The steps in their order, as reports and docs name them; a span's name begins with `pdf.`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +93,6 @@ class Document:
     fail_on_status: frozenset[int] = frozenset()
     fail_on_script_error: bool = False
     omit_background: bool = False
-
-
-MISSING_GLYPHS: Final = "missing_glyphs"
-"""Characters that no font has were printed as boxes."""
-GLYPHS_UNCHECKED: Final = "glyphs_unchecked"
-"""The document is too large for its boxes to be looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +172,13 @@ class Renderer(Protocol):
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own.
 
-        A browser that dies for another job's sake is replaced, and the document is rendered
-        again within its time.
+        A browser that dies for another job's sake is replaced, and the document is rendered again
+        within its time.
 
         Raises:
             TransientPdfError: the browser does not start, or the time ran out.
-            PermanentPdfError: the document exceeds a limit, its page crashed, or no browser can
-                run here.
+            PermanentPdfError: the document exceeds a limit, its page crashed, or none can run here.
         """
-
-
-QUEUE: Final = "queue"
-"""From when a job was due - accepted, or let on to its next attempt - to its claim."""
-TEMPLATE: Final = "template"
-LAUNCH: Final = "launch"
-"""Waiting for a browser and a page of it; of one that runs already nearly nothing."""
-LOAD: Final = "load"
-PRINT: Final = "print"
-FINISH: Final = "finish"
-"""Doing to what was printed what its request wants; of most jobs there is no such step."""
-STORE: Final = "store"
-
-BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, FINISH, STORE)
-"""The steps in their order, as reports and docs name them; a span's name begins with `pdf.`."""
 
 
 class Steps:
@@ -203,7 +197,7 @@ class Steps:
         self._monotonic = monotonic
         self._name = ""
         self._began = 0.0
-        self._entered: AbstractContextManager[Span] | None = None
+        self._traces = ExitStack()
         self._span: Span | None = None
         self.took: dict[str, float] = {}
         """Seconds of every step that has ended; of one that came twice, both together."""
@@ -215,8 +209,7 @@ class Steps:
         self.end()
         self._name, self._began = name, self._monotonic()
         if self._tracing is not None:
-            self._entered = self._tracing.span(f"pdf.{name}", "internal")
-            self._span = self._entered.__enter__()
+            self._span = self._traces.enter_context(self._tracing.span(f"pdf.{name}", "internal"))
 
     def end(self) -> None:
         """End the step that goes on, if one does."""
@@ -224,10 +217,8 @@ class Steps:
             return
         spent = self._monotonic() - self._began
         self.took[self._name] = self.took.get(self._name, 0.0) + spent
-        self._name = ""
-        entered, self._entered, self._span = self._entered, None, None
-        if entered is not None:
-            entered.__exit__(None, None, None)
+        self._name, self._span = "", None
+        self._traces.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,10 +244,11 @@ def in_milliseconds(timings: Any) -> dict[str, float]:
         return {}
     known = [name for name in BREAKDOWN if name in timings]
     others = [name for name in timings if name not in BREAKDOWN]
-    return {
-        str(name): round(float(timings[name]), 3)
-        for name in (*known, *others)
-        if isinstance(timings[name], int | float)
-        and not isinstance(timings[name], bool)
-        and 0 <= timings[name] < float("inf")
-    }
+    times = {str(name): read_number(timings[name]) for name in (*known, *others)}
+    return {name: round(seconds, 3) for name, seconds in times.items() if seconds is not None}
+
+
+def read_number(value: Any) -> float | None:
+    """Return a number that is finite and not negative, None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < float("inf") else None

@@ -1,4 +1,5 @@
-"""Whether jobs that are accepted now would be worked on, and what is answered when not."""
+"""Whether jobs that are accepted now would be worked on and how fast, and what is answered when
+not."""
 
 from __future__ import annotations
 

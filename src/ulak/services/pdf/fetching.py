@@ -1,8 +1,7 @@
-"""Fetches what pages may have: from an address that was checked, hop by hop, and within bounds.
+"""Fetches what pages may have, which have no network of their own: within bounds, hop by hop.
 
-A page has no network of its own. Whatever it asks for comes through here, and is refused unless the
-allow-list names it *and* its host is public. The address that was judged is the one that is
-connected to; nobody is asked a second time, so a resolver that changes its mind changes nothing.
+A URL is refused unless the allow-list names it *and* its host is public. The address that was
+judged is the one that is connected to, so a resolver that changes its mind changes nothing.
 """
 
 from __future__ import annotations

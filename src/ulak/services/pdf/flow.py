@@ -1,4 +1,5 @@
-"""The flow `pdf`: its payload and key, its states, its retries, and the stage that renders."""
+"""The flow `pdf`: its payload and key, its states, its retries, the stage that renders, and a job
+as the specification has it."""
 
 from __future__ import annotations
 
@@ -72,11 +73,7 @@ def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
 
     Canonical means: the keys of every object sorted by code point, no whitespace, UTF-8. Values
     are compared as they would be printed: `1`, `1.0`, `"1"` and `true` are four values, `0.0` and
-    `-0.0` two, and no text is normalised.
-
-    Raises:
-        BadInput: the payload is no JSON: a number that is not finite, a key that is no text, half
-            a surrogate pair, another type, or more than 64 levels.
+    `-0.0` two, and no text is normalised. Raises BadInput: the payload is no JSON.
     """
     _must_be_json(payload, 0)
     document = {"payload": payload, "template_name": template_name}
@@ -187,7 +184,8 @@ def flow_of(engine: Engine, name: str = FLOW) -> Flow[Any]:
     for flow in engine.inspect.flows:
         if flow.name == name:
             return flow
-    raise FlowError(f"the engine has no flow `{name}`; run it with `ulak.services.pdf.service`")
+    other = ", or add `make_flow`" if name == FLOW else ""
+    raise FlowError(f"the engine has no flow `{name}`; run it with the service{other}")
 
 
 def walk(engine: Engine, where: JobFilter) -> Iterator[Job]:
@@ -219,7 +217,11 @@ def find_entry(event: TrailEvent) -> Entry | None:
     if after is None or (before is after and event.kind != kinds.SUBMITTED):
         return None
     if after is PdfJobStatus.FAILED:
-        return Entry(after, error_code=error_code_of(event.code), error_detail=_detail_of(event))
+        found = _DETAIL.search(event.message or "")
+        detail = "" if found is None else found[1]
+        if event.code == kinds.CANCELLED_CODE:
+            detail = "cancelled"
+        return Entry(after, error_code=error_code_of(event.code), error_detail=detail)
     return Entry(after, is_retry=after is PdfJobStatus.QUEUED and before is PdfJobStatus.FAILED)
 
 
@@ -228,13 +230,6 @@ def error_code_of(code: str | None) -> PdfErrorCode:
     if code in _TIMED_OUT:
         return PdfErrorCode.NAVIGATION_TIMEOUT
     return PdfErrorCode(code) if code in JOB_CODES else PdfErrorCode.UNKNOWN
-
-
-def _detail_of(event: TrailEvent) -> str:
-    if event.code == kinds.CANCELLED_CODE:
-        return "cancelled"
-    found = _DETAIL.search(event.message or "")
-    return "" if found is None else found[1]
 
 
 def view_of(engine: Engine, row: JobRow) -> PdfJob:

@@ -73,6 +73,17 @@ _DOWNLOADS: Final[dict[int | str, dict[str, Any]]] = {
     304: {"description": "The caller has it already."},
     **problems(409, 410, 416, 500),
 }
+# So many places of an owner are read at once; most pages are smaller.
+A_STRETCH: Final = 100
+A_SPAN: Final = timedelta(minutes=1)
+"""A job's id tells nothing about when it was made, so jobs of everybody are read by spans of time
+and sorted: first those of so long, then of twice as long before, and so on."""
+LONGEST_SPAN: Final = timedelta(days=2)
+"""Jobs that are older than all of these together are read at once; clean-up leaves few."""
+_MOMENT: Final = timedelta(microseconds=1)
+_PLACE: Final = re.compile(
+    r"([0-9]{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+)
 
 
 class PdfJobQuery(Parameters):
@@ -343,19 +354,6 @@ def _has_ended(job: PdfJob) -> Refusal:
         f"the job is {job.status}: there is nothing to cancel", status=409,
         error_code="JOB_ENDED", job_id=job.job_id, details={"status": job.status},
     )  # fmt: skip
-
-
-# So many places of an owner are read at once; most pages are smaller.
-A_STRETCH: Final = 100
-A_SPAN: Final = timedelta(minutes=1)
-"""A job's id tells nothing about when it was made, so jobs of everybody are read by spans of time
-and sorted: first those of so long, then of twice as long before, and so on."""
-LONGEST_SPAN: Final = timedelta(days=2)
-"""Jobs that are older than all of these together are read at once; clean-up leaves few."""
-_MOMENT: Final = timedelta(microseconds=1)
-_PLACE: Final = re.compile(
-    r"([0-9]{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
-)
 
 
 class Place(NamedTuple):

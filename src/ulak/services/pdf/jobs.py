@@ -73,12 +73,8 @@ class PdfJobStore(Submitting):
     Every verb is synchronous and may be called from any thread; on an event loop call it through
     `asyncio.to_thread`. Verbs raise `StoreError` when the store does not answer.
 
-    Args:
-        engine: With the flow `pdf`.
-        artifacts: Asked whether an artifact is still there, and told to delete it.
-        config: The settings.
-        enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
-            `engine.worker().work_on`; by default the engine's own workers find them.
+    `enqueue` takes the ids of new jobs to a queue of another make, whose consumers call
+    `engine.worker().work_on`; by default the engine's own workers find them.
     """
 
     def __init__(

@@ -130,7 +130,6 @@ class PdfJob:
     """Rises with every claim; a late writer with an older one is refused."""
     heartbeat_at: datetime | None = None
     error_detail: str = ""
-    """A stable word for what exactly failed, as `artifact_write_failed`; '' when there is none."""
     correlation_id: str = ""
 
 

@@ -1,4 +1,5 @@
-"""Output options of a request: what is done to a document once it is printed.
+"""Output options of a request: what is done to a document once it is printed, and how passwords
+are sealed while a job waits.
 
 Which options a caller may use is said by `options` of a template's manifest.
 """
@@ -49,6 +50,14 @@ Wrong = list[tuple[str, str]]
 _LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8}){0,4}", re.ASCII)
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]{0,63}/[A-Za-z0-9][\w!#$&^.+-]{0,63}")
 _COLOUR: Final = re.compile(r"#[0-9A-Fa-f]{6}")
+NAMES: Final = ("metadata", "watermark", "append", "attachments", "password")
+PURPOSES: Final = ("pdf passwords, first half", "pdf passwords, second half")
+"""What the halves of the key are derived for: `identity.derive(purpose)`."""
+KEY_BYTES: Final = 64
+SEALED: Final = "sealed"
+"""The member of a stored password that has the seal."""
+# More than two passwords of the longest can need as JSON: the length of a seal tells nothing.
+_PLAIN_BYTES: Final = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,6 @@ class OutputOptions:
     password: Password | None = None
 
 
-NAMES: Final = ("metadata", "watermark", "append", "attachments", "password")
 NOTHING_MORE: Final = OutputOptions()
 
 
@@ -341,15 +349,6 @@ _READERS: Final[Mapping[str, Callable[[str, Any, Wrong], Any]]] = {
     "attachments": _attachments,
     "password": _password,
 }
-
-
-PURPOSES: Final = ("pdf passwords, first half", "pdf passwords, second half")
-"""What the halves of the key are derived for: `identity.derive(purpose)`."""
-KEY_BYTES: Final = 64
-SEALED: Final = "sealed"
-"""The member of a stored password that has the seal."""
-# More than two passwords of the longest can need as JSON: the length of a seal tells nothing.
-_PLAIN_BYTES: Final = 640
 
 
 class Sealing:

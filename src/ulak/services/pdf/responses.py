@@ -1,4 +1,5 @@
-"""PDFs over HTTP: whole, in part, or not at all when the caller has them; never on the loop."""
+"""Answers over HTTP: errors as the specification draws them, and PDFs, whole, in part or not at
+all when the caller has them; never on the loop."""
 
 from __future__ import annotations
 
@@ -40,6 +41,14 @@ _OF_STATUS: Final[Mapping[int, str]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: str(PdfErrorCode.PDF_RENDER_UNAVAILABLE),
 }
 _OF_KEYS: Final = "idempotency_"
+
+R = TypeVar("R")
+MEDIA_TYPE: Final = "application/pdf"
+# The largest PDF that is rendered by default takes a few seconds over a slow line to the bucket.
+PATIENCE_S: Final = 30.0
+# So many readings at once: what hangs keeps its thread, and nobody else's.
+READERS: Final = 8
+_RANGE: Final = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE)
 
 
 class Refusal(ServiceError):
@@ -104,17 +113,6 @@ def answering(unavailable: Callable[[Request, str], Awaitable[Response]]) -> typ
             return serve
 
     return Answering
-
-
-R = TypeVar("R")
-
-MEDIA_TYPE: Final = "application/pdf"
-# The largest PDF that is rendered by default takes a few seconds over a slow line to the bucket.
-PATIENCE_S: Final = 30.0
-# So many readings at once: what hangs keeps its thread, and nobody else's.
-READERS: Final = 8
-
-_RANGE: Final = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE)
 
 
 class Artifact(NamedTuple):

@@ -23,7 +23,7 @@ from ulak.core import event as kinds
 from ulak.engine.view import JobEvent, TrailEvent
 from ulak.errors import JobNotFound
 from ulak.kit.clock import to_datetime, to_instant
-from ulak.services.pdf.document import LAUNCH, LOAD, PRINT, REASONS
+from ulak.services.pdf.document import LAUNCH, LOAD, PRINT, REASONS, read_number
 from ulak.services.pdf.flow import FLOW, find_entry, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.tables import Schema, Tables
@@ -138,11 +138,8 @@ class Totals:
     def count(self, jobs: Iterable[Job], connection: Any) -> None:
         """Count what has happened to jobs since that was done last, in an open transaction.
 
-        Every event is counted once, whoever counts at the same time and whoever crashes, and also
-        one of which the follower gets nothing: a process of the release before has written it.
-
-        Raises:
-            StoreError: the store does not answer.
+        Every event is counted once, whoever counts at the same time and whoever crashes, also one
+        of which the follower gets nothing. Raises StoreError: the store does not answer.
         """
         tables = self._tables
         if tables is None:
@@ -223,7 +220,7 @@ class _Sums:
             left = result if has_succeeded else event.details
             self._measure(event, left, None if is_retried else job.created_at)
             if has_succeeded:
-                self._observe(BYTES, _number(_member(left, "size")))
+                self._observe(BYTES, read_number(_member(left, "size")))
         if has_succeeded:
             engine = _member(result, "engine")
             if isinstance(engine, str) and engine:
@@ -236,19 +233,19 @@ class _Sums:
     def _measure(self, event: TrailEvent, left: Any, created_at: datetime | None) -> None:
         """Add the end of an attempt to the histograms, and the URLs that it was refused."""
         timings = _member(left, "timings")
-        took = _number(_member(timings, "total"))
+        took = read_number(_member(timings, "total"))
         if took is None and event.started_at is not None:
             # A run that failed has no timings of its own: then the attempt counts as a whole.
             took = max(0.0, (event.at - event.started_at).total_seconds())
         self._observe(RENDER, took)
-        parts = [_number(_member(timings, name)) for name in _BROWSER_TIMES]
+        parts = [read_number(_member(timings, name)) for name in _BROWSER_TIMES]
         if any(part is not None for part in parts):
             self._observe(EXECUTOR, sum(part for part in parts if part is not None))
         if created_at is not None:
             self._observe(WHOLE, max(0.0, (event.at - created_at).total_seconds()))
         blocked = _member(left, "blocked")
         for reason in REASONS:
-            if n := _number(_member(blocked, reason)):
+            if n := read_number(_member(blocked, reason)):
                 self.totals[BLOCKED, reason] += n
 
     def _observe(self, name: str, value: float | None) -> None:
@@ -269,11 +266,6 @@ class _Sums:
 
 def _member(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < float("inf") else None
 
 
 _COUNTED: Final = "SELECT seq FROM {schema}.pdf_counted WHERE job_id = ?"

@@ -36,6 +36,31 @@ KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 }
 """What a variable may be declared as; `?` at the end makes it optional. A number may be written as
 a text, since JSON's own lose the cents."""
+MANIFEST: Final = "manifest.toml"
+PAGE: Final = "template.html"
+SAMPLE: Final = "sample.json"
+TEXTS: Final = (".html", ".css", ".svg", ".txt")
+"""What may be included; other files are assets."""
+MOST_FILES: Final = 500
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of all files together: each becomes part of a document, and is kept in memory."""
+# Not left to the machine's own table of types: the same folder is the same document everywhere.
+_TYPES: Final = {
+    ".css": "text/css",
+    ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".otf": "font/otf",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".ttf": "font/ttf",
+    ".webp": "image/webp",
+    ".woff": "font/woff",
+    ".woff2": "font/woff2",
+}
+_CSS_URL: Final = re.compile(r"url\(\s*([\"']?)([^\"')]+)\1\s*\)", re.IGNORECASE)
+Signature = tuple[tuple[str, int, int], ...]
+"""Names, sizes and times of a folder's files: the same as long as nobody has written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,36 +203,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "options": _options,
     "variables": _variables,
 }
-
-
-MANIFEST: Final = "manifest.toml"
-PAGE: Final = "template.html"
-SAMPLE: Final = "sample.json"
-TEXTS: Final = (".html", ".css", ".svg", ".txt")
-"""What may be included; other files are assets."""
-
-MOST_FILES: Final = 500
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of all files together: each becomes part of a document, and is kept in memory."""
-
-# Not left to the machine's own table of types: the same folder is the same document everywhere.
-_TYPES: Final = {
-    ".css": "text/css",
-    ".gif": "image/gif",
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".otf": "font/otf",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".ttf": "font/ttf",
-    ".webp": "image/webp",
-    ".woff": "font/woff",
-    ".woff2": "font/woff2",
-}
-_CSS_URL: Final = re.compile(r"url\(\s*([\"']?)([^\"')]+)\1\s*\)", re.IGNORECASE)
-
-Signature = tuple[tuple[str, int, int], ...]
-"""Names, sizes and times of a folder's files: the same as long as nobody has written there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 Escaping protects text and quoted attributes. Anywhere else - in a tag, in an attribute without
 quotes, in a script - an escaped value can still become markup or code, so nothing may stand there.
-The source is read once, each branch of an `if` from where the `if` began; branches must
-meet again in the same place.
+The branches of an `if` are each read from where it began, and must meet in the same place.
 """
 
 from __future__ import annotations

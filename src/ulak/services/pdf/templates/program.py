@@ -28,6 +28,12 @@ _FAULTS: Final = (
 )  # fmt: skip
 _CLASS: Final = re.compile(r"""\bclass\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _CLASS_VALUE: Final = re.compile(r"""^class\s*=\s*["']?|["']$""", re.IGNORECASE)
+_CSS_URL: Final = re.compile(
+    r"url\(\s*[\"']?([^\"')]*)[\"']?\s*\)|@import\s+[\"']([^\"']*)[\"']", re.IGNORECASE
+)
+_PAGE_SIZE: Final = re.compile(rb"@page\b[^{;]*\{[^}]*?[\s;{]size\s*:", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_LINK_SCHEMES: Final = ("http", "https", "mailto", "tel")
 
 
 class Program:
@@ -168,14 +174,6 @@ def _line_of(error: Exception) -> str:
 def _shown(name: object) -> str:
     text = str(name)
     return text if text.isidentifier() and len(text) <= 100 else "a name"
-
-
-_CSS_URL: Final = re.compile(
-    r"url\(\s*[\"']?([^\"')]*)[\"']?\s*\)|@import\s+[\"']([^\"']*)[\"']", re.IGNORECASE
-)
-_PAGE_SIZE: Final = re.compile(rb"@page\b[^{;]*\{[^}]*?[\s;{]size\s*:", re.IGNORECASE)
-_SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
-_LINK_SCHEMES: Final = ("http", "https", "mailto", "tel")
 
 
 @dataclass(frozen=True, slots=True)

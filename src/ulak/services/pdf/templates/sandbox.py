@@ -1,4 +1,5 @@
-"""Where templates run: escaped, strict about names, without a way out, and bounded.
+"""Where templates run: escaped, strict about names, without a way out, and bounded; and their
+filters, which write numbers, money, dates and capitals in English and in Turkish.
 
 A count bounds them, not a clock: the same template with the same variables ends the same way on
 every machine.
@@ -54,6 +55,21 @@ _ON_TEXT: Final = ("first", "last", "length", "reverse", "trim", "truncate")
 
 _SCHEME: Final = re.compile(r"(https?|mailto|tel):", re.IGNORECASE)
 _IMAGE: Final = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
+MOST_DIGITS: Final = 12
+_LONGEST: Final = 64
+_POINTS: Final = {"en": (",", "."), "tr": (".", ",")}
+_MONTHS: Final = {
+    "en": (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September",
+        "October", "November", "December",
+    ),
+    "tr": (
+        "Ocak", "Şubat", "Mart", "Nisan", "May\u0131s", "Haziran", "Temmuz", "Ağustos", "Eylül",
+        "Ekim", "Kas\u0131m", "Aral\u0131k",
+    ),
+}  # fmt: skip
+_SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "RUB": "₽", "TRY": "₺", "USD": "$"}
+_WITHOUT_CENTS: Final = ("JPY",)
 
 
 class OverLimit(TemplateRuntimeError):
@@ -340,10 +356,8 @@ def _round(value: Any, digits: int = 0) -> float:
 
 
 def _through(name: str, node: nodes.Node, *arguments: nodes.Expr) -> nodes.Filter:
-    more = list(arguments)
-    return nodes.Filter(
-        node, name, more, [], None, None, lineno=node.lineno, environment=node.environment
-    )
+    where = {"lineno": node.lineno, "environment": node.environment}
+    return nodes.Filter(node, name, list(arguments), [], None, None, **where)
 
 
 def _bits(operator: str, left: Any, right: Any) -> int:
@@ -353,24 +367,6 @@ def _bits(operator: str, left: Any, right: Any) -> int:
     if operator == "**":
         return left.bit_length() * max(0, right)
     return left.bit_length() + right.bit_length()
-
-
-MOST_DIGITS: Final = 12
-_LONGEST: Final = 64
-
-_POINTS: Final = {"en": (",", "."), "tr": (".", ",")}
-_MONTHS: Final = {
-    "en": (
-        "January", "February", "March", "April", "May", "June", "July", "August", "September",
-        "October", "November", "December",
-    ),
-    "tr": (
-        "Ocak", "Şubat", "Mart", "Nisan", "May\u0131s", "Haziran", "Temmuz", "Ağustos", "Eylül",
-        "Ekim", "Kas\u0131m", "Aral\u0131k",
-    ),
-}  # fmt: skip
-_SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "RUB": "₽", "TRY": "₺", "USD": "$"}
-_WITHOUT_CENTS: Final = ("JPY",)
 
 
 class Unwritable(TemplateRuntimeError):
