@@ -19,7 +19,7 @@ from ulak import settings
 from ulak.cli.program import program
 from ulak.core import event
 from ulak.engine import why
-from ulak.services.pdf.condition import condition
+from ulak.services.pdf.configuration import condition
 from ulak.store.postgres import migrations as postgres_migrations
 from ulak.store.sqlite import migrations
 

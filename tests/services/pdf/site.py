@@ -35,16 +35,15 @@ from ulak.service import Service, attach
 from ulak.services.pdf import PDF_READ, PDF_RENDER, callbacks
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document
-from ulak.services.pdf.downloads import Reader
-from ulak.services.pdf.failsafe import HealthCheck
+from ulak.services.pdf.failsafe import HealthCheck, Pacing
 from ulak.services.pdf.flow import make_flow
+from ulak.services.pdf.job_routes import MOST_WAITING, Waiting
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, pdf_error
-from ulak.services.pdf.pace import Pacing
+from ulak.services.pdf.output import Sealing
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page
-from ulak.services.pdf.reading import MOST_WAITING, Waiting
+from ulak.services.pdf.responses import Reader
 from ulak.services.pdf.routes import make_routes
-from ulak.services.pdf.sealing import Sealing
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
 from ulak.services.pdf.totals import Totals
 from ulak.settings import Settings
@@ -330,7 +329,7 @@ class Site:
 
     def close(self) -> None:
         """End as a process does: whatever it still had taken is renewed no more."""
-        for attempt in self.jobs._attempts._taken.values():
+        for attempt in self.jobs._attempts.values():
             attempt._lease.stop()
         with self._runner:
             self._runner.run(self._client.aclose())

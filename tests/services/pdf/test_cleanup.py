@@ -15,7 +15,7 @@ from ulak.errors import ArtifactWriteFailed, JobNotFound
 from ulak.ids import from_text
 from ulak.services.pdf import cleanup
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
+from ulak.services.pdf.totals import SCHEMA
 from ulak.tables import Tables
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus

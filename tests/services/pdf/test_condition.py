@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ulak.services.pdf import ground
-from ulak.services.pdf.condition import condition
+from ulak.services.pdf.configuration import condition
 from ulak.settings import Settings
 
 

@@ -25,11 +25,12 @@ from ulak.services.pdf.output import (
     NOTHING_MORE,
     BadOutput,
     Password,
+    Sealing,
     Watermark,
     as_json,
     read_output,
+    read_stored,
 )
-from ulak.services.pdf.sealing import Sealing, read_stored
 from ulak.services.pdf.templates import Templates
 from ulak.web.idempotency import Requested
 

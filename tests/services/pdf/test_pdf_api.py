@@ -27,10 +27,10 @@ from tests.services.pdf.site import (
     opened,
 )
 from ulak.clock import micros
-from ulak.services.pdf.downloads import Reader
 from ulak.services.pdf.jobs import InvalidTransition
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
+from ulak.services.pdf.responses import Reader
+from ulak.services.pdf.totals import SCHEMA
 from ulak.tables import Tables
 
 SECRET = "Zeynep-4711-private"  # noqa: S105 - a variable that no answer and no log may tell

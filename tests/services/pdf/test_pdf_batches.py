@@ -12,11 +12,11 @@ import pytest
 
 from tests.services.pdf.desk import INVOICE, Desk, config_of, payload
 from tests.services.pdf.site import CONFIG, DATABASES, TEMPLATE, Site, credential_of, database
-from ulak.services.pdf import callbacks, wanting
+from ulak.services.pdf import callbacks, submission
 from ulak.services.pdf.batches import split_batch
-from ulak.services.pdf.envelope import Refusal
 from ulak.services.pdf.jobs import Created
-from ulak.services.pdf.submitting import NewPdfJob
+from ulak.services.pdf.responses import Refusal
+from ulak.services.pdf.submission import NewPdfJob
 from ulak.store.protocol import JobFilter
 from ulak.testing import faults
 
@@ -363,7 +363,7 @@ def test_each_job_of_a_batch_has_its_own_callback(site: Site) -> None:
     made = results(send(site, *asked, letter("quiet")))
     for each in made:
         site.fail(each["job_id"])
-    waiting = site.engine.jobs(JobFilter(flow=wanting.FLOW))
+    waiting = site.engine.jobs(JobFilter(flow=submission.WANTED))
     wanted = [site.engine.inspect.payload(job.id, reveal=True) for job in waiting]
     assert {(each["job_id"], each["url"]) for each in wanted} == {
         (made[n]["job_id"], f"{CALLBACK}/{n}") for n in range(3)

@@ -23,14 +23,14 @@ from tests.services.pdf.site import CONFIG, DATABASES, Site, database
 from ulak.engine.ports import WorkerSettings
 from ulak.errors import BadInput, StoreError
 from ulak.kit.ids import from_text, new_secret_id
-from ulak.services.pdf import callbacks, cleanup, configuration, older, submitting, wanting
+from ulak.services.pdf import callbacks, cleanup, configuration, submission
 from ulak.services.pdf.callbacks import GIVEN_UP, QUEUE, SENT, TRIES
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.fetching import AllowedFetcher, FetchFailed, FetchLimits
 from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
 from ulak.services.pdf.settings import PdfRenderConfig, load
+from ulak.services.pdf.totals import SCHEMA
 from ulak.store.protocol import JobFilter
 from ulak.tables import Tables
 
@@ -89,7 +89,7 @@ def new(site: Site, url: str, name: str = "Ada", **options: Any) -> str:
 
 def waiting(site: Site) -> list[str]:
     """The URLs that wait for the end of a job."""
-    found = site.engine.jobs(JobFilter(flow=wanting.FLOW, state=wanting.WAITING), limit=100)
+    found = site.engine.jobs(JobFilter(flow=submission.WANTED, state=submission.WAITING), limit=100)
     said = [site.engine.inspect.payload(job.id, reveal=True) for job in found]
     return sorted(each["url"] for each in said)
 
@@ -377,7 +377,7 @@ def test_a_job_whose_callback_cannot_be_kept_is_not_created(
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(submitting, "want", refuse)
+        patched.setattr(submission, "want", refuse)
         answer = site.create(options={"callback_url": receiver.url()})
         assert (answer.status_code, site.count()) == (503, 0)
     new(site, receiver.url())
@@ -434,7 +434,7 @@ def test_a_callback_that_several_find_at_once_is_told_once(site: Site, receiver:
     def find() -> None:
         start.wait()
         for job_id in ids:
-            wanting.wake(site.engine, job_id)
+            submission.wake(site.engine, job_id)
         callbacks.catch_up(site.jobs)
 
     with ThreadPoolExecutor(4) as pool:
@@ -474,7 +474,7 @@ def write_old_row(site: Site, job_id: str, url: str, root: str = "") -> None:
 def test_callbacks_of_the_release_before_are_told(
     site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(older, "A_BATCH", 2)
+    monkeypatch.setattr(submission, "A_BATCH", 2)
     ended, unfinished = site.new("a", who="key:acme"), site.new("b", who="key:globex")
     site.finish(ended)
     for n in range(5):
@@ -512,9 +512,11 @@ def test_an_end_that_a_process_of_the_release_before_has_written_is_told(
 @pytest.mark.shows("P-50", "E-90")
 def test_who_waits_since_the_release_before_is_told(site: Site, receiver: Receiver) -> None:
     job_id = site.new("a", who="key:acme")
-    flow = next(flow for flow in site.engine.inspect.flows if flow.name == wanting.FLOW)
-    wanted = wanting.Wanted(job_id, receiver.url())
-    site.engine.submit(flow, wanted, tenant="acme", actor=wanting.FLOW, dedup_key=f"{job_id}/0")
+    flow = next(flow for flow in site.engine.inspect.flows if flow.name == submission.WANTED)
+    wanted = submission.Wanted(job_id, receiver.url())
+    site.engine.submit(
+        flow, wanted, tenant="acme", actor=submission.WANTED, dedup_key=f"{job_id}/0"
+    )
     site.finish(job_id)
     work(site)
     assert [told.path for told in receiver.told] == ["/done"]
@@ -523,8 +525,8 @@ def test_who_waits_since_the_release_before_is_told(site: Site, receiver: Receiv
 
 @pytest.mark.shows("P-50")
 def test_nobody_waits_for_a_job_that_is_gone(site: Site, receiver: Receiver) -> None:
-    gone = wanting.Wanted(new_secret_id(), receiver.url())
-    wanting.want(site.engine, gone, tenant="acme")
+    gone = submission.Wanted(new_secret_id(), receiver.url())
+    submission.want(site.engine, gone, tenant="acme")
     assert waiting(site) == [receiver.url()]
     cleanup.clean_up(site.jobs)
     assert waiting(site) == []
@@ -559,7 +561,7 @@ def test_what_callbacks_leave_behind_is_removed_however_much_it_is(
     assert states(site) == [SENT] * 5
     site.clock.advance(site.config.artifact_ttl + site.config.grace + timedelta(seconds=1))
     cleanup.clean_up(site.jobs)
-    for flow in (callbacks.FLOW, wanting.FLOW):
+    for flow in (callbacks.FLOW, submission.WANTED):
         assert site.engine.jobs(JobFilter(flow=flow)) == []
     # These tell that the five have expired just now.
     assert [job.state for job in site.engine.jobs(JobFilter(flow=callbacks.ENDED))] == ["due"] * 5

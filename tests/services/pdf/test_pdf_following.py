@@ -16,9 +16,9 @@ import pytest
 from tests.services.pdf.site import CONFIG, DATABASES, Site, opened
 from ulak.engine.ports import WorkerSettings
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.listing import A_SPAN, A_STRETCH, LONGEST_SPAN, Place
+from ulak.services.pdf.failsafe import LATEST_S, MOST_LOOKED_AT, USUAL_S, WINDOW, Pace
+from ulak.services.pdf.job_routes import A_SPAN, A_STRETCH, LONGEST_SPAN, Place
 from ulak.services.pdf.model import PdfJobStatus
-from ulak.services.pdf.pace import LATEST_S, MOST_LOOKED_AT, USUAL_S, WINDOW, Pace
 from ulak.services.pdf.worker import PdfRenderWorker
 
 SOON = timedelta(seconds=1)

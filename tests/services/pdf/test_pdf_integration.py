@@ -16,7 +16,7 @@ from tests.services.pdf.browser.yard import sizes_of
 from tests.services.pdf.desk import Desk, Printer
 from tests.services.pdf.plant import Plant, eventually, parent_of, plant
 from ulak.services.pdf.document import Document, Rendered, Times
-from ulak.services.pdf.flow import entries_of, payload_of
+from ulak.services.pdf.flow import find_entry, payload_of
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.worker import PdfRenderWorker
 
@@ -185,7 +185,7 @@ def test_a_running_attempt_that_is_cancelled_has_failed_and_expired(sqlite_works
     ended = sqlite_works.until(job, EXPIRED)
     assert (ended.error_code, ended.error_detail) == (PdfErrorCode.UNKNOWN, "cancelled")
     trail = sqlite_works.engine.inspect.trail(job.job_id)
-    entered = [entry.status for event in trail for entry in entries_of(event)]
+    entered = [entry.status for entry in map(find_entry, trail) if entry is not None]
     assert entered == [QUEUED, RUNNING, FAILED, EXPIRED]
     assert sqlite_works.stored() == []
 

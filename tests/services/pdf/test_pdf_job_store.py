@@ -23,7 +23,7 @@ from ulak.services.pdf.model import (
     PdfJobStatus,
     should_retry,
 )
-from ulak.services.pdf.schema import SCHEMA
+from ulak.services.pdf.totals import SCHEMA
 from ulak.tables import Tables
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus

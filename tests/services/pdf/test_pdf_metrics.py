@@ -20,8 +20,7 @@ from ulak.engine.attempt import Attempt
 from ulak.services.pdf import cleanup
 from ulak.services.pdf import totals as totals_module
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, pdf_error
-from ulak.services.pdf.schema import SCHEMA
-from ulak.services.pdf.totals import Totals
+from ulak.services.pdf.totals import SCHEMA, Totals
 from ulak.tables import Tables
 
 CODES = (

@@ -20,11 +20,11 @@ from ulak.core.admission import find_waiting
 from ulak.engine.engine import Engine
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Times
+from ulak.services.pdf.failsafe import count_queued
 from ulak.services.pdf.flow import make_flow
 from ulak.services.pdf.jobs import Created, InvalidTransition, PdfJobStore
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
-from ulak.services.pdf.pace import count_queued
-from ulak.services.pdf.submitting import QuotaExceeded
+from ulak.services.pdf.submission import QuotaExceeded
 from ulak.store.protocol import JobFilter
 from ulak.store.sqlite.intake import waiting_steps
 from ulak.wiring import store_of

@@ -142,7 +142,7 @@ def test_variables_are_judged_without_filling_the_template(
     def fill(*_: Any) -> None:
         raise AssertionError("a create fills nothing")
 
-    monkeypatch.setattr("ulak.services.pdf.templates.catalogue.Program", fill)
+    monkeypatch.setattr("ulak.services.pdf.templates.Program", fill)
     assert site.create("Ada").status_code == 202
 
 

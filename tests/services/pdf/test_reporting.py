@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from tests.services.pdf.site import A_PDF, DATABASES, Site, opened
+from ulak.services.pdf.bodies import PdfReport
 from ulak.services.pdf.model import PdfJobStatus
-from ulak.services.pdf.reporting import PdfReport
 
 FOUND_OUT = {
     "engine": "HeadlessChrome/156",

@@ -18,8 +18,7 @@ from tests.services.pdf.test_fetching import (
     redirect,
 )
 from ulak.errors import BadInput
-from ulak.services.pdf.condition import condition
-from ulak.services.pdf.configuration import fetcher_of
+from ulak.services.pdf.configuration import condition, fetcher_of
 from ulak.services.pdf.fetching import AllowedFetcher, ExtraHeaders
 from ulak.services.pdf.security.urls import parse
 from ulak.services.pdf.settings import load

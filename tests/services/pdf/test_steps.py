@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ulak.services.pdf.document import BREAKDOWN, Steps, in_milliseconds
 from ulak.services.pdf.model import PdfErrorCode, pdf_error
-from ulak.services.pdf.steps import BREAKDOWN, Steps, in_milliseconds
 
 
 class Clock:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from ulak.services.pdf.document import Document, Limits
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.page import PAPERS
 from ulak.services.pdf.templates import Templates, sandbox
-from ulak.services.pdf.templates.folder import Template, read_template
-from ulak.services.pdf.templates.manifest import PAPERS, Manifest
+from ulak.services.pdf.templates.folder import Manifest, Template, read_template
 from ulak.services.pdf.templates.program import Program
 
 MANIFEST = 'version = "1"\ntitle = "One"\n'

@@ -24,8 +24,8 @@ from tests.services.pdf.browser.yard import a_pool
 from tests.services.pdf.desk import INVOICE, Desk, Pages, Printer, payload
 from tests.services.pdf.plant import PATIENCE_S, Plant, eventually, plant
 from ulak.errors import StoreError
+from ulak.services.pdf.document import BREAKDOWN, FINISH
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, pdf_error
-from ulak.services.pdf.steps import BREAKDOWN, FINISH
 from ulak.services.pdf.worker import PdfRenderWorker
 from ulak.tracing_otel import OtelTracing
 

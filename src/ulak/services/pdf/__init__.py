@@ -8,21 +8,21 @@ anybody but the worker that renders.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Engine
 from ulak.auth import OPERATOR, SERVICE, VIEWER, AccessScope
 from ulak.errors import NotSupported
-from ulak.service import Condition, Service
+from ulak.service import Service
 from ulak.settings import Settings
 
 if TYPE_CHECKING:
     import typer
 
     from ulak.services.pdf.settings import PdfRenderConfig
-    from ulak.web import Routes
 
 PDF_READ: Final = AccessScope(
     "pdf:read", "read PDF jobs of one's own and download what they made",
@@ -31,39 +31,31 @@ PDF_READ: Final = AccessScope(
 PDF_RENDER: Final = AccessScope("pdf:render", "have PDFs rendered", roles={SERVICE, OPERATOR})
 
 _PUBLIC: Final = {
-    "AllowedFetcher": "fetching",
-    "Created": "jobs",
-    "FailSafePolicy": "failsafe",
-    "InvalidTransition": "jobs",
-    "MAX_RETRIES": "model",
-    "NewPdfJob": "submitting",
-    "OutputOptions": "output",
-    "PageOptions": "page",
-    "PdfArtifactStore": "artifacts",
-    "PdfErrorCode": "model",
-    "PdfJob": "model",
-    "PdfJobRequest": "bodies",
-    "PdfJobResponse": "bodies",
-    "PdfJobStatus": "model",
-    "PdfJobStatusResponse": "bodies",
-    "PdfJobStore": "jobs",
-    "PdfOutputOptions": "bodies",
-    "PdfPageOptions": "bodies",
-    "PdfRenderConfig": "settings",
-    "PdfRenderOptions": "bodies",
-    "PdfRenderWorker": "worker",
-    "PdfSecurityConfig": "settings",
-    "QuotaExceeded": "submitting",
-    "TRANSIENT_ERRORS": "model",
-    "Templates": "templates",
-    "check_worker_health": "failsafe",
-    "compute_job_key": "flow",
-    "handle_unavailable": "failsafe",
-    "sanitize_html_variables": "security",
-    "should_retry": "model",
-    "validate_template": "security",
-    "validate_url": "security",
-}
+    name: module
+    for module, names in {
+        "artifacts": ("PdfArtifactStore",),
+        "bodies": (
+            "PdfJobRequest", "PdfJobResponse", "PdfJobStatusResponse", "PdfOutputOptions",
+            "PdfPageOptions", "PdfRenderOptions",
+        ),
+        "failsafe": ("FailSafePolicy", "check_worker_health", "handle_unavailable"),
+        "fetching": ("AllowedFetcher",),
+        "flow": ("compute_job_key",),
+        "jobs": ("Created", "InvalidTransition", "PdfJobStore"),
+        "model": (
+            "MAX_RETRIES", "PdfErrorCode", "PdfJob", "PdfJobStatus", "TRANSIENT_ERRORS",
+            "should_retry",
+        ),
+        "output": ("OutputOptions",),
+        "page": ("PageOptions",),
+        "security": ("sanitize_html_variables", "validate_template", "validate_url"),
+        "settings": ("PdfRenderConfig", "PdfSecurityConfig"),
+        "submission": ("NewPdfJob", "QuotaExceeded"),
+        "templates": ("Templates",),
+        "worker": ("PdfRenderWorker",),
+    }.items()
+    for name in names
+}  # fmt: skip
 """Every public name and the module that has it."""
 
 _NEEDED: Final = ("jinja2", "pikepdf")
@@ -74,8 +66,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     try:
         return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     except ModuleNotFoundError as error:
@@ -91,13 +81,8 @@ def __dir__() -> list[str]:
 
 
 def _check_extra() -> None:
-    """Refuse to start without the packages that every process of the service needs.
-
-    They are looked for and not imported: a command that lists jobs needs none of them.
-
-    Raises:
-        NotSupported: the extra is not installed.
-    """
+    """Raise NotSupported without the packages that every process of the service needs; they are
+    looked for and not imported."""
     from importlib.util import find_spec
 
     for name in _NEEDED:
@@ -114,7 +99,7 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     from ulak.services.pdf import callbacks, cleanup, totals
     from ulak.services.pdf.configuration import artifacts_of
     from ulak.services.pdf.flow import QUEUE, make_flow
-    from ulak.services.pdf.sealing import sealing_of
+    from ulak.services.pdf.output import sealing_of
     from ulak.services.pdf.settings import load
     from ulak.services.pdf.worker import PdfRenderWorker, open_worker
 
@@ -130,10 +115,13 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     return config
 
 
-def _routes(engine: Engine, config: PdfRenderConfig) -> Routes:
-    from ulak.services.pdf.routes import routes_of
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports the one of this name when it is called."""
 
-    return routes_of(engine, config)
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"{__name__}.{module}"), name)(*arguments)
+
+    return call
 
 
 def _commands() -> typer.Typer:
@@ -143,20 +131,12 @@ def _commands() -> typer.Typer:
     return pdf
 
 
-def _condition(settings: Settings) -> Condition:
-    from ulak.services.pdf.condition import condition
-
-    return condition(settings)
-
-
 def _verify(engine: Engine, settings: Settings) -> Iterable[tuple[str, str, str]]:
     from ulak.services.pdf.cleanup import find_strays
-    from ulak.services.pdf.configuration import artifacts_of
-    from ulak.services.pdf.jobs import PdfJobStore
+    from ulak.services.pdf.configuration import open_jobs
     from ulak.services.pdf.settings import load
 
-    config = load(platform=settings)
-    jobs = PdfJobStore(engine, artifacts_of(config, engine.store.clock), config)
+    jobs = open_jobs(engine, load(platform=settings))
     try:
         yield from find_strays(jobs)
     finally:
@@ -164,6 +144,6 @@ def _verify(engine: Engine, settings: Settings) -> Iterable[tuple[str, str, str]
 
 
 service = Service(
-    "pdf", attach=_attach, routes=_routes, scopes=(PDF_READ, PDF_RENDER), commands=_commands,
-    condition=_condition, verify=_verify,
+    "pdf", attach=_attach, routes=_later("routes", "routes_of"), scopes=(PDF_READ, PDF_RENDER),
+    commands=_commands, condition=_later("configuration", "condition"), verify=_verify,
 )  # fmt: skip

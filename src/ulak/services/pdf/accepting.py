@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fastapi import Response
@@ -13,29 +14,23 @@ from fastapi import Response
 from ulak.auth import Principal
 from ulak.errors import BadInput, NotSupported, Overloaded, StaleJob
 from ulak.idempotency import fingerprint
-from ulak.services.pdf.bodies import PdfJobRequest, bad_output, bad_page, output_of, page_of
-from ulak.services.pdf.envelope import QUOTA_EXCEEDED, VALIDATION_ERROR, Refusal
+from ulak.services.pdf.bodies import PdfJobRequest, bad_options, invalid, output_of, page_of
 from ulak.services.pdf.failsafe import (
     FailSafePolicy,
     HealthCheck,
+    Pacing,
     Unavailable,
     handle_unavailable,
 )
 from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.jobs import Created, NotCreated, PdfJobStore
-from ulak.services.pdf.model import (
-    PdfError,
-    PdfErrorCode,
-    PdfJobStatus,
-    WrongVariables,
-)
-from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, Password, as_json
-from ulak.services.pdf.pace import Pacing
-from ulak.services.pdf.page import NOTHING_SAID, BadPage, PageOptions, said_by
-from ulak.services.pdf.sealing import Sealing
+from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJobStatus, WrongVariables
+from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, as_json
+from ulak.services.pdf.page import NOTHING_SAID, PageOptions, said_by
+from ulak.services.pdf.responses import Refusal
 from ulak.services.pdf.security.template_input import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submitting import PRESSED, NewPdfJob
+from ulak.services.pdf.submission import PRESSED, NewPdfJob
 from ulak.services.pdf.templates import Templates
 from ulak.web.callers import actor_of
 from ulak.web.idempotency import Requested
@@ -50,79 +45,54 @@ INERT: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
-"""The headers of a document that is shown and not printed."""
 FALLBACK_HEADERS: Final = {"X-Pdf-Fallback": "html", **INERT}
 
 Refused = Refusal | Unavailable
-"""Why a request got no job."""
 
 
+@dataclass(frozen=True, slots=True)
 class Accepting:
-    """Takes requests whose words are good, in the order of checks of the specification.
+    """Takes requests whose words are good, in the order of checks of the specification."""
 
-    Args:
-        jobs: Where they become jobs.
-        templates: Judges what is asked of them.
-        health: Tells whether jobs are worked on.
-        pacing: Tells when to ask again.
-        sealing: Makes what seals passwords; None takes none.
-    """
+    jobs: PdfJobStore
+    templates: Templates
+    health: HealthCheck
+    pacing: Pacing
+    sealing: Callable[[], Sealing] | None = None
+    """Makes what seals passwords; None takes none."""
 
-    def __init__(
-        self,
-        jobs: PdfJobStore,
-        templates: Templates,
-        health: HealthCheck,
-        pacing: Pacing,
-        sealing: Callable[[], Sealing] | None = None,
-    ) -> None:
-        self.config: PdfRenderConfig = jobs.config
-        self._jobs = jobs
-        self._templates = templates
-        self._health = health
-        self._pacing = pacing
-        self._sealing = sealing
+    @property
+    def config(self) -> PdfRenderConfig:
+        """Return the settings."""
+        return self.jobs.config
 
     def fingerprint(self, requested: Requested) -> str:
         """Return what must be the same under one idempotency key.
 
-        Of a request with a password it is made with a secret: by a plain digest, which is stored,
-        whoever knows the rest could try passwords.
+        Of a request with a password it is masked: by a plain digest, which is stored, passwords
+        could be tried.
         """
         plain = fingerprint(**requested._asdict())
-        if self._sealing is None or b"password" not in requested.body:
+        if self.sealing is None or b"password" not in requested.body:
             return plain
         try:
-            return self._sealing().mask(plain)
+            return self.sealing().mask(plain)
         except (BadInput, NotSupported):
             return plain  # no password is taken here
 
     def must_be_allowed(self, template: str) -> None:
         """Refuse a template that is not in the list."""
-        try:
+        with _refusing():
             validate_template(template, self.config.security.template_allowlist)
-        except PdfError as error:
-            raise _template_error(str(error)) from None
 
     def accept_all(
-        self,
-        asked: Sequence[PdfJobRequest],
-        principal: Principal,
-        correlation: str,
-        root: str = "",
+        self, asked: Sequence[PdfJobRequest], principal: Principal, correlation: str, root: str = ""
     ) -> list[Created | Refused]:
         """Return for each of several requests, in order, its job or why it gets none.
 
         Checked in this order: the template, whether the job is there already, backpressure, the
-        quota of the tenant, health. A job that is there is answered whatever follows. Each is
-        checked as if it were alone, and those that become jobs do so in few commits. One that is
-        refused harms no other; the same twice is one job.
-
-        Args:
-            asked: The requests.
-            principal: Who asks.
-            correlation: Of the request that they came with.
-            root: Where the application is mounted.
+        quota of the tenant, health. A job that is there is returned whatever follows. Those that
+        become jobs do so in few commits, and one that is refused harms no other.
 
         Raises:
             Unavailable: the store does not answer, so that nothing is known of any of them.
@@ -133,7 +103,14 @@ class Accepting:
         new: dict[int, NewPdfJob] = {}
         for number, one in enumerate(asked):
             try:
-                new[number] = self._new_job(one, tenant, correlation, root)
+                payload, options = self._payload_of(one), one.options
+                # A store that hangs would be found out by its time limits alone, a minute later.
+                self.health.must_answer()
+                new[number] = self.jobs.new_job(
+                    one.template_name, payload, tenant=tenant, timeout_s=options.timeout,
+                    priority=self.config.priority_for(options.priority), root=root,
+                    correlation_id=correlation, callback_url=options.callback_url or "",
+                )  # fmt: skip
             except Refusal as refusal:
                 answers[number] = refusal
             except BadInput:
@@ -143,28 +120,16 @@ class Accepting:
             answers |= zip(new, made, strict=True)
         return [answers[number] for number in range(len(asked))]
 
-    def _new_job(self, asked: PdfJobRequest, tenant: str, correlation: str, root: str) -> NewPdfJob:
-        """Return the job that a request would make."""
-        payload, options = self._payload_of(asked), asked.options
-        # A store that hangs would be found out by its time limits alone, a minute later.
-        if not self._health.look().store_answers:
-            raise Unavailable("the store of jobs does not answer")
-        return self._jobs.new_job(
-            asked.template_name, payload, tenant=tenant, timeout_s=options.timeout,
-            priority=self.config.priority_for(options.priority), correlation_id=correlation,
-            callback_url=options.callback_url or "", root=root,
-        )  # fmt: skip
-
     def _make(self, new: Sequence[NewPdfJob], tenant: str, actor: str) -> list[Created | Refused]:
         """Return jobs that are there, and make the others if new ones are taken now."""
-        if complaint := self._health.look().complaint:
+        if complaint := self.health.look().complaint:
             # What refuses new jobs comes before health: HTML would else stand in for them.
-            refusal = self._jobs.find_refusal(tenant)
+            refusal = self.jobs.find_refusal(tenant)
             refused = Unavailable(complaint) if refusal is None else self._refused(refusal)
-            known = (self._jobs.find_repeat(one, actor=actor) for one in new)
+            known = (self.jobs.find_repeat(one, actor=actor) for one in new)
             return [refused if job is None else Created(job, is_repeat=True) for job in known]
         try:
-            made = self._jobs.create_jobs(new, tenant=tenant, actor=actor)
+            made = self.jobs.create_jobs(new, tenant=tenant, actor=actor)
         except BadInput:
             return [_unstorable()] * len(new)
         for one in made:
@@ -183,48 +148,38 @@ class Accepting:
             said = "new jobs are refused for now" if why.code == PRESSED else "too many jobs wait"
             code = str(PdfErrorCode.BACKPRESSURE_ACTIVE)
         else:
-            wait_s = self._pacing.look().retry_after_s(PdfJobStatus.QUEUED)
-            said, code, details = str(why), QUOTA_EXCEEDED, {"max_waiting": why.most}
+            wait_s = self.pacing.look().retry_after_s(PdfJobStatus.QUEUED)
+            said, code, details = str(why), "QUOTA_EXCEEDED", {"max_waiting": why.most}
         return Refusal(
             f"{said}; try again in {wait_s} s", status=429, error_code=code,
             retry_after_s=wait_s, details=details,
         )  # fmt: skip
 
     def preview(self, asked: PdfJobRequest) -> Response:
-        """Return the HTML that would be printed. No job is made.
-
-        Raises:
-            Refusal: the template cannot be filled with it.
-        """
+        """Return the HTML that would be printed, or refuse; no job is made."""
         page = self._judged(asked)
         self._judged_output(asked)
-        try:
-            document = self._templates.render(asked.template_name, asked.variables, page)
-        except PdfError as error:
-            raise _refused(error) from None
+        with _refusing():
+            document = self.templates.render(asked.template_name, asked.variables, page)
         return Response(document.html, media_type="text/html", headers=INERT)
 
     def stand_in(self, asked: PdfJobRequest, why: str) -> Response:
-        """Return the HTML that stands in for a PDF.
-
-        Raises:
-            Unavailable: that is not wanted, or there is none; nothing stands in for a document
-                that is to be protected, marked or put together.
-        """
+        """Return the HTML that stands in for a PDF, but for one that is to be protected, marked or
+        put together. Raises Unavailable: that is not wanted, or there is none."""
         if asked.options.output is not None:
             raise Unavailable(why)
         policy = FailSafePolicy(asked.options.fail_safe or self.config.fail_safe_policy)
 
         def make() -> str:
             self.must_be_allowed(asked.template_name)
-            return self._templates.render(asked.template_name, asked.variables).html
+            return self.templates.render(asked.template_name, asked.variables).html
 
         html = handle_unavailable(policy, make, why=why)
         return Response(html, media_type="text/html", headers=FALLBACK_HEADERS)
 
     def _payload_of(self, asked: PdfJobRequest) -> dict[str, Any]:
         try:
-            version = self._templates.version(asked.template_name)
+            version = self.templates.version(asked.template_name)
         except PdfError as error:
             raise _template_error("the template is allowed and is not installed here") from error
         page = self._judged(asked)
@@ -235,17 +190,20 @@ class Accepting:
         payload = payload_of(asked.variables, template_version=version, options=options)
         if output.password is None:
             return payload
-        return self._sealed(asked.template_name, payload, output.password)
+        passwords = {"user": output.password.user, "owner": output.password.owner}
+        try:
+            if self.sealing is None:
+                raise NotSupported("nothing here seals them")
+            return self.sealing().seal(asked.template_name, payload, passwords)
+        except (BadInput, NotSupported) as error:
+            why = f"passwords cannot be kept here: {error}"
+            raise invalid("options.output.password", why) from None
 
     def _judged(self, asked: PdfJobRequest) -> PageOptions:
         """Refuse what the template could not be filled with, so that no job is made to fail."""
         page = page_of(asked)
-        try:
-            self._templates.judge(asked.template_name, asked.variables, page)
-        except BadPage as error:
-            raise bad_page(error) from None
-        except PdfError as error:
-            raise _refused(error) from None
+        with _refusing():
+            self.templates.judge(asked.template_name, asked.variables, page)
         return page
 
     def _judged_output(self, asked: PdfJobRequest) -> OutputOptions:
@@ -253,48 +211,36 @@ class Accepting:
         output = output_of(asked)
         if output == NOTHING_MORE:
             return output
-        try:
-            self._templates.judge_output(asked.template_name, output)
-        except BadOutput as error:
-            raise bad_output(error) from None
+        with _refusing():
+            self.templates.judge_output(asked.template_name, output)
         following = []
         for number, one in enumerate(output.append):
-            place = f"options.output.append.{number}: "
-            try:
+            with _refusing(f"options.output.append.{number}: "):
                 validate_template(one.template_name, self.config.security.template_allowlist)
-                self._templates.judge(one.template_name, one.variables)
-                version = self._templates.version(one.template_name)
-            except PdfError as error:
-                raise _refused(error, place) from None
+                self.templates.judge(one.template_name, one.variables)
+                version = self.templates.version(one.template_name)
             following.append(replace(one, template_version=version))
         return replace(output, append=tuple(following))
-
-    def _sealed(
-        self, template_name: str, payload: dict[str, Any], password: Password
-    ) -> dict[str, Any]:
-        passwords = {"user": password.user, "owner": password.owner}
-        try:
-            if self._sealing is None:
-                raise NotSupported("nothing here seals them")
-            return self._sealing().seal(template_name, payload, passwords)
-        except (BadInput, NotSupported) as error:
-            raise bad_output(
-                BadOutput([("password", f"passwords cannot be kept here: {error}")])
-            ) from None
 
 
 def _unstorable() -> Refusal:
     return Refusal(
-        "variables: they cannot be stored as they are", status=422, error_code=VALIDATION_ERROR
+        "variables: they cannot be stored as they are", status=422, error_code="VALIDATION_ERROR"
     )
 
 
-def _refused(error: PdfError, place: str = "") -> Refusal:
-    """Say what a template stumbles over: names of variables, files and lines, and no value."""
-    if not isinstance(error, WrongVariables):
-        return _template_error(f"{place}{error}")
-    named = [{"name": name, "message": message} for name, message in error.wrong]
-    return _template_error(f"{place}{error}", details={"variables": named})
+@contextmanager
+def _refusing(place: str = "") -> Iterator[None]:
+    """Refuse what a template stumbles over: names of variables, files and lines, and no value."""
+    try:
+        yield
+    except BadOptions as error:
+        raise bad_options(error) from None
+    except WrongVariables as error:
+        named = [{"name": name, "message": message} for name, message in error.wrong]
+        raise _template_error(f"{place}{error}", details={"variables": named}) from None
+    except PdfError as error:
+        raise _template_error(f"{place}{error}") from None
 
 
 def _template_error(message: str, *, details: Mapping[str, Any] | None = None) -> Refusal:

@@ -18,7 +18,6 @@ from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 CONTENT_TYPE: Final = "application/pdf"
 WRITE_FAILED: Final = "artifact_write_failed"
-"""The detail of a job whose PDF could not be stored."""
 FOLDER: Final = "pdfs"
 TRIES: Final = 3
 FIRST_WAIT: Final = timedelta(milliseconds=200)
@@ -43,14 +42,7 @@ Needed = Callable[[Sequence[str]], Mapping[str, str]]
 class PdfArtifactStore:
     """The PDFs of jobs, in any storage. Every call may block; asynchronous callers use threads.
 
-    Args:
-        backend: Where they are kept.
-        clock: Dates keys and tells how old one is: the clock of the jobs.
-        tries: How often a write is tried within an attempt.
-        wait: Sleeps for so many seconds between tries.
-
-    Raises:
-        BadInput: there is not one try.
+    The clock is that of the jobs; a write is tried so often within an attempt.
     """
 
     def __init__(
@@ -63,33 +55,22 @@ class PdfArtifactStore:
     ) -> None:
         if tries < 1:
             raise BadInput(f"an artifact is written in 1 try or more, not in {tries}")
-        self._backend = backend
+        self.backend = backend
         self._clock = clock
         self._tries = tries
         self._wait = wait
 
-    @property
-    def backend(self) -> StorageBackend:
-        """Where they are kept."""
-        return self._backend
-
     def generate_key(self, job_id: str) -> str:
-        """Return a new key for a PDF of this job, `pdfs/{job_id}/{timestamp}.pdf`.
-
-        No two calls answer the same: for two jobs by their ids, for one job by the instant and,
-        within one microsecond, by 64 random bits.
-
-        Raises:
-            BadInput: this cannot be the id of a job.
-        """
+        """Return a new key for a PDF of this job, `pdfs/{job_id}/{timestamp}-{64 random bits}.pdf`.
+        Raises BadInput: this cannot be the id of a job."""
         written = to_datetime(self._clock.now()).strftime(_WRITTEN_AS)
         return f"{_folder_of(job_id)}/{written}-{secrets.token_hex(8)}.pdf"
 
     def store_pdf(self, job_id: str, data: bytes) -> str:
-        """Store the PDF of an attempt durably under a new key, and answer the key.
+        """Store the PDF of an attempt durably under a new key, and return the key.
 
-        Whether it becomes the job's is decided by whoever commits the attempt; until then, and
-        for ever if the worker dies, it is one more file in the job's folder (`delete_others`).
+        It becomes the job's when the attempt is committed; until then, and for ever if the worker
+        dies, it is one more file in the job's folder (`delete_others`).
 
         Raises:
             BadInput: this cannot be the id of a job.
@@ -98,19 +79,14 @@ class PdfArtifactStore:
         key = self.generate_key(job_id)
         for attempt in range(1, self._tries + 1):
             try:
-                return self._backend.put_bytes(
-                    key, data, CONTENT_TYPE, filename=f"{job_id}.pdf"
-                )  # fmt: skip
+                return self.backend.put_bytes(key, data, CONTENT_TYPE, filename=f"{job_id}.pdf")
             except ArtifactWriteFailed as error:
                 facts = {"job_id": job_id, "attempt": attempt, "error": str(error)}
                 log.warning("a PDF was not stored", extra=facts)
             if attempt < self._tries:
                 self._wait(FIRST_WAIT.total_seconds() * 2 ** (attempt - 1))
-        raise PermanentPdfError(
-            f"the PDF of job {job_id} could not be stored in {self._tries} tries",
-            code=PdfErrorCode.UNKNOWN,
-            detail=WRITE_FAILED,
-        )
+        why = f"the PDF of job {job_id} could not be stored in {self._tries} tries"
+        raise PermanentPdfError(why, code=PdfErrorCode.UNKNOWN, detail=WRITE_FAILED)
 
     def get_pdf(self, key: str) -> bytes:
         """Return a PDF, compared with its SHA-256.
@@ -119,94 +95,64 @@ class PdfArtifactStore:
             ArtifactMissing: it is lost.
             ArtifactUnreadable: it is damaged, or the storage does not answer.
         """
-        return self._backend.get_bytes(_must_be_ours(key))
+        return self.backend.get_bytes(_must_be_ours(key))
 
     def exists(self, key: str) -> bool:
-        """Tell whether there is such a PDF.
-
-        Raises:
-            ArtifactUnreadable: the storage does not answer, so nobody knows.
-        """
-        return self._backend.exists(_must_be_ours(key))
+        """Tell whether there is such a PDF. Raises ArtifactUnreadable: the storage does not answer,
+        so nobody knows."""
+        return self.backend.exists(_must_be_ours(key))
 
     def delete_pdf(self, key: str) -> bool:
-        """Delete a PDF, and tell whether there was one.
-
-        Raises:
-            ArtifactWriteFailed: it was not confirmed, so it must be tried again.
-        """
-        return self._backend.delete(_must_be_ours(key))
-
-    # --- what nobody needs ------------------------------------------------------------
+        """Delete a PDF, and tell whether there was one. Raises ArtifactWriteFailed: it was not
+        confirmed, so it must be tried again."""
+        return self.backend.delete(_must_be_ours(key))
 
     def delete_others(self, job_id: str, keep: str) -> int:
-        """Delete what earlier attempts of a job have stored, and answer how much it was.
-
-        To be called when the job has succeeded with `keep`, and not before.
+        """Delete what earlier attempts of a job have stored, once it has succeeded with `keep`;
+        return their number.
 
         Raises:
             ArtifactError: the storage does not answer; some may be deleted.
         """
         if job_id_of(keep) != job_id:
             raise BadInput(f"{keep} is no artifact of job {job_id}")
-        found = (key for key in self._backend.list(_folder_of(job_id)) if key != keep)
-        return sum(self._backend.delete(key) for key in found)
+        found = (key for key in self.backend.list(_folder_of(job_id)) if key != keep)
+        return sum(self.backend.delete(key) for key in found)
 
     def sweep(self, needed: Needed, older_than: timedelta) -> int:
-        """Delete each PDF that no job needs, and what broken writes have left.
+        """Delete each PDF that no job needs and what broken writes have left; return how many PDFs.
 
-        Those are PDFs of jobs without a record, and those of attempts that died between storing
-        and committing. What is under `pdfs/` and was not stored by `store_pdf` is left alone. One
-        that cannot be deleted is left for the next sweep.
-
-        Args:
-            needed: Answers which PDFs are needed; what it raises ends the sweep.
-            older_than: Younger ones stay; longer than an attempt may last.
-
-        Returns how many PDFs were deleted.
-
-        Raises:
-            ArtifactError: the storage does not answer.
+        What is under `pdfs/` and was not stored by `store_pdf` is left alone, and so are PDFs
+        younger than `older_than`, which is longer than an attempt may last. One that cannot be
+        deleted is left for the next sweep. Raises ArtifactError: the storage does not answer.
         """
-        self._backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
+        self.backend.tidy(older_than=to_datetime(self._clock.now() - micros(STALE)))
         deleted = 0
         for key, job_id in self.find_unneeded(needed, older_than):
             try:
-                deleted += self._backend.delete(key)
+                deleted += self.backend.delete(key)
             except ArtifactError as error:
                 facts = {"job_id": job_id, "error": str(error)}
                 log.warning("an orphaned PDF was not deleted", extra=facts)
         return deleted
 
     def find_unneeded(self, needed: Needed, older_than: timedelta) -> Iterator[tuple[str, str]]:
-        """Find what `sweep` would delete: the key of each PDF, and the job that it names.
-
-        Raises:
-            ArtifactError: the storage does not answer.
-        """
+        """Find what `sweep` would delete: the key of each PDF, and the job that it names. Raises
+        ArtifactError: the storage does not answer."""
         before = self._clock.now() - micros(older_than)
-        old = (key for key in self._backend.list(FOLDER) if _is_older(key, before))
+        old = (key for key in self.backend.list(FOLDER) if _is_older(key, before))
         while page := {key: job_id_of(key) for key in islice(old, _A_PAGE)}:
             known = needed(sorted(set(page.values())))
-            yield from (
-                (key, job_id)
-                for key, job_id in page.items()
-                if job_id not in known or known[job_id] not in ("", key)
-            )
+            for key, job_id in page.items():
+                if job_id not in known or known[job_id] not in ("", key):
+                    yield key, job_id
 
 
 def job_id_of(key: str) -> str:
-    """Return the id of the job that a key names.
-
-    Raises:
-        BadInput: it is no key of a PDF.
-    """
+    """Return the id of the job that a key names. Raises BadInput: it is no key of a PDF."""
     if not (found := _KEY.fullmatch(key)):
         raise BadInput(f"{key[:200]!r} is no key of a PDF; one is pdfs/JOB/TIMESTAMP.pdf")
     return found[1]
-
-
-# --- keys -----------------------------------------------------------------------------
 
 
 def _folder_of(job_id: str) -> str:
@@ -216,8 +162,6 @@ def _folder_of(job_id: str) -> str:
 
 
 def _must_be_ours(key: str) -> str:
-    # Where a record points is not made up by a caller, so its form is not asked for; but a key of
-    # some other service's artifacts has no business here.
     if not key.startswith(f"{FOLDER}/"):
         raise BadInput(f"{key[:200]!r} is no key of a PDF; one is pdfs/JOB/TIMESTAMP.pdf")
     return key

@@ -8,31 +8,30 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ulak.kit.clock import rfc3339
 from ulak.services.pdf.accepting import Accepting, Refused
 from ulak.services.pdf.bodies import (
     PdfJobRequest,
+    example,
     invalid,
     read_body,
     read_request,
     too_large,
     unreadable,
 )
-from ulak.services.pdf.envelope import Refusal
-from ulak.services.pdf.failsafe import Unavailable
+from ulak.services.pdf.failsafe import UNFINISHED, Pacing, Unavailable
+from ulak.services.pdf.job_routes import root_of
 from ulak.services.pdf.jobs import Created
 from ulak.services.pdf.model import PdfJobStatus
-from ulak.services.pdf.pace import UNFINISHED, Pacing
-from ulak.services.pdf.reading import root_of
+from ulak.services.pdf.responses import Refusal
 from ulak.web import Caller
 from ulak.web.problems import correlation_id
 from ulak.web.routes.jobs import IDEMPOTENCY_KEY
 from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, answer, problems
 
 JOBS: Final = "jobs"
-"""The one member of a batch."""
 MULTI_STATUS: Final = 207
 _SPACE: Final = " \t\n\r"
 
@@ -61,22 +60,18 @@ class PdfBatchResponse(BaseModel):
 
     results: list[PdfBatchResult]
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "results": [
-                    {
-                        "index": 0, "status": 202, "job_id": A_JOB, "job_status": "queued",
-                        "created_at": A_MOMENT, "deduplicated": False, "retry_after_seconds": 2,
-                    },
-                    {
-                        "index": 1, "status": 400, "error_code": "TEMPLATE_ERROR",
-                        "message": "template 'payroll' is not in the allow-list",
-                    },
-                ]
-            }
-        }
-    )  # fmt: skip
+    model_config = example({
+        "results": [
+            {
+                "index": 0, "status": 202, "job_id": A_JOB, "job_status": "queued",
+                "created_at": A_MOMENT, "deduplicated": False, "retry_after_seconds": 2,
+            },
+            {
+                "index": 1, "status": 400, "error_code": "TEMPLATE_ERROR",
+                "message": "template 'payroll' is not in the allow-list",
+            },
+        ]
+    })  # fmt: skip
 
 
 def add_batches(
@@ -88,16 +83,8 @@ def add_batches(
     item: dict[str, Any],
     count_unavailable: Callable[[], None],
 ) -> None:
-    """Add the route.
-
-    Args:
-        routes: To these.
-        accepting: Takes each of the jobs.
-        pacing: Tells when to read a job that has not ended.
-        once: The dependency that has an answer repeated under an idempotency key.
-        item: The schema of one job.
-        count_unavailable: Is called for each job that gets none because nobody works.
-    """
+    """Add the route; `item` is the schema of one job, and `count_unavailable` is called for each
+    job that gets none because no worker lives."""
     config = accepting.config
 
     def read(job: bytes) -> PdfJobRequest:
@@ -106,10 +93,8 @@ def add_batches(
             raise too_large("this job", config.max_payload_bytes)
         asked = read_request(job, config)
         if asked.options.fail_safe == "degrade":
-            raise invalid(
-                "options.fail_safe",
-                "HTML cannot stand in for one of many; leave it out, or create this job alone",
-            )
+            why = "HTML cannot stand in for one of many; leave it out, or create this job alone"
+            raise invalid("options.fail_safe", why)
         accepting.must_be_allowed(asked.template_name)
         return asked
 
@@ -177,15 +162,11 @@ def add_batches(
 
 
 def split_batch(body: bytes, *, most: int) -> list[bytes]:
-    """Return the jobs of a batch, each in the very bytes in which it was sent: so what one of them
-    says twice, or wrongly, is its own fault and nobody else's.
-
-    Args:
-        body: `{"jobs": [...]}`, and nothing else.
-        most: How many jobs it may have.
+    """Return the jobs of a batch, `{"jobs": [...]}`, each in the bytes in which it was sent: so
+    what one of them says twice, or wrongly, is its own fault.
 
     Raises:
-        Refusal: 422, it is no such document.
+        Refusal: 422, it is no such document, or has more than `most` jobs.
     """
     try:
         text = body.decode()
@@ -211,9 +192,9 @@ def _places_in(text: str, most: int) -> Iterator[tuple[int, int]]:
         found += 1
         if found > most:
             raise invalid(JOBS, f"there are more than {most}; send several batches")
-        start, at = at, _end_of(text, at)
-        yield start, at
-        at = _skip(text, at)
+        end = _DECODER.raw_decode(text, at)[1]
+        yield at, end
+        at = _skip(text, end)
         if text[at : at + 1] != ",":
             break
         at = _skip(text, at + 1)
@@ -235,10 +216,6 @@ def _must_be_jobs(text: str, at: int, *, seen: bool) -> int:
     if seen:
         raise invalid(JOBS, "it is there twice")
     return end
-
-
-def _end_of(text: str, at: int) -> int:
-    return _DECODER.raw_decode(text, at)[1]
 
 
 def _after(text: str, mark: str, at: int, what: str) -> int:

@@ -14,11 +14,11 @@ from ulak.errors import BadInput
 from ulak.kit import read_json
 from ulak.kit.bodies import Body
 from ulak.kit.clock import rfc3339
-from ulak.services.pdf.document import UrlBlocked
-from ulak.services.pdf.envelope import PAYLOAD_TOO_LARGE, VALIDATION_ERROR, Refusal
-from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
-from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions, read_output
-from ulak.services.pdf.page import BadPage, PageOptions, read_page
+from ulak.services.pdf.document import REASONS, UrlBlocked, in_milliseconds
+from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, read_output
+from ulak.services.pdf.page import PageOptions, read_page
+from ulak.services.pdf.responses import Refusal
 from ulak.services.pdf.security.template_input import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page, storable
@@ -26,6 +26,11 @@ from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page, storable
 # What every store, and every reader of JSON that is not Python, can hold.
 LARGEST_INT: Final = 2**63 - 1
 MOST_COMPLAINTS: Final = 20
+
+
+def example(said: Mapping[str, Any]) -> ConfigDict:
+    """Configure a model with its example for the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"example": dict(said)})
 
 
 class PdfPageOptions(Body):
@@ -165,13 +170,11 @@ class PdfJobRequest(Body):
     variables: dict[str, Any] = Field(description="What the template is filled with.")
     options: PdfRenderOptions = Field(default_factory=lambda: PdfRenderOptions.model_validate({}))
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "template_name": "certificate",
-                "variables": {"name": "Ada Lovelace"},
-                "options": {"timeout": 30, "page": {"paper": "A5", "ranges": "1-3, 5"}},
-            }
+    model_config = example(
+        {
+            "template_name": "certificate",
+            "variables": {"name": "Ada Lovelace"},
+            "options": {"timeout": 30, "page": {"paper": "A5", "ranges": "1-3, 5"}},
         }
     )
 
@@ -183,9 +186,7 @@ class PdfJobResponse(BaseModel):
     status: PdfJobStatus
     created_at: Moment
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"job_id": A_JOB, "status": "queued", "created_at": A_MOMENT}}
-    )
+    model_config = example({"job_id": A_JOB, "status": "queued", "created_at": A_MOMENT})
 
 
 class PdfJobStatusResponse(BaseModel):
@@ -200,15 +201,11 @@ class PdfJobStatusResponse(BaseModel):
     download_url: str | None = Field(description="Where the PDF is, once it has succeeded.")
     retry_count: int
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "job_id": A_JOB, "status": "succeeded", "created_at": A_MOMENT,
-                "started_at": A_MOMENT, "finished_at": A_MOMENT, "error_code": None,
-                "download_url": f"/pdf/jobs/{A_JOB}/download", "retry_count": 0,
-            }
-        }
-    )  # fmt: skip
+    model_config = example({
+        "job_id": A_JOB, "status": "succeeded", "created_at": A_MOMENT, "started_at": A_MOMENT,
+        "finished_at": A_MOMENT, "error_code": None,
+        "download_url": f"/pdf/jobs/{A_JOB}/download", "retry_count": 0,
+    })  # fmt: skip
 
 
 class PdfJobPage(Page[PdfJobStatusResponse, str]):
@@ -244,34 +241,28 @@ class PdfLink(BaseModel):
 
 
 async def read_body(request: Request, *, largest: int) -> bytes:
-    """Read what was sent, and stop as soon as it is too much.
+    """Read what was sent, and stop as soon as it is more than `largest` bytes.
 
-    What arrives is counted, however it was sent: a length that is announced is believed only when
-    it is too large already.
+    What arrives is counted; a length that is announced is believed only when it is too large.
 
     Raises:
-        Refusal: it has more than `largest` bytes.
+        Refusal: it has more.
     """
     announced = request.headers.get("content-length", "")
     # Longer numbers are no lengths, and int() would take its time.
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > largest):
         raise too_large("the body", largest)
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > largest:
+        body += chunk
+        if len(body) > largest:
             raise too_large("the body", largest)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    return bytes(body)
 
 
 def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
-    """Read a request, member by member.
-
-    Raises:
-        Refusal: 422, naming every field that is wrong, and never what it says.
-    """
+    """Read a request, member by member. Raises Refusal: 422, naming every field that is wrong, and
+    never what it says."""
     try:
         members = read_json(body)
     except (ValueError, RecursionError) as error:
@@ -285,20 +276,22 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
         page_of(asked)
         for number, one in enumerate(output_of(asked).append):
             _must_be_usable(one.variables, f"options.output.append.{number}.variables")
-    except BadPage as error:
-        raise bad_page(error) from None
-    except BadOutput as error:
-        raise bad_output(error) from None
-    try:
-        config.times_for(asked.options.timeout)
-    except BadInput as error:
-        raise invalid("options.timeout", str(error)) from None
-    try:
-        config.priority_for(asked.options.priority)
-    except BadInput as error:
-        raise invalid("options.priority", str(error)) from None
+    except BadOptions as error:
+        raise bad_options(error) from None
+    for name, read in (("timeout", config.times_for), ("priority", config.priority_for)):
+        try:
+            read(getattr(asked.options, name))
+        except BadInput as error:
+            raise invalid(f"options.{name}", str(error)) from None
     if asked.options.callback_url is not None:
-        _must_be_allowed(asked.options.callback_url, config)
+        # Here and not above: few ask for it.
+        from ulak.services.pdf.security.urls import validate_url
+
+        try:
+            validate_url(asked.options.callback_url, config.security.callback_allowlist)
+        except UrlBlocked:
+            why = "callbacks are not sent there; ask who runs this service"
+            raise invalid("options.callback_url", why) from None
     return asked
 
 
@@ -312,53 +305,30 @@ def _must_be_usable(variables: Mapping[str, Any], place: str) -> None:
         raise _invalid(wrong)
 
 
-def _must_be_allowed(callback_url: str, config: PdfRenderConfig) -> None:
-    # Here and not above: few ask for it.
-    from ulak.services.pdf.security.urls import validate_url
-
-    try:
-        validate_url(callback_url, config.security.callback_allowlist)
-    except UrlBlocked:
-        raise invalid(
-            "options.callback_url", "callbacks are not sent there; ask who runs this service"
-        ) from None
-
-
 def page_of(asked: PdfJobRequest) -> PageOptions:
-    """Return what a request says about its printed page.
-
-    Raises:
-        BadPage: naming every option that cannot be used.
-    """
+    """Return what a request says about its printed page. Raises BadPage: naming every option that
+    cannot be used."""
     said = asked.options.page
     return read_page({} if said is None else said.model_dump(exclude_none=True))
 
 
-def bad_page(error: BadPage) -> Refusal:
-    """Refuse page options: 422, naming each."""
-    return _invalid([(f"options.page.{name}", message) for name, message in error.wrong])
-
-
 def output_of(asked: PdfJobRequest) -> OutputOptions:
-    """Return what a request wants done to the printed document.
-
-    Raises:
-        BadOutput: naming every field that cannot be used.
-    """
+    """Return what a request wants done to the printed document. Raises BadOutput: naming every
+    field that cannot be used."""
     said = asked.options.output
     return NOTHING_MORE if said is None else read_output(said.model_dump(exclude_none=True))
 
 
-def bad_output(error: BadOutput) -> Refusal:
-    """Refuse output options: 422, naming each field."""
-    return _invalid([(f"options.output.{place}", message) for place, message in error.wrong])
+def bad_options(error: BadOptions) -> Refusal:
+    """Refuse page or output options: 422, naming each."""
+    return _invalid([(f"options.{error.part}.{place}", why) for place, why in error.wrong])
 
 
 def too_large(what: str, largest: int) -> Refusal:
     """Refuse what is larger than it may be: 413."""
     return Refusal(
         f"{what} is larger than {largest:,} bytes; send less, or large assets with the template",
-        status=413, error_code=PAYLOAD_TOO_LARGE, details={"max_bytes": largest},
+        status=413, error_code="PAYLOAD_TOO_LARGE", details={"max_bytes": largest},
         # The rest of what was announced is not read, so nothing can follow on this connection.
         headers={"Connection": "close"},
     )  # fmt: skip
@@ -373,7 +343,7 @@ def _invalid(wrong: list[tuple[str, str]]) -> Refusal:
     shown = wrong[:MOST_COMPLAINTS]
     return Refusal(
         "; ".join(f"{field}: {message}" for field, message in shown),
-        status=422, error_code=VALIDATION_ERROR,
+        status=422, error_code="VALIDATION_ERROR",
         details={"fields": [{"field": f, "message": m} for f, m in shown]},
     )  # fmt: skip
 
@@ -415,3 +385,77 @@ def unreadable(error: Exception) -> Refusal:
     elif isinstance(error, RecursionError):
         why = "it is nested too deeply"
     return invalid("body", f"this is no JSON that can be read: {why}")
+
+
+class PdfWarning(BaseModel):
+    """What is to be known of a PDF, though it was printed."""
+
+    code: str = Field(description="A stable word.", examples=["missing_glyphs"])
+    characters: list[str] = Field(
+        description="The first twenty characters that it is about.", examples=[["U+1F600"]]
+    )
+    count: int = Field(description="How often that is in the document.", examples=[1])
+
+
+class PdfReport(BaseModel):
+    """What the attempt that has succeeded found out; null is what it has not noted."""
+
+    job_id: JobId
+    engine: str | None = Field(description="The browser that has printed it, and its version.")
+    pages: int | None
+    size: int | None = Field(description="Bytes.")
+    sha256: str | None
+    retry_count: int = Field(description="How many attempts have failed before.")
+    timings: dict[str, float] = Field(
+        description="Seconds: queue, template, launch, load, print and store; total, which is "
+        "launch to print; attempt, which is everything but queue."
+    )
+    blocked: dict[str, int] = Field(description="Requests of its page that were refused, by why.")
+    script_errors: list[str] = Field(description="What its scripts threw: class and line.")
+    warnings: list[PdfWarning]
+
+    model_config = example({
+        "job_id": A_JOB, "engine": "HeadlessChrome/156.0.8078.79", "pages": 1, "size": 67166,
+        "sha256": "9f" * 32, "retry_count": 0,
+        "timings": {
+            "queue": 0.012, "template": 0.009, "launch": 0.001, "load": 0.031, "print": 0.038,
+            "store": 0.004, "total": 0.07, "attempt": 0.084,
+        },
+        "blocked": {"allowlist": 1}, "script_errors": [],
+        "warnings": [{"code": "missing_glyphs", "characters": ["U+1F600"], "count": 1}],
+    })  # fmt: skip
+
+
+def report_document(job: PdfJob, report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Write the report of a job as callers see it, without what is of another kind: another release
+    has noted it, or a person by hand."""
+    said: Mapping[str, Any] = report or {}
+    blocked = _kind(said.get("blocked"), dict) or {}
+    return {
+        "job_id": job.job_id,
+        "engine": _kind(said.get("engine"), str),
+        "pages": _kind(said.get("pages"), int),
+        "size": _kind(said.get("size"), int),
+        "sha256": _kind(said.get("sha256"), str),
+        "retry_count": job.retry_count,
+        "timings": in_milliseconds(said.get("timings")),
+        "blocked": {why: n for why in REASONS if (n := _kind(blocked.get(why), int))},
+        "script_errors": _texts(said.get("script_errors")),
+        "warnings": [
+            {
+                "code": warning["code"],
+                "characters": _texts(warning.get("characters")),
+                "count": _kind(warning.get("count"), int) or 0,
+            }
+            for warning in _kind(said.get("warnings"), list) or []
+            if isinstance(warning, dict) and isinstance(warning.get("code"), str)
+        ],
+    }
+
+
+def _kind(value: Any, kind: type) -> Any:
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in _kind(value, list) or [] if isinstance(each, str)]

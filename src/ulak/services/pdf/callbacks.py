@@ -1,8 +1,8 @@
 """Callbacks: a URL is told of the end of a job, signed, and tried again when it does not answer.
 
-The commit that ends a PDF job - rendered, failed, cancelled, or expired before its turn, by
-whichever process - submits a job that wakes those who wait for the end (`wanting`). Each of them
-submits one that sends, so that a try that fails is repeated, and what is given up stays to be seen.
+The commit that ends a PDF job, in whichever process and state, submits a job that wakes the jobs
+that wait for the end (`submission.want`). Each of these submits one that sends, so that a failed
+try is repeated, and a callback that is given up can be seen.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import msgspec
 from ulak import Backoff, Dedup, Engine, Flow, JobFilter, Lifecycle, OnEnd, Run
 from ulak.errors import JobNotFound, UlakError
 from ulak.kit.clock import Clock
-from ulak.services.pdf import older, wanting
+from ulak.services.pdf import configuration
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.flow import walk
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.wanting import Wanted, wake
+from ulak.services.pdf.submission import JOB_ENDED, WAITING, WANTED, Wanted, move_callbacks, wake
 
 if TYPE_CHECKING:
     from ulak.services.pdf.fetching import AllowedFetcher
@@ -40,7 +40,7 @@ STATES: Final = (DUE, SENT, GIVEN_UP)
 ENDED: Final = "pdf-ended"
 """The flow of jobs that tell of an end."""
 OVER: Final = (
-    (FLOW, SENT), (FLOW, GIVEN_UP), (wanting.FLOW, "done"), (wanting.FLOW, "cancelled"),
+    (FLOW, SENT), (FLOW, GIVEN_UP), (WANTED, "done"), (WANTED, "cancelled"),
     (ENDED, "done"),
 )  # fmt: skip
 """Flows, and where their jobs have ended and may be forgotten."""
@@ -62,7 +62,6 @@ class Callback:
     """What one callback says, and where."""
 
     job_id: str
-    """The PDF job that has ended."""
     url: str = field(repr=False)
     body: str = field(repr=False)
     """Made once, when the end was found: every try says the same."""
@@ -78,13 +77,13 @@ class CallbackRefused(UlakError):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
 class CallbackSender:
     """Sends callbacks: signed, to addresses that were checked, and no further."""
 
-    def __init__(self, fetcher: AllowedFetcher, secret: str, clock: Clock) -> None:
-        self._fetcher = fetcher
-        self._secret = secret
-        self._clock = clock
+    fetcher: AllowedFetcher
+    secret: str = field(repr=False)
+    clock: Clock
 
     async def send(self, callback: Callback) -> None:
         """Send one, once.
@@ -92,16 +91,16 @@ class CallbackSender:
         Raises:
             UrlBlocked: nothing may be sent there.
             FetchFailed: nobody answers there.
-            CallbackRefused: the receiver answers with anything but 2xx; a redirect is none.
+            CallbackRefused: the answer is not 2xx; redirects are not followed.
         """
         body = callback.body.encode()
-        timestamp = str(self._clock.now() // 1_000_000)
+        timestamp = str(self.clock.now() // 1_000_000)
         headers = {
             "Content-Type": "application/json",
             TIMESTAMP: timestamp,
-            SIGNATURE: sign(self._secret, timestamp, body),
+            SIGNATURE: sign(self.secret, timestamp, body),
         }
-        status = await self._fetcher.post(callback.url, body, headers=headers)
+        status = await self.fetcher.post(callback.url, body, headers=headers)
         if not 200 <= status < 300:
             raise CallbackRefused(status)
 
@@ -121,24 +120,21 @@ class Ended:
 
 
 def attach(engine: Engine, config: PdfRenderConfig) -> OnEnd | None:
-    """Have the workers of an engine send callbacks, in a queue that needs no browser.
-
-    Returns what the flow `pdf` does at the end of a job; nothing where no URL may be told.
-    """
+    """Have the workers of an engine send callbacks, in a queue that needs no browser; return what
+    the flow `pdf` does at the end of a job, None where no URL may be told."""
     ends, on_end = _make_ends(engine, config), None
     if config.security.callback_allowlist:
         on_end = OnEnd(ends, payload=lambda job, _: Ended(job.id))
 
     @asynccontextmanager
     async def open_sender() -> AsyncIterator[CallbackSender]:
-        # Here and not above: who only accepts jobs opens no connections.
-        from ulak.services.pdf.configuration import callback_fetcher_of
-
         if on_end is not None:
             # Processes of the release before may have ended jobs, and told nobody here.
             await engine.aio.submit(ends, Ended(""), actor=ENDED, dedup_key="all")
         clock = engine.store.clock
-        yield CallbackSender(callback_fetcher_of(config), config.callback_secret, clock)
+        yield CallbackSender(
+            configuration.callback_fetcher_of(config), config.callback_secret, clock
+        )
 
     engine.resource(CallbackSender, queue=QUEUE)(open_sender)
     engine.add(_make_wanting(engine, config, engine.add(make_flow())))
@@ -165,10 +161,8 @@ def make_flow() -> Flow[Callback]:
             await run.resource(CallbackSender).send(run.payload)
         except (UrlBlocked, OSError, UlakError) as error:
             if run.attempt >= TRIES or isinstance(error, UrlBlocked):
-                log.warning(
-                    "a callback is given up",
-                    extra={"job_id": run.payload.job_id, "error": type(error).__name__},
-                )
+                facts = {"job_id": run.payload.job_id, "error": type(error).__name__}
+                log.warning("a callback is given up", extra=facts)
             raise
 
     return flow
@@ -179,8 +173,8 @@ def _make_wanting(
 ) -> Flow[Wanted]:
     """Make the flow of those who wait for an end."""
     flow = Flow(
-        wanting.FLOW,
-        Lifecycle(wanting.WAITING, {wanting.WAITING: [wanting.ENDED], wanting.ENDED: ["done"]}),
+        WANTED,
+        Lifecycle(WAITING, {WAITING: [JOB_ENDED], JOB_ENDED: ["done"]}),
         payload=Wanted,
         queue=QUEUE,
         retry=PATIENT,
@@ -188,16 +182,16 @@ def _make_wanting(
         owners=True,
         secret=("url",),
     )
-    flow.wait(wanting.WAITING, signal=wanting.ENDED, to=wanting.ENDED)
+    flow.wait(WAITING, signal=JOB_ENDED, to=JOB_ENDED)
 
-    @flow.stage(wanting.ENDED)
+    @flow.stage(JOB_ENDED)
     def pass_on(run: Run[Wanted]) -> None:
         # Here and not above: the process that renders needs none of the API.
         from ulak.services.pdf.bodies import status_document
 
         wanted = run.payload
         try:
-            job = _open_jobs(engine, config).get_job(wanted.job_id)
+            job = configuration.open_jobs(engine, config).get_job(wanted.job_id)
         except JobNotFound:
             return  # pruned since
         body = msgspec.json.encode(status_document(job, wanted.root)).decode()
@@ -218,31 +212,21 @@ def _make_ends(engine: Engine, config: PdfRenderConfig) -> Flow[Ended]:
         if run.payload.job_id:
             wake(engine, run.payload.job_id)
         else:
-            catch_up(_open_jobs(engine, config))
+            catch_up(configuration.open_jobs(engine, config))
 
     return flow
 
 
 def catch_up(jobs: PdfJobStore) -> None:
-    """Wake everybody whose job has ended and who was not told, because a process of the release
-    before has ended it; where the job is gone, nobody waits any more.
-
-    Raises:
-        StoreError: the store does not answer.
-    """
+    """Wake each callback whose job was ended by a process of the release before, which told nobody;
+    cancel those whose job is gone."""
     engine = jobs.engine
-    older.move_callbacks(engine)
-    for waiting in walk(engine, JobFilter(flow=wanting.FLOW, state=wanting.WAITING)):
+    move_callbacks(engine)
+    for waiting in walk(engine, JobFilter(flow=WANTED, state=WAITING)):
         job_id = engine.inspect.payload(waiting.id)["job_id"]
         try:
             if engine.get(job_id).is_final:
                 # Not by its owner: in the release before it had none.
-                engine.signal(waiting.id, wanting.ENDED, actor=FLOW)
+                engine.signal(waiting.id, JOB_ENDED, actor=FLOW)
         except JobNotFound:
             engine.cancel(waiting.id, actor=FLOW, note="its job is gone")
-
-
-def _open_jobs(engine: Engine, config: PdfRenderConfig) -> PdfJobStore:
-    from ulak.services.pdf.configuration import artifacts_of
-
-    return PdfJobStore(engine, artifacts_of(config, engine.store.clock), config)

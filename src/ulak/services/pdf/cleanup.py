@@ -15,16 +15,17 @@ from typing import Final
 from ulak import Engine, Flow, Job, JobFilter, Lifecycle, Limit, Run
 from ulak.errors import ArtifactError, BadInput, JobNotFound
 from ulak.kit.clock import now
-from ulak.services.pdf import callbacks, older
+from ulak.services.pdf import callbacks
+from ulak.services.pdf.configuration import open_jobs
 from ulak.services.pdf.flow import A_PAGE, FLOW, STATUSES, walk
 from ulak.services.pdf.jobs import CLEAN_UP, InvalidTransition, PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.submission import move_owners
 from ulak.services.pdf.totals import Totals
 
 log = logging.getLogger("ulak.pdf")
 
 NAME: Final = CLEAN_UP
-"""What the schedule and its flow are called."""
 LOST: Final = "artifact-missing"
 STRAY: Final = "artifact-without-job"
 A_BATCH: Final = 1000
@@ -39,7 +40,7 @@ _MAY_HAVE_ARTIFACTS: Final = ("queued", "running", "succeeded")
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one clean-up has done."""
+    """The numbers of one clean-up."""
 
     expired: int
     pruned: int
@@ -55,26 +56,21 @@ def attach(engine: Engine, config: PdfRenderConfig) -> None:
 
     @flow.stage("due", limit=Limit(1))
     def clean(run: Run[None]) -> dict[str, int]:
-        from ulak.services.pdf.configuration import artifacts_of
-
-        artifacts = artifacts_of(config, engine.store.clock)
-        return asdict(clean_up(PdfJobStore(engine, artifacts, config)))
+        return asdict(clean_up(open_jobs(engine, config)))
 
     engine.schedules.add(NAME, engine.add(flow), None, every=config.cleanup_interval)
 
 
 def clean_up(jobs: PdfJobStore) -> Cleaned:
     """Expire what is due, forget what expired long ago, and sweep artifacts that nobody owns."""
-    expired = expire_due(jobs, jobs.config.artifact_ttl)
-    return Cleaned(expired, prune(jobs), sweep(jobs))
+    return Cleaned(expire_due(jobs, jobs.config.artifact_ttl), prune(jobs), sweep(jobs))
 
 
 def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
     """Delete the artifacts of jobs that ended longer ago than `ttl`, then expire the jobs.
 
-    So are queued ones that were created longer ago; running ones are left alone. A job whose
-    artifact cannot be deleted stays as it was, and is tried again the next time. Returns how
-    many have expired.
+    So are queued ones that were created longer ago. A job whose artifact cannot be deleted stays
+    as it was, and is tried again the next time. Returns how many have expired.
     """
     before = now(jobs.engine) - ttl
     due = [job for state in _ENDED for job in _ended(jobs, state, before)]
@@ -88,8 +84,7 @@ def expire_due(jobs: PdfJobStore, ttl: timedelta) -> int:
 
 
 def prune(jobs: PdfJobStore) -> int:
-    """Remove expired records after their time of grace, with their keys and owners, and callbacks
-    that are as old."""
+    """Remove expired records after their time of grace, and callbacks that are as old."""
     totals, before = Totals(jobs.engine), now(jobs.engine) - jobs.config.grace
     due = list(_ended(jobs, "expired", before))
     # While they are still there: metrics are made of trails, and these go with their jobs.
@@ -99,7 +94,7 @@ def prune(jobs: PdfJobStore) -> int:
     callbacks.catch_up(jobs)
     for over in callbacks.OVER:
         _prune(jobs, before, over)
-    older.move_owners(jobs.engine)
+    move_owners(jobs.engine)
     return removed
 
 
@@ -114,11 +109,7 @@ def _prune(jobs: PdfJobStore, before: datetime, of: tuple[str, str]) -> int:
 
 def sweep(jobs: PdfJobStore) -> int:
     """Delete artifacts that no record names: their job is gone, has failed or expired, or has
-    succeeded with another one.
-
-    An attempt that is still under way is younger than what is looked at, also one whose lease was
-    lost and that nobody has told.
-    """
+    succeeded with another one. Those of attempts that may still be under way are too young."""
     try:
         return jobs.artifacts.sweep(
             lambda job_ids: _find_needed(jobs, job_ids), _attempt_is_over(jobs)
@@ -130,12 +121,7 @@ def sweep(jobs: PdfJobStore) -> int:
 
 def find_strays(jobs: PdfJobStore) -> Iterator[tuple[str, str, str]]:
     """Find jobs without their artifact and artifacts without a job, as (kind, job id, sentence).
-
-    Store and storage were restored to different moments, or somebody has deleted files.
-
-    Raises:
-        ArtifactError: the storage does not answer.
-    """
+    Raises ArtifactError: the storage does not answer."""
     for job in walk(jobs.engine, JobFilter(flow=FLOW, state="succeeded")):
         key = _find_needed(jobs, [job.id]).get(job.id)
         # The clean-up deletes an artifact before its job expires: such a job is read again.
@@ -168,10 +154,8 @@ def _expire(jobs: PdfJobStore, job: Job) -> bool:
             jobs.artifacts.delete_pdf(report["artifact_key"])
         jobs.expire(job.id, STATUSES[job.state])
     except ArtifactError as error:
-        log.warning(
-            "an artifact could not be deleted; its job stays as it was",
-            extra={"job_id": job.id, "error": type(error).__name__},
-        )
+        facts = {"job_id": job.id, "error": type(error).__name__}
+        log.warning("an artifact could not be deleted; its job stays as it was", extra=facts)
         return False
     except (InvalidTransition, JobNotFound):
         return False  # a worker has it now, or somebody else was faster
@@ -188,19 +172,15 @@ def _ended(jobs: PdfJobStore, state: str, before: datetime) -> Iterator[Job]:
 
 
 def _find_needed(jobs: PdfJobStore, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return, of those of these jobs that may have artifacts, which one each needs: that with
-    which it has succeeded, any ('') while it has not ended."""
+    """Return which artifact each of these jobs needs, if it may have any: that with which it has
+    succeeded, any ('') while it has not ended."""
     found: dict[str, str] = {}
     for job_id in job_ids:
-        state = _state(jobs, job_id)
+        try:
+            state = jobs.engine.get(job_id).state
+        except (JobNotFound, BadInput):
+            continue  # there is no record, nor could there be one of this name
         if state in _MAY_HAVE_ARTIFACTS:
             report = jobs.find_report(job_id) if state == "succeeded" else None
             found[job_id] = (report or {}).get("artifact_key", "")
     return found
-
-
-def _state(jobs: PdfJobStore, job_id: str) -> str | None:
-    try:
-        return jobs.engine.get(job_id).state
-    except (JobNotFound, BadInput):
-        return None  # there is no record, nor could there be one of this name

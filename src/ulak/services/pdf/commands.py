@@ -19,11 +19,19 @@ from ulak.kit import read_json
 from ulak.kit.commands import JsonOption, note, print_json, print_table, some
 from ulak.services.pdf import settings
 from ulak.services.pdf.configuration import open_renderer, templates_of
-from ulak.services.pdf.document import MISSING_GLYPHS, Document, Rendered, RenderWarning
+from ulak.services.pdf.document import (
+    BREAKDOWN,
+    MISSING_GLYPHS,
+    STORE,
+    TEMPLATE,
+    Document,
+    Rendered,
+    Steps,
+    in_milliseconds,
+)
 from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.security.template_input import validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.steps import BREAKDOWN, STORE, TEMPLATE, Steps, in_milliseconds
 from ulak.services.pdf.templates import Templates
 
 pdf = typer.Typer(no_args_is_help=True, help="Templates of PDF documents.")
@@ -160,17 +168,13 @@ def render(
     for error in rendered.script_errors:
         note(f"a script failed: {error}")
     for warning in rendered.warnings:
-        note(_told(warning))
+        if warning.code == MISSING_GLYPHS:
+            lacking = ", ".join(warning.characters) or "some characters"
+            note(f"no font has {lacking}: printed as boxes ({warning.count} in all)")
+        else:
+            note(f"warning: {warning.code}")
     print(f"{output}: {some(rendered.pages, 'page')}, {len(rendered.pdf)} bytes, {rendered.engine}")
     print(", ".join(f"{name} {timings[name]:.3f} s" for name in BREAKDOWN if name in timings))
-
-
-def _told(warning: RenderWarning) -> str:
-    """Say a warning to people."""
-    if warning.code != MISSING_GLYPHS:
-        return f"warning: {warning.code}"
-    lacking = ", ".join(warning.characters) or "some characters"
-    return f"no font has {lacking}: printed as boxes ({warning.count} in all)"
 
 
 def _config() -> PdfRenderConfig:
@@ -196,11 +200,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _variables(known: Templates, template: str, path: Path | None, sample: bool) -> dict[str, Any]:
-    """Read the variables of a document.
-
-    Raises:
-        BadInput: they are no JSON object; the message says where they stop being one.
-    """
+    """Read the variables of a document; refuse what is no JSON object, and say where."""
     if sample == (path is not None):
         raise typer.BadParameter(
             "name a JSON file with the variables, or say --sample", param_hint="VARS"

@@ -1,28 +1,34 @@
 """What the settings make: where artifacts are kept, which templates there are, what renders.
 
-Each function imports what it makes when it is called; only `open_renderer` imports a browser.
+Each function imports what it makes when it is called; only an engine imports a browser.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ulak.kit.clock import Clock
+from ulak.service import Condition
 from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Renderer, Times
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.settings import SECRETS, PdfRenderConfig, load, values_of, variables_set
+from ulak.settings import Settings
 
 if TYPE_CHECKING:
+    from ulak import Engine
     from ulak.artifacts import StorageBackend
     from ulak.engine.tracing import Tracing
     from ulak.services.pdf.artifacts import PdfArtifactStore
     from ulak.services.pdf.browser.driver import Driver
     from ulak.services.pdf.browser.pool import BrowserPool
     from ulak.services.pdf.fetching import AllowedFetcher
+    from ulak.services.pdf.jobs import PdfJobStore
     from ulak.services.pdf.templates import Templates
     from ulak.services.pdf.weasy.pool import WeasyPool
 
@@ -38,14 +44,24 @@ def artifacts_of(config: PdfRenderConfig, clock: Clock) -> PdfArtifactStore:
         BadInput: the settings of the bucket cannot be used.
         NotSupported: a bucket or encryption is meant, and its extra is not installed.
     """
+    from ulak.artifacts import EncryptedStorage, LocalStorage, S3Storage
     from ulak.services.pdf.artifacts import PdfArtifactStore
 
-    storage = _storage_of(config)
+    storage: StorageBackend
+    if config.storage_backend == "s3":
+        storage = S3Storage.from_settings(config.s3)
+    else:
+        storage = LocalStorage(config.artifact_dir)
     if config.encryption_keys:
-        from ulak.artifacts import EncryptedStorage
-
         storage = EncryptedStorage(storage, config.encryption_keys)
     return PdfArtifactStore(storage, clock, tries=config.artifact_tries)
+
+
+def open_jobs(engine: Engine, config: PdfRenderConfig) -> PdfJobStore:
+    """Make the job store; raises as `artifacts_of`."""
+    from ulak.services.pdf.jobs import PdfJobStore
+
+    return PdfJobStore(engine, artifacts_of(config, engine.store.clock), config)
 
 
 def templates_of(config: PdfRenderConfig) -> Templates:
@@ -57,11 +73,8 @@ def templates_of(config: PdfRenderConfig) -> Templates:
 
 
 def fetcher_of(config: PdfRenderConfig) -> Fetcher:
-    """Make what fetches for pages.
-
-    Raises:
-        BadInput: an expression of the allow-list cannot be used.
-    """
+    """Make what fetches for pages. Raises BadInput: an expression of the allow-list cannot be
+    used."""
     security = config.security
     if not security.url_allowlist:
         return NoNetwork()
@@ -74,11 +87,8 @@ def fetcher_of(config: PdfRenderConfig) -> Fetcher:
 
 
 def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
-    """Make what sends callbacks.
-
-    Raises:
-        BadInput: an expression of the allow-list cannot be used.
-    """
+    """Make what sends callbacks. Raises BadInput: an expression of the allow-list cannot be
+    used."""
     from ulak.services.pdf.callbacks import PATIENCE_S
     from ulak.services.pdf.fetching import AllowedFetcher, FetchLimits
 
@@ -96,12 +106,7 @@ async def open_renderer(
     """Open what renders; no process of it is left when the block has ended.
 
     Each document is sent to the engine of its template, which is started when the first one needs
-    it: a host without a browser serves the templates that need none. What dead workers left is
-    taken away at once: who waits for a document may wait for long.
-
-    Args:
-        config: The settings.
-        tracing: Where the spans of its steps go; nowhere by default.
+    it. What dead workers left is taken away at once.
 
     Raises:
         BadInput: an expression of the URL allow-list cannot be used.
@@ -110,41 +115,8 @@ async def open_renderer(
 
     fetcher = fetcher_of(config)
     await asyncio.to_thread(sweep)
-    known: dict[str, Opening] = {
-        "chromium": partial(_make_chromium, config, fetcher, tracing),
-        "weasyprint": partial(_make_weasyprint, config, fetcher),
-    }
     async with AsyncExitStack() as stack:
-        yield Engines(known, stack)
-
-
-def _make_chromium(
-    config: PdfRenderConfig, fetcher: Fetcher, tracing: Tracing | None
-) -> BrowserPool:
-    from ulak.services.pdf.browser.launch import prepare
-    from ulak.services.pdf.browser.pool import BrowserPool
-
-    return BrowserPool(
-        _driver_of(config), fetcher=fetcher, limits=config.limits,
-        places=config.concurrency, recycle_after=config.recycle_after,
-        prepare=partial(prepare, config.chromium), tracing=tracing,
-    )  # fmt: skip
-
-
-def _make_weasyprint(config: PdfRenderConfig, fetcher: Fetcher) -> WeasyPool:
-    from ulak.services.pdf.weasy.pool import WeasyPool
-
-    return WeasyPool(fetcher=fetcher, limits=config.limits, places=config.concurrency)
-
-
-def _storage_of(config: PdfRenderConfig) -> StorageBackend:
-    if config.storage_backend == "s3":
-        from ulak.artifacts import S3Storage
-
-        return S3Storage.from_settings(config.s3)
-    from ulak.artifacts import LocalStorage
-
-    return LocalStorage(config.artifact_dir)
+        yield Engines(config, fetcher, tracing, stack)
 
 
 def _driver_of(config: PdfRenderConfig) -> Driver:
@@ -152,52 +124,86 @@ def _driver_of(config: PdfRenderConfig) -> Driver:
         try:
             from ulak.services.pdf.browser.playwright import PlaywrightDriver
         except ModuleNotFoundError as error:
-            raise PermanentPdfError(
-                f"PDF_DRIVER=playwright needs {error.name}; pip install 'ulak[pdf]', or set "
-                "PDF_DRIVER=devtools",
-                code=PdfErrorCode.UNSUPPORTED_PLATFORM,
-            ) from error
+            cure = "pip install 'ulak[pdf]', or set PDF_DRIVER=devtools"
+            why = f"PDF_DRIVER=playwright needs {error.name}; {cure}"
+            raise PermanentPdfError(why, code=PdfErrorCode.UNSUPPORTED_PLATFORM) from error
         return PlaywrightDriver(output_bytes=config.limits.output_bytes)
     from ulak.services.pdf.browser.devtools import DevTools
 
     return DevTools(output_bytes=config.limits.output_bytes)
 
 
-Opening = Callable[[], "BrowserPool | WeasyPool"]
-"""Makes an engine; called when a document needs it first."""
-
-
+@dataclass(frozen=True, slots=True)
 class Engines:
-    """Renders every document by the engine that it names.
+    """Renders every document by the engine that it names, opened when the first one needs it."""
 
-    Args:
-        known: For each name what makes the engine.
-        stack: Closes every engine that was opened.
-    """
-
-    def __init__(self, known: Mapping[str, Opening], stack: AsyncExitStack) -> None:
-        self._known = known
-        self._stack = stack
-        self._open: dict[str, Renderer] = {}
-        self._opening = asyncio.Lock()
+    config: PdfRenderConfig
+    fetcher: Fetcher
+    tracing: Tracing | None
+    stack: AsyncExitStack
+    _open: dict[str, Renderer] = field(default_factory=dict)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def render(self, document: Document, times: Times) -> Rendered:
-        """Render one document by its own engine.
-
-        Raises:
-            TransientPdfError: as the engine says.
-            PermanentPdfError: as the engine says, or there is no such engine.
-        """
-        renderer = await self._renderer(document.engine)
-        return await renderer.render(document, times)
-
-    async def _renderer(self, name: str) -> Renderer:
+        """Render one document by its own engine; raise what that does, or that there is none."""
+        name = document.engine
         async with self._opening:
             if name not in self._open:
-                if name not in self._known:
-                    raise PermanentPdfError(
-                        f'there is no engine "{name}"; there are {", ".join(self._known)}',
-                        code=PdfErrorCode.UNSUPPORTED_PLATFORM,
-                    )
-                self._open[name] = await self._stack.enter_async_context(self._known[name]())
-            return self._open[name]
+                self._open[name] = await self.stack.enter_async_context(self._make(name))
+        return await self._open[name].render(document, times)
+
+    def _make(self, name: str) -> BrowserPool | WeasyPool:
+        config = self.config
+        if name == "weasyprint":
+            from ulak.services.pdf.weasy.pool import WeasyPool
+
+            return WeasyPool(
+                fetcher=self.fetcher, limits=config.limits, places=config.concurrency
+            )  # fmt: skip
+        if name != "chromium":
+            why = f'there is no engine "{name}"; there are chromium, weasyprint'
+            raise PermanentPdfError(why, code=PdfErrorCode.UNSUPPORTED_PLATFORM)
+        from ulak.services.pdf.browser.launch import prepare
+        from ulak.services.pdf.browser.pool import BrowserPool
+
+        return BrowserPool(
+            _driver_of(config), fetcher=self.fetcher, limits=config.limits,
+            places=config.concurrency, recycle_after=config.recycle_after,
+            prepare=partial(prepare, config.chromium), tracing=self.tracing,
+        )  # fmt: skip
+
+
+def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> Condition:
+    """Return the settings, where each is from, and every weakness of the engines that templates
+    need here. Starts nothing. Raises BadInput: a setting cannot be used."""
+    # Here and not above: whoever serves the API has no browser and needs none of this.
+    from ulak.services.pdf import ground
+    from ulak.services.pdf.weasy import ground as weasy_ground
+
+    config = load(environ, platform)
+    said = variables_set(environ)
+    settings = {
+        name: (_shown(name, value), name if name in said else "default")
+        for name, value in values_of(config).items()
+    }
+    allowed = config.security.template_allowlist
+    # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
+    known = (t for t in templates_of(config).list() if t.name in allowed or not allowed)
+    needed = {template.manifest.engine for template in known} or {"chromium"}
+    found = ground.weaknesses(config.chromium) if "chromium" in needed else []
+    found += weasy_ground.weaknesses() if "weasyprint" in needed else []
+    # What two engines lack is told once.
+    notes = dict.fromkeys(f"{weak.message}; {weak.cure}" for weak in found)
+    fails = f"jobs that need it fail with {PdfErrorCode.UNSUPPORTED_PLATFORM}"
+    missing = dict.fromkeys(f"{w.message}: {fails}; {w.cure}" for w in found if w.is_fatal)
+    return Condition(settings, list(notes), list(missing))
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in SECRETS:
+        return "set" if value else "not set"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    if isinstance(value, frozenset | tuple):
+        return ", ".join(sorted(value)) or "none"
+    return "not set" if value in (None, "") else str(value)

@@ -1,16 +1,37 @@
-"""What is rendered, under which limits, and what came of it: the words between the service and
-its browsers. Imports nothing heavy, so that every process may."""
+"""What is rendered, under which limits, in which steps, and what came of it: the words between the
+service and its engines. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, Self
+
+from ulak.engine.tracing import Span, Tracing
+from ulak.services.pdf.model import PdfError
 
 Reason = Literal["scheme", "allowlist", "address", "redirect"]
-"""Why a page's request was refused."""
 REASONS: Final[tuple[Reason, ...]] = ("scheme", "allowlist", "address", "redirect")
+MISSING_GLYPHS: Final = "missing_glyphs"
+"""Characters that no font has were printed as boxes."""
+GLYPHS_UNCHECKED: Final = "glyphs_unchecked"
+"""The document is too large for its boxes to be looked for."""
+QUEUE: Final = "queue"
+"""From when a job was due - accepted, or let on to its next attempt - to its claim."""
+TEMPLATE: Final = "template"
+LAUNCH: Final = "launch"
+"""Waiting for a browser and a page of it; of one that runs already nearly nothing."""
+LOAD: Final = "load"
+PRINT: Final = "print"
+FINISH: Final = "finish"
+"""Doing to what was printed what its request wants; of most jobs there is no such step."""
+STORE: Final = "store"
+BREAKDOWN: Final = (QUEUE, TEMPLATE, LAUNCH, LOAD, PRINT, FINISH, STORE)
+"""The steps in their order, as reports and docs name them; a span's name begins with `pdf.`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +49,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long an attempt may take.
-
-    Args:
-        hard: At this the page is killed.
-        graceful_offset: So long before, it is asked to close; loading must have ended by then.
-    """
+    """How long an attempt may take."""
 
     hard: timedelta = timedelta(seconds=60)
+    """At this the page is killed."""
     graceful_offset: timedelta = timedelta(seconds=5)
+    """So long before, it is asked to close; loading must have ended by then."""
 
     @property
     def navigation(self) -> timedelta:
@@ -59,7 +77,6 @@ class Document:
     """What prints it, as its template's manifest says: chromium or weasyprint."""
     javascript: bool = False
     paper: tuple[float, float] = (8.27, 11.69)
-    """Width and height in inches, where the style sheet says none."""
     tagged: bool = False
     outline: bool = False
     header: str = field(default="", repr=False)
@@ -74,15 +91,8 @@ class Document:
     wait_for_expression: str = ""
     """A script that must be true before; only where scripts run."""
     fail_on_status: frozenset[int] = frozenset()
-    """Statuses that no resource may be answered with."""
     fail_on_script_error: bool = False
     omit_background: bool = False
-
-
-MISSING_GLYPHS: Final = "missing_glyphs"
-"""Characters that no font has were printed as boxes."""
-GLYPHS_UNCHECKED: Final = "glyphs_unchecked"
-"""The document is too large for its boxes to be looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,6 @@ class RenderWarning:
     characters: tuple[str, ...] = field(default=(), repr=False)
     """The first that it is about, as `U+1F600`: content of the document, so no log tells them."""
     count: int = 0
-    """How often that is in the document."""
 
     def as_document(self) -> dict[str, Any]:
         """Write it as reports have it."""
@@ -114,7 +123,6 @@ class Rendered:
     timings: Mapping[str, float]
     """Seconds of `launch`, `load`, `print` and `total`; of those that there were."""
     blocked: Mapping[Reason, int] = field(default_factory=dict)
-    """How many requests of the page were refused, by reason."""
     script_errors: tuple[str, ...] = ()
     """What scripts threw and nobody caught: class and place, never the message's values."""
     warnings: tuple[RenderWarning, ...] = ()
@@ -153,11 +161,7 @@ class NoNetwork:
     """The fetcher of an empty allow-list: everything is refused."""
 
     async def fetch(self, url: str, *, method: str, headers: Mapping[str, str]) -> Fetched:
-        """Refuse.
-
-        Raises:
-            UrlBlocked: always.
-        """
+        """Raise UrlBlocked."""
         scheme = url.partition(":")[0].lower()
         raise UrlBlocked("allowlist" if scheme in ("http", "https") else "scheme")
 
@@ -168,11 +172,83 @@ class Renderer(Protocol):
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own.
 
-        A browser that dies for another job's sake is replaced, and the document is rendered
-        again within its time.
+        A browser that dies for another job's sake is replaced, and the document is rendered again
+        within its time.
 
         Raises:
             TransientPdfError: the browser does not start, or the time ran out.
-            PermanentPdfError: the document exceeds a limit, its page crashed, or no browser can
-                run here.
+            PermanentPdfError: the document exceeds a limit, its page crashed, or none can run here.
         """
+
+
+class Steps:
+    """Takes the time of steps that follow each other, and traces each while a trace is open.
+
+    A context manager: at its end the step that goes on has ended, and has failed if the block has.
+    Begin and end it in one task. Of what was raised a span gets the code or the class alone: the
+    message may quote the document.
+    """
+
+    def __init__(
+        self, tracing: Tracing | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        is_traced = tracing is not None and tracing.current() is not None
+        self._tracing = tracing if is_traced else None
+        self._monotonic = monotonic
+        self._name = ""
+        self._began = 0.0
+        self._traces = ExitStack()
+        self._span: Span | None = None
+        self.took: dict[str, float] = {}
+        """Seconds of every step that has ended; of one that came twice, both together."""
+
+    def begin(self, name: str) -> None:
+        """End the step that goes on and begin another; the one that goes on already goes on."""
+        if name == self._name:
+            return
+        self.end()
+        self._name, self._began = name, self._monotonic()
+        if self._tracing is not None:
+            self._span = self._traces.enter_context(self._tracing.span(f"pdf.{name}", "internal"))
+
+    def end(self) -> None:
+        """End the step that goes on, if one does."""
+        if not self._name:
+            return
+        spent = self._monotonic() - self._began
+        self.took[self._name] = self.took.get(self._name, 0.0) + spent
+        self._name, self._span = "", None
+        self._traces.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is not None and self._span is not None:
+            word = type(error).__name__
+            if isinstance(error, PdfError):
+                word = f"{error.code} ({error.detail})" if error.detail else error.code
+            self._span.fail(word)
+        self.end()
+
+
+def in_milliseconds(timings: Any) -> dict[str, float]:
+    """Write timings in seconds, to the millisecond, the steps in their order; leave out what is no
+    time, as another release may have noted it."""
+    if not isinstance(timings, Mapping):
+        return {}
+    known = [name for name in BREAKDOWN if name in timings]
+    others = [name for name in timings if name not in BREAKDOWN]
+    times = {str(name): read_number(timings[name]) for name in (*known, *others)}
+    return {name: round(seconds, 3) for name, seconds in times.items() if seconds is not None}
+
+
+def read_number(value: Any) -> float | None:
+    """Return a number that is finite and not negative, None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < float("inf") else None

@@ -1,22 +1,26 @@
-"""Whether jobs that are accepted now would be worked on, and what is answered when not."""
+"""Whether jobs that are accepted now would be worked on and how fast, and what is answered when
+not."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from statistics import fmean
 from typing import Final
 
-from ulak import Engine
+from ulak import Engine, JobFilter
 from ulak.core.job import queue_of
 from ulak.errors import UlakError
-from ulak.kit.clock import micros
-from ulak.services.pdf.flow import QUEUE
-from ulak.services.pdf.model import PdfError, PdfErrorCode
+from ulak.kit.clock import micros, now
+from ulak.services.pdf.flow import FLOW, QUEUE
+from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
+from ulak.services.pdf.settings import PdfRenderConfig
 
 LONGEST_KEPT: Final = timedelta(seconds=2)
 """So old may an answer about health be (P-37)."""
@@ -24,6 +28,16 @@ LONGEST_KEPT: Final = timedelta(seconds=2)
 PATIENCE_S: Final = 2.0
 RETRY_AFTER_S: Final = 5
 """When to ask again what is unavailable now. A guess: twice what an answer is kept, and a bit."""
+UNFINISHED: Final = (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING)
+SOONEST_S: Final = 1
+LATEST_S: Final = 60
+WINDOW: Final = timedelta(minutes=5)
+"""Renders that are older say nothing about now."""
+MOST_LOOKED_AT: Final = 50
+# Where nothing was rendered lately; a guess: a cold browser and a page take about so long.
+USUAL_S: Final = 2.0
+KEPT_S: Final = 2.0
+"""So long is kept what was found out, as health is."""
 
 
 class FailSafePolicy(StrEnum):
@@ -53,11 +67,6 @@ class Health:
     """How many serve the queue and were heard of in time."""
 
     @property
-    def is_well(self) -> bool:
-        """Whether a job that is accepted now will be worked on."""
-        return self.store_answers and self.workers > 0
-
-    @property
     def complaint(self) -> str:
         """What is wrong, in a sentence; '' when nothing is."""
         if not self.store_answers:
@@ -71,8 +80,8 @@ NO_STORE: Final = Health(store_answers=False, workers=0)
 def check_worker_health(engine: Engine, *, heartbeat: timedelta) -> Health:
     """Ask the store which workers of the queue were heard of within `heartbeat`.
 
-    A worker whose lease has run out does not count, however lately it was heard of. A store that
-    does not answer is told, not raised; one that hangs is waited for, so ask a `HealthCheck`.
+    A store that does not answer is told, not raised; one that hangs is waited for, so ask a
+    `HealthCheck`.
     """
     try:
         return Health(store_answers=True, workers=count_workers(engine, heartbeat=heartbeat))
@@ -81,67 +90,62 @@ def check_worker_health(engine: Engine, *, heartbeat: timedelta) -> Health:
 
 
 def count_workers(engine: Engine, *, heartbeat: timedelta) -> int:
-    """Count the workers of the queue that were heard of within `heartbeat`.
-
-    Raises:
-        StoreError: the store does not answer.
-    """
+    """Count the workers of the queue that hold a lease and were heard of within `heartbeat`. Raises
+    StoreError: the store does not answer."""
     store = engine.open().store
     now = store.clock.now()
     heard_since = now - micros(heartbeat)
     return sum(
-        row.expires_at > now and row.renewed_at >= heard_since and _serves(row.lanes)
+        row.expires_at > now
+        and row.renewed_at >= heard_since
+        and any(queue_of(lane) == QUEUE for lane in row.lanes.split())
         for row in store.workers()
     )
 
 
+@dataclass(eq=False, repr=False)
 class HealthCheck:
     """Health for every request of one process: asked once for all, and kept for a moment.
 
-    An answer is kept for `LONGEST_KEPT` at most, so that the first look after a recovery finds it.
     A store that hangs is waited for `PATIENCE_S`, by one thread however many ask.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        heartbeat: timedelta,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._engine = engine
-        self._heartbeat = heartbeat
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._kept: tuple[float, Health] | None = None
-        self._asking: Future[Health] | None = None
+    engine: Engine
+    _: KW_ONLY
+    heartbeat: timedelta
+    monotonic: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _kept: tuple[float, Health] | None = field(default=None, init=False)
+    _asking: Future[Health] | None = field(default=None, init=False)
 
     def look(self) -> Health:
         """Return how it stands, or stood a moment ago; waits, so it is called in a thread."""
         with self._lock:
             if self._kept is not None:
                 at, health = self._kept
-                if self._monotonic() - at < LONGEST_KEPT.total_seconds():
+                if self.monotonic() - at < LONGEST_KEPT.total_seconds():
                     return health
-            asking = self._ask()
+            if self._asking is None or self._asking.done():
+                self._asking = Future()
+                threading.Thread(
+                    target=self._answer, args=(self._asking,), name="ulak-pdf-health", daemon=True
+                ).start()
+            asking = self._asking
         try:
             health = asking.result(PATIENCE_S)
         except TimeoutError:
             health = NO_STORE
         with self._lock:
-            self._kept = (self._monotonic(), health)
+            self._kept = (self.monotonic(), health)
         return health
 
-    def _ask(self) -> Future[Health]:
-        if self._asking is None or self._asking.done():
-            self._asking = Future()
-            threading.Thread(
-                target=self._answer, args=(self._asking,), name="ulak-pdf-health", daemon=True
-            ).start()
-        return self._asking
+    def must_answer(self) -> None:
+        """Raise Unavailable where the store does not answer: one that hangs would take its time."""
+        if not self.look().store_answers:
+            raise Unavailable(NO_STORE.complaint)
 
     def _answer(self, answer: Future[Health]) -> None:
-        answer.set_result(check_worker_health(self._engine, heartbeat=self._heartbeat))
+        answer.set_result(check_worker_health(self.engine, heartbeat=self.heartbeat))
 
 
 def handle_unavailable(
@@ -149,10 +153,8 @@ def handle_unavailable(
 ) -> str:
     """Return the HTML that stands in for a PDF, where the policy wants one.
 
-    Args:
-        policy: `strict` answers nothing.
-        html: Makes the HTML: by the same allow-list, escaping and template as a render.
-        why: What is unavailable, for people.
+    `html` makes it by the same allow-list, escaping and template as a render; `why` says what is
+    unavailable.
 
     Raises:
         Unavailable: the policy is `strict`, or no HTML could be made.
@@ -165,5 +167,87 @@ def handle_unavailable(
         raise Unavailable(f"{why}, and its HTML cannot be made either") from error
 
 
-def _serves(lanes: str) -> bool:
-    return any(queue_of(lane) == QUEUE for lane in lanes.split())
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How it goes now."""
+
+    _: KW_ONLY
+    queued: int = 0
+    places: int = 1
+    """Pages at once, of all workers together."""
+    render_s: float = USUAL_S
+    """How long an attempt takes, by the mean of the latest that succeeded."""
+
+    def retry_after_s(self, status: PdfJobStatus) -> int:
+        """Return in how many whole seconds to ask again for a job, from 1 to 60: after its own
+        render, and of a queued one after the queue before it."""
+        ahead = self.queued / self.places if status is PdfJobStatus.QUEUED else 0.0
+        wait = math.ceil(self.render_s * (1 + ahead))
+        return max(SOONEST_S, min(LATEST_S, wait))
+
+
+@dataclass(eq=False, repr=False)
+class Pacing:
+    """Looks at the pace for every request of one process: once for all, and kept for a moment.
+
+    A hint for callers and nothing more: whatever cannot be found out is guessed.
+    """
+
+    engine: Engine
+    config: PdfRenderConfig
+    _: KW_ONLY
+    monotonic: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _kept: tuple[float, Pace] | None = field(default=None, init=False)
+
+    def look(self) -> Pace:
+        """Return the pace, or what it was a moment ago; the usual one where the store does not
+        answer. Waits, so it is called in a thread."""
+        # One asks, and whoever comes meanwhile waits for that answer and not for the store.
+        with self._lock:
+            now = self.monotonic()
+            if self._kept is None or now - self._kept[0] >= KEPT_S:
+                self._kept = (now, self._measure())
+            return self._kept[1]
+
+    def hint(self, job: PdfJob) -> dict[str, str]:
+        """Return the header that says when to ask again, of a job that has not ended."""
+        if job.status not in UNFINISHED:
+            return {}
+        return {"Retry-After": str(self.look().retry_after_s(job.status))}
+
+    def _measure(self) -> Pace:
+        try:
+            workers = count_workers(self.engine, heartbeat=self.config.heartbeat_limit)
+            took = _find_lately(self.engine)
+            return Pace(
+                queued=count_queued(self.engine),
+                places=max(1, workers) * self.config.concurrency,
+                render_s=fmean(took) if took else USUAL_S,
+            )
+        except UlakError:  # the store does not answer, or a job was pruned meanwhile
+            return Pace()
+
+
+def count_queued(engine: Engine) -> int:
+    """Count the jobs that are queued and due; a delayed retry counts when it is due."""
+    queued = (FLOW, PdfJobStatus.QUEUED)
+    counts = engine.inspect.counts()
+    standing = sum(row.jobs for row in counts if (row.flow, row.state) == queued)
+    return max(0, standing - sum(b.delayed for b in engine.inspect.backlog() if b.flow == FLOW))
+
+
+def _find_lately(engine: Engine) -> list[float]:
+    """Return how many seconds each of the latest renders took."""
+    where = JobFilter(
+        flow=FLOW, state=PdfJobStatus.SUCCEEDED, role="done",
+        changed_since=now(engine.open()) - WINDOW,
+    )  # fmt: skip
+    jobs = engine.jobs(where, limit=1000)
+    latest = sorted(jobs, key=lambda job: job.changed_at, reverse=True)[:MOST_LOOKED_AT]
+    ends = [engine.inspect.trail(job.id)[-1] for job in latest]
+    return [
+        max(0.0, (end.at - end.started_at).total_seconds())
+        for end in ends
+        if end.started_at is not None
+    ]

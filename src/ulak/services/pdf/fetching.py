@@ -1,8 +1,7 @@
-"""Fetches what pages may have: from an address that was checked, hop by hop, and within bounds.
+"""Fetches what pages may have, which have no network of their own: within bounds, hop by hop.
 
-A page has no network of its own. Whatever it asks for comes through here, and is refused unless the
-allow-list names it *and* its host is public. The address that was judged is the one that is
-connected to; nobody is asked a second time, so a resolver that changes its mind changes nothing.
+A URL is refused unless the allow-list names it *and* its host is public. The address that was
+judged is the one that is connected to, so a resolver that changes its mind changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -35,19 +34,13 @@ ASKED: Final = frozenset({"accept", "accept-language", "origin"})
 """What of a page's headers is sent on: nothing that tells who asks, or from where."""
 ANSWERED: Final = frozenset(
     {
-        "access-control-allow-credentials",
-        "access-control-allow-headers",
-        "access-control-allow-methods",
-        "access-control-allow-origin",
-        "access-control-expose-headers",
-        "content-disposition",
-        "content-language",
-        "content-security-policy",
-        "content-type",
-        "cross-origin-resource-policy",
+        "access-control-allow-credentials", "access-control-allow-headers",
+        "access-control-allow-methods", "access-control-allow-origin",
+        "access-control-expose-headers", "content-disposition", "content-language",
+        "content-security-policy", "content-type", "cross-origin-resource-policy",
         "x-content-type-options",
     }
-)
+)  # fmt: skip
 """What of an answer's headers the page gets to see: no cookies, and nothing about caching."""
 
 FIXED: Final = frozenset(
@@ -58,6 +51,7 @@ FIXED: Final = frozenset(
 )  # fmt: skip
 """What is the connection's own, or would tell of a session that pages do not have."""
 
+_FAULTS: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,8190}[\x21-\x7e])?", re.ASCII)
 
@@ -85,16 +79,13 @@ class AllowedFetcher:
     """Fetches what an allow-list names from public addresses, and from internal hosts if listed.
 
     Sends no cookies and no referrer, no credentials but those that it was given for a host, and
-    knows no proxies. May be used by any
-    number of pages at once; each fetch has a connection of its own.
+    knows no proxies. Any number of pages may use it at once; each fetch has its own connection.
 
     Args:
         patterns: Regular expressions over whole URLs, see `security.urls`; none allows nothing.
         internal_hosts: Hosts that may have any address.
         extra_headers: By host, what is sent there and nowhere else, see `ExtraHeaders`.
-        resolve: Answers a host's addresses, by default those of the system.
-        limits: What one fetch may cost.
-        tls: How servers prove who they are, by default by the system's authorities.
+        resolve: Returns a host's addresses, by default those of the system.
 
     Raises:
         BadInput: a pattern or a header cannot be used.
@@ -125,30 +116,30 @@ class AllowedFetcher:
 
         Raises:
             UrlBlocked: the URL, its address or a redirect is not allowed.
-            FetchFailed: it is allowed, and the other side does not answer, takes too long, answers
-                too much, or was asked with another method than GET or HEAD.
+            FetchFailed: it is allowed, and cannot be had, or not by this method.
         """
-        try:
-            async with self._turns, asyncio.timeout(self._limits.total_s):
-                return await self._hops(url, method.upper(), headers)
-        except TimeoutError:
-            raise FetchFailed("the other side takes too long") from None
+        async with self._turn():
+            return await self._hops(url, method.upper(), headers)
 
     async def post(self, url: str, body: bytes, *, headers: Mapping[str, str]) -> int:
-        """Send a body to what the allow-list lets through, and answer the status that comes back.
+        """Send a body to what the allow-list lets through, and return the status that comes back.
 
-        No redirect is followed, and nothing else of the answer is read. The headers are sent as
-        they are.
+        No redirect is followed. The headers are sent as they are.
 
         Raises:
             UrlBlocked: the URL or its address is not allowed.
             FetchFailed: it is allowed, and the other side does not answer or takes too long.
         """
+        async with self._turn():
+            target, addresses = await self._check(url)
+            async with self._asking(target, addresses, "POST", headers, body) as answer:
+                return answer.status
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
         try:
             async with self._turns, asyncio.timeout(self._limits.total_s):
-                target, addresses = await self._check(url)
-                async with self._asking(target, addresses, "POST", headers, body) as answer:
-                    return answer.status
+                yield
         except TimeoutError:
             raise FetchFailed("the other side takes too long") from None
 
@@ -171,33 +162,32 @@ class AllowedFetcher:
     async def _check(self, url: str) -> tuple[Url, Sequence[str]]:
         """Return what to connect to, or refuse; the only place where a host is looked up."""
         target = self._patterns.check(url)
+        addresses: Sequence[str] = ()
         try:
-            addresses: Sequence[str] = [ip_address(target.host).compressed]
+            addresses = [ip_address(target.host).compressed]
         except ValueError:
-            addresses = await self._addresses(target)
+            with suppress(OSError):
+                addresses = await self._resolve(target.host, target.port)
+        if not addresses:
+            raise FetchFailed("the host has no address")
         # One address among many that is not public is enough: whoever owns the name chose it.
         if target.host not in self._internal and not all(map(is_public, addresses)):
             raise UrlBlocked("address")
         return target, addresses
 
-    async def _addresses(self, target: Url) -> Sequence[str]:
-        try:
-            addresses = await self._resolve(target.host, target.port)
-        except OSError:
-            raise FetchFailed("the host has no address") from None
-        if not addresses:
-            raise FetchFailed("the host has no address")
-        return addresses
-
     async def _ask(
         self, target: Url, addresses: Sequence[str], method: str, headers: Mapping[str, str]
     ) -> Fetched:
         """Ask one hop."""
-        passed_on = {name: value for name, value in _lower(headers) if name in ASKED}
+        lower = {name.lower(): value for name, value in headers.items()}
+        passed_on = {name: value for name, value in lower.items() if name in ASKED}
         # Of this hop's own host, so that a redirect takes nothing along to another.
         passed_on |= self._extra.find(target, is_internal=target.host in self._internal)
         async with self._asking(target, addresses, method, passed_on) as answer:
-            heads = tuple(_lower(_decoded(answer.headers)))
+            heads = tuple(
+                (name.decode("ascii").lower(), value.decode("latin-1"))
+                for name, value in answer.headers
+            )
             if answer.status in REDIRECTS:
                 return Fetched(answer.status, heads, b"")
             return Fetched(answer.status, heads, await self._body(answer, dict(heads)))
@@ -215,7 +205,7 @@ class AllowedFetcher:
         the pinned."""
         limits = self._limits
         times = {"connect": limits.connect_s, "read": limits.read_s, "write": limits.read_s}
-        asked = dict(_lower(headers)) | {
+        asked = {name.lower(): value for name, value in headers.items()} | {
             "host": target.authority,
             "user-agent": USER_AGENT,
             # A packed answer could unpack to more than its limit.
@@ -227,20 +217,14 @@ class AllowedFetcher:
             ssl_context=self._tls, network_backend=_Pinned(addresses), max_connections=1
         )
         try:
-            async with (
-                pool,
-                pool.stream(
-                    method, str(target), headers=_encoded(asked), content=body,
-                    extensions={"timeout": times},
-                ) as answer,
-            ):  # fmt: skip
+            heads = [(name.encode("ascii"), text.encode("latin-1")) for name, text in asked.items()]
+            extensions = {"timeout": times}
+            asking = pool.stream(
+                method, str(target), headers=heads, content=body, extensions=extensions
+            )
+            async with pool, asking as answer:
                 yield answer
-        except (
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            httpcore.TimeoutException,
-            UnicodeError,
-        ) as error:
+        except (*_FAULTS, UnicodeError) as error:
             raise FetchFailed(f"the other side does not answer: {type(error).__name__}") from None
 
     async def _body(self, answer: httpcore.Response, heads: Mapping[str, str]) -> bytes:
@@ -255,13 +239,9 @@ class AllowedFetcher:
 
 
 class ExtraHeaders:
-    """What is sent along to each host.
+    """What is sent along to each host; nothing in the clear, but to internal hosts.
 
-    A host is written as in a URL: `files.example.org` is its usual port, any other is said. Nothing
-    is sent in the clear, but to hosts that are listed as internal.
-
-    Args:
-        said: By host, the headers by their names.
+    A host is written as in a URL: `files.example.org` is its usual port, any other is said.
 
     Raises:
         BadInput: a host or a header cannot be used; no value is told.
@@ -321,19 +301,6 @@ async def _system_addresses(host: str, port: int) -> Sequence[str]:
 def _host(name: str) -> str:
     bracketed = f"[{name}]" if ":" in name else name
     return parse(f"http://{bracketed}/").host
-
-
-def _lower(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name.lower(), value) for name, value in pairs]
-
-
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-
-
-def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
-    return [(name.decode("ascii"), value.decode("latin-1")) for name, value in headers]
 
 
 def _authority(host: str) -> str:

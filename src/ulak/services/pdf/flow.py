@@ -1,4 +1,5 @@
-"""The flow `pdf`: its payload and key, its states, its retries, and the stage that renders."""
+"""The flow `pdf`: its payload and key, its states, its retries, the stage that renders, and a job
+as the specification has it."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from typing import Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobFilter, Lifecycle, Limit, OnEnd, Run
 from ulak.core import event as kinds
+from ulak.core.job import JobRow
 from ulak.core.keys import short_key
 from ulak.engine.view import TrailEvent
 from ulak.errors import BadInput, FlowError
-from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, TransientPdfError
+from ulak.kit.clock import to_datetime
+from ulak.kit.ids import to_text
+from ulak.services.pdf.model import JOB_CODES, PdfErrorCode, PdfJob, PdfJobStatus, TransientPdfError
 from ulak.services.pdf.settings import PdfRenderConfig
 
 A_PAGE: Final = 500
@@ -44,7 +48,6 @@ STATUSES: Final = {
     # read: nobody renders it, and a person who lets it go on has asked for a retry.
     "held": PdfJobStatus.FAILED,
 }
-"""For each state of the flow, the status that callers see."""
 
 _TIMED_OUT: Final = (kinds.TIMEOUT, kinds.WORKER_DIED)
 _DETAIL: Final = re.compile(r"\(([a-z][a-z_]*)\)\Z")
@@ -60,7 +63,6 @@ class PdfPayload:
     _: KW_ONLY
     job_key: str = field(repr=False)
     timeout_s: int | None = None
-    """The hard timeout that the request asked for."""
     correlation_id: str = ""
     tenant: str = ""
     """Whose job it is: what the limit of a tenant's attempts is kept by."""
@@ -69,14 +71,9 @@ class PdfPayload:
 def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
     """Return the SHA-256, in hex, of canonical JSON over the template's name and the payload.
 
-    Canonical means: the keys of every object sorted by code point, no whitespace, UTF-8, every
-    character as itself. The order in which keys were given never matters. Values are compared as
-    they would be printed: `1`, `1.0`, `"1"` and `true` are four values, `0.0` and `-0.0` two, and
-    no text is normalised.
-
-    Raises:
-        BadInput: the payload is no JSON: a number that is not finite, a key that is no text, half
-            a surrogate pair, another type, or more than 64 levels.
+    Canonical means: the keys of every object sorted by code point, no whitespace, UTF-8. Values
+    are compared as they would be printed: `1`, `1.0`, `"1"` and `true` are four values, `0.0` and
+    `-0.0` two, and no text is normalised. Raises BadInput: the payload is no JSON.
     """
     _must_be_json(payload, 0)
     document = {"payload": payload, "template_name": template_name}
@@ -94,11 +91,8 @@ def payload_of(
 ) -> dict[str, Any]:
     """Make the payload of a job: what is hashed for its key, and nothing about its delivery.
 
-    Args:
-        variables: What the template is filled with.
-        template_version: The digest of the template's files (`Templates.version`), so that a
-            changed template is another document.
-        options: Those that change the printed bytes.
+    `template_version` is the digest of the template's files, so that a changed template is another
+    document; `options` are those that change the printed bytes.
     """
     return {
         "variables": dict(variables),
@@ -127,17 +121,11 @@ def _must_be_json(value: object, depth: int) -> None:
 
 
 def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> Flow[PdfPayload]:
-    """Make the flow as the settings say, for one engine.
+    """Make the flow as the settings say; `on_end` is submitted when a job has ended.
 
     A retry passes through `failed` in one commit, and a worker that vanished counts as a failed
-    attempt. The key is free again once the job has failed for good or expired. Whoever operates
-    the store may retry any failed job, which begins a new round of attempts. Tenants take turns,
-    and where the settings bound how many attempts of one run at once, the rest of its jobs wait
-    outside of the queue; where they bound how many wait, no more are taken.
-
-    Args:
-        config: The settings.
-        on_end: What is submitted when a job has ended (`callbacks.attach`).
+    attempt. The key is free again once the job has failed for good or expired. An operator may
+    retry any failed job, which begins a new round of attempts. Tenants take turns.
     """
     at_once = config.tenant_concurrency
     flow = Flow(
@@ -187,21 +175,17 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> Flow[P
 
 
 def tenant_key(payload: PdfPayload) -> str:
-    """Return the key of a tenant's limit, as `tenant/acme`: a tenant may be called anything, and
-    a key must be a text that is not empty, nor too long."""
+    """Return the key of a tenant's limit: never empty and never too long, as a name may be."""
     return short_key(f"tenant/{payload.tenant}")
 
 
-def flow_of(engine: Engine) -> Flow[PdfPayload]:
-    """Return the flow of an engine.
-
-    Raises:
-        FlowError: the engine has none; `ulak.services.pdf.service` brings it.
-    """
+def flow_of(engine: Engine, name: str = FLOW) -> Flow[Any]:
+    """Return a flow of an engine. Raises FlowError: the engine has none of this name."""
     for flow in engine.inspect.flows:
-        if flow.name == FLOW:
+        if flow.name == name:
             return flow
-    raise FlowError("the engine has no flow `pdf`; run it with the service, or add `make_flow`")
+    other = ", or add `make_flow`" if name == FLOW else ""
+    raise FlowError(f"the engine has no flow `{name}`; run it with the service{other}")
 
 
 def walk(engine: Engine, where: JobFilter) -> Iterator[Job]:
@@ -219,45 +203,81 @@ class Entry:
     status: PdfJobStatus
     _: KW_ONLY
     error_code: PdfErrorCode | None = None
-    """Why, of a job that has failed."""
     error_detail: str = ""
     is_retry: bool = False
-    """Whether it is queued again after a failure."""
 
 
-def entries_of(event: TrailEvent) -> Iterator[Entry]:
-    """Return the status that a job enters with one line of its trail, if it enters one.
+def find_entry(event: TrailEvent) -> Entry | None:
+    """Return the status that a job enters with one line of its trail, None when it enters none.
 
-    Every transition of the specification is in exactly one line, and a line that is none of them
-    (a lease given back, for one) answers nothing.
+    Every transition of the specification is in exactly one line.
     """
     before = None if event.from_state is None else STATUSES.get(event.from_state)
     after = STATUSES.get(event.to_state)
     if after is None or (before is after and event.kind != kinds.SUBMITTED):
-        return
+        return None
     if after is PdfJobStatus.FAILED:
-        yield Entry(after, error_code=error_code_of(event.code), error_detail=_detail_of(event))
-    elif after is PdfJobStatus.QUEUED:
-        yield Entry(after, is_retry=before is PdfJobStatus.FAILED)
-    else:
-        yield Entry(after)
+        found = _DETAIL.search(event.message or "")
+        detail = "" if found is None else found[1]
+        if event.code == kinds.CANCELLED_CODE:
+            detail = "cancelled"
+        return Entry(after, error_code=error_code_of(event.code), error_detail=detail)
+    return Entry(after, is_retry=after is PdfJobStatus.QUEUED and before is PdfJobStatus.FAILED)
 
 
 def error_code_of(code: str | None) -> PdfErrorCode:
     """Return the code of the closed set for what the trail says: UNKNOWN for anything else."""
     if code in _TIMED_OUT:
         return PdfErrorCode.NAVIGATION_TIMEOUT
-    return PdfErrorCode(code) if code in _STORED_CODES else PdfErrorCode.UNKNOWN
+    return PdfErrorCode(code) if code in JOB_CODES else PdfErrorCode.UNKNOWN
 
 
-def _detail_of(event: TrailEvent) -> str:
-    if event.code == kinds.CANCELLED_CODE:
-        return "cancelled"
-    found = _DETAIL.search(event.message or "")
-    return "" if found is None else found[1]
+def view_of(engine: Engine, row: JobRow) -> PdfJob:
+    """Return a job of the flow `pdf` as it stood when its row was read."""
+    job_id = to_text(row.id)
+    given = engine.inspect.payload(job_id, reveal=True)
+    times = _times_of(engine.inspect.trail(job_id))
+    status, heartbeat_at = STATUSES[row.state], None
+    if status is PdfJobStatus.RUNNING:
+        renewed = (w.renewed_at for w in engine.store.workers() if w.id == row.leased_by)
+        heartbeat_at = next(map(to_datetime, renewed), None)
+    report = engine.inspect.result(job_id) if row.has_results else None
+    # Jobs of the release before have no owners but this one.
+    owners = {*engine.owners.all(job_id), row.submitter} - {""}
+    return PdfJob(
+        job_id, row.dedup_key or given["job_key"], status, given["template_name"],
+        given["payload"], created_at=to_datetime(row.created_at),
+        artifact_key=None if report is None else report.get("artifact_key"),
+        **times, tenant_id=row.tenant, owners=frozenset(owners), attempt_id=row.token,
+        heartbeat_at=heartbeat_at, correlation_id=given.get("correlation_id", ""),
+    )  # fmt: skip
 
 
-_STORED_CODES: Final = frozenset(PdfErrorCode) - {
-    PdfErrorCode.PDF_RENDER_UNAVAILABLE,
-    PdfErrorCode.BACKPRESSURE_ACTIVE,
-}
+def view_of_new(made: PdfPayload, submitted: Job) -> PdfJob:
+    """Return a job as it was stored; a worker may have it already."""
+    return PdfJob(
+        submitted.id, made.job_key, PdfJobStatus.QUEUED, made.template_name, made.payload,
+        created_at=submitted.created_at, tenant_id=submitted.tenant,
+        owners=frozenset({submitted.submitter} - {""}), correlation_id=made.correlation_id,
+    )  # fmt: skip
+
+
+def _times_of(trail: list[TrailEvent]) -> dict[str, Any]:
+    """Read what the trail tells of the latest attempt, and how many there were before it."""
+    latest: dict[str, Any] = {}
+    retries = 0
+    for event in trail:
+        entry = find_entry(event)
+        if entry is None:
+            continue
+        if entry.status is PdfJobStatus.QUEUED:
+            latest = {}
+            retries += entry.is_retry
+        elif entry.status is PdfJobStatus.RUNNING:
+            latest = {"started_at": event.at}
+        elif entry.status is not PdfJobStatus.EXPIRED:
+            latest |= {
+                "finished_at": event.at, "error_code": entry.error_code,
+                "error_detail": entry.error_detail,
+            }  # fmt: skip
+    return {**latest, "retry_count": retries}

@@ -17,13 +17,10 @@ from typing import Final
 
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
+# Not `nobody`, which is shared with whatever else runs as it: processes of one user may signal and
+# trace each other. Distributions leave 60578 to 61183 unused.
 UNPRIVILEGED: Final = 60932
-"""The user and group that a browser of root's drops to: a number that nobody has.
-
-`nobody` is shared with whatever else runs as it, and processes of one user may signal and trace
-each other. Distributions leave 60578 to 61183 unused, and Chromium needs no entry in the password
-file.
-"""
+"""The user and group that a browser of root's drops to: a number that nobody has."""
 
 _KNOWN: Final = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium")
 _DOWNLOADS: Final = (
@@ -77,19 +74,20 @@ class Ground:
     """Chromium's setuid helper, which stands in for user namespaces."""
 
 
-def survey(executable: str | os.PathLike[str] | None = None, *, uid: int | None = None) -> Ground:
-    """Look at what a browser can be started with here.
+Executable = str | os.PathLike[str] | None
+"""Where a browser is, or what it is called on the path; None looks for one."""
 
-    Args:
-        executable: The browser to use; None looks for one.
-        uid: The user to drop to when this process is root's; otherwise ignored.
+
+def survey(executable: Executable = None, *, uid: int | None = None) -> Ground:
+    """Look at what a browser can be started with here: that one, or one that is found.
+
+    Of root's processes it drops to the user `uid`.
 
     Raises:
         PermanentPdfError: there is no browser that may be executed, no unprivileged user to run
             it as, or nothing that its sandbox can be made of; the message says how to mend it.
     """
-    is_root = os.geteuid() == 0
-    drop = (UNPRIVILEGED if uid is None else uid) if is_root else None
+    drop = _find_user(uid)
     if drop == 0:
         raise _unsupported("a browser is never run as root; give another uid")
     program = find_browser(executable, uid=drop)
@@ -98,12 +96,9 @@ def survey(executable: str | os.PathLike[str] | None = None, *, uid: int | None 
     if shutil.which("setpriv") is None:
         raise _unsupported(f"{NO_SETPRIV}; install util-linux")
     ground = Ground(
-        program,
-        uid=drop,
-        user_namespaces=has_user_namespaces(drop),
-        network_namespace=has_network_namespaces(),
-        helper=_helper_of(program),
-    )
+        program, uid=drop, user_namespaces=has_user_namespaces(drop),
+        network_namespace=has_network_namespaces(), helper=_helper_of(program),
+    )  # fmt: skip
     if not ground.user_namespaces and ground.helper is None:
         raise _unsupported(
             f"the browser's sandbox needs user namespaces or a setuid helper; {NAMESPACES}; "
@@ -112,24 +107,17 @@ def survey(executable: str | os.PathLike[str] | None = None, *, uid: int | None 
     return ground
 
 
-def weaknesses(
-    executable: str | os.PathLike[str] | None = None, *, uid: int | None = None
-) -> list[Weakness]:
+def weaknesses(executable: Executable = None, *, uid: int | None = None) -> list[Weakness]:
     """Tell what is missing here, the worst first; nothing is started and nothing raised."""
     return sorted(_weaknesses(executable, uid), key=lambda weakness: not weakness.is_fatal)
 
 
-def find_browser(
-    executable: str | os.PathLike[str] | None = None, *, uid: int | None = None
-) -> Path | None:
-    """Find the browser: the one that was named, else Debian's, Playwright's, one on the path.
+def find_browser(executable: Executable = None, *, uid: int | None = None) -> Path | None:
+    """Find the browser that `uid` can execute: the one that was named, else Debian's, Playwright's,
+    one on the path.
 
-    A name that is given is the only one looked at. Scripts that call a browser come last: their
-    process is not the browser's, so that a signal to it misses.
-
-    Args:
-        executable: Where it is, or what it is called on the path.
-        uid: Who must be able to execute it; None is whoever asks.
+    Scripts that call a browser come last: their process is not the browser's, so that a signal to
+    it misses.
     """
     if executable is not None:
         named = shutil.which(executable)
@@ -138,7 +126,11 @@ def find_browser(
         found = [Path(known) for known in _KNOWN] + list(_downloads())
         found += [Path(path) for name in _NAMES if (path := shutil.which(name))]
     usable = [path for path in found if is_reachable(path, uid=uid)]
-    return next((path for path in usable if not _is_script(path)), next(iter(usable), None))
+    for program in usable:
+        with program.open("rb") as file:
+            if file.read(2) != b"#!":
+                return program
+    return next(iter(usable), None)
 
 
 def is_reachable(path: Path, *, uid: int | None) -> bool:
@@ -147,9 +139,13 @@ def is_reachable(path: Path, *, uid: int | None) -> bool:
         return os.access(path, os.X_OK)
     resolved = path.resolve()
     try:
-        return all(_may_enter(step.stat(), uid) for step in (resolved, *resolved.parents))
+        for step in (resolved, *resolved.parents):
+            found = step.stat()
+            if not found.st_mode & (stat.S_IXUSR if found.st_uid == uid else stat.S_IXOTH):
+                return False
     except OSError:
         return False
+    return True
 
 
 def has_user_namespaces(uid: int | None) -> bool:
@@ -170,22 +166,16 @@ def missing_fonts() -> Iterator[Weakness]:
         path.name for root in _FONTS for path in Path(root).rglob("*") if path.suffix in _FONT_FILES
     }
     if not fonts:
-        yield Weakness(
-            "fonts",
-            "there are no fonts, so text without a font of its own prints as boxes",
-            cure="install fonts, as `apt-get install fonts-liberation fonts-dejavu-core`",
-        )
+        told = "there are no fonts, so text without a font of its own prints as boxes"
+        cure = "install fonts, as `apt-get install fonts-liberation fonts-dejavu-core`"
+        yield Weakness("fonts", told, cure=cure)
     elif missing := [name for name in PINNED if name not in fonts]:
-        yield Weakness(
-            "fonts",
-            f"there is no {', '.join(missing)}: documents look different from elsewhere",
-            cure="install it, as `apt-get install fonts-liberation`",
-        )
+        told = f"there is no {', '.join(missing)}: documents look different from elsewhere"
+        yield Weakness("fonts", told, cure="install it, as `apt-get install fonts-liberation`")
 
 
-def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> Iterator[Weakness]:
-    is_root = os.geteuid() == 0
-    drop = (UNPRIVILEGED if uid is None else uid) if is_root else None
+def _weaknesses(executable: Executable, uid: int | None) -> Iterator[Weakness]:
+    drop = _find_user(uid)
     program = find_browser(executable, uid=drop)
     if program is None:
         yield Weakness("browser", "no browser can be executed here", cure=_INSTALL, is_fatal=True)
@@ -193,27 +183,24 @@ def _weaknesses(executable: str | os.PathLike[str] | None, uid: int | None) -> I
         yield Weakness("user", NO_SETPRIV, cure="install util-linux", is_fatal=True)
     if not has_user_namespaces(drop):
         helper = program and _helper_of(program)
-        yield Weakness(
-            "user_namespaces",
-            "the sandbox rests on the setuid helper alone"
-            if helper
-            else "the browser's sandbox cannot be made",
-            cure=NAMESPACES,
-            is_fatal=not helper,
-        )
+        rests = "the sandbox rests on the setuid helper alone"
+        told = rests if helper else "the browser's sandbox cannot be made"
+        yield Weakness("user_namespaces", told, cure=NAMESPACES, is_fatal=not helper)
         if not helper:
-            yield Weakness(
-                "setuid_helper",
-                "nothing stands in for the missing user namespaces",
-                cure="install the helper, as `apt-get install chromium-sandbox`",
-            )
+            told = "nothing stands in for the missing user namespaces"
+            cure = "install the helper, as `apt-get install chromium-sandbox`"
+            yield Weakness("setuid_helper", told, cure=cure)
         if not has_network_namespaces():
-            yield Weakness(
-                "network_namespace",
-                "the browser can reach the network if its own switches fail",
-                cure=NAMESPACES,
-            )
+            told = "the browser can reach the network if its own switches fail"
+            yield Weakness("network_namespace", told, cure=NAMESPACES)
     yield from missing_fonts()
+
+
+def _find_user(uid: int | None) -> int | None:
+    """Return the user that a browser drops to, None when this process is unprivileged already."""
+    if os.geteuid() != 0:
+        return None
+    return UNPRIVILEGED if uid is None else uid
 
 
 def _downloads() -> Iterator[Path]:
@@ -234,16 +221,6 @@ def _helper_of(program: Path) -> Path | None:
         if found.st_uid == 0 and found.st_mode & stat.S_ISUID and found.st_mode & stat.S_IXOTH:
             return helper
     return None
-
-
-def _may_enter(found: os.stat_result, uid: int) -> bool:
-    needed = stat.S_IXUSR if found.st_uid == uid else stat.S_IXOTH
-    return bool(found.st_mode & needed)
-
-
-def _is_script(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"#!"
 
 
 def _succeeds(*command: str) -> bool:

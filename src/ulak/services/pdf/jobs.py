@@ -7,36 +7,52 @@ those of its trail, its key is its dedup key.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from ulak import Engine, JobFilter
+from ulak import Engine, JobFilter, WorkerSettings
 from ulak.core.job import JobRow
+from ulak.engine.attempt import Attempt
 from ulak.errors import BadInput, JobNotFound, KeyTaken, Overloaded, StaleJob
 from ulak.errors import TransitionNotAllowed as InvalidTransition
 from ulak.kit.clock import now
 from ulak.kit.ids import from_text
-from ulak.services.pdf import flow
 from ulak.services.pdf.artifacts import PdfArtifactStore
-from ulak.services.pdf.attempts import BY_HAND, OwnAttempts, refuse
-from ulak.services.pdf.flow import FLOW, STATUSES, PdfPayload, walk
+from ulak.services.pdf.flow import (
+    FLOW,
+    STATUSES,
+    PdfPayload,
+    compute_job_key,
+    view_of,
+    view_of_new,
+    walk,
+)
 from ulak.services.pdf.model import PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
 from ulak.services.pdf.settings import USUAL_PRIORITY, PdfRenderConfig
-from ulak.services.pdf.submitting import NewPdfJob, QuotaExceeded, Submitted, Submitting
-from ulak.services.pdf.views import view_of, view_of_new
-from ulak.services.pdf.wanting import Wanted, wake, want
+from ulak.services.pdf.submission import (
+    NewPdfJob,
+    QuotaExceeded,
+    Submitted,
+    Submitting,
+    Wanted,
+    wake,
+    want,
+)
 
+BY_HAND: Final = "pdf-job-store"
+"""The actor of jobs that are moved by hand, in the trail."""
 log = logging.getLogger("ulak.pdf")
 
 __all__ = ["Created", "InvalidTransition", "PdfJobStore"]
 
 CREATES_AT_MOST: Final = 10
-"""How often a create begins anew because the job that held its key ended meanwhile; a guess."""
+"""How often a create begins anew because the holder of its key ended meanwhile; a guess."""
 CLEAN_UP: Final = "pdf-cleanup"
-"""Who expires jobs, as the trail says it."""
+"""The actor of jobs that expire, in the trail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +65,6 @@ class Created:
 
 
 NotCreated = Overloaded | QuotaExceeded | StaleJob
-"""Why a job was not made while others were."""
 
 
 class PdfJobStore(Submitting):
@@ -58,12 +73,8 @@ class PdfJobStore(Submitting):
     Every verb is synchronous and may be called from any thread; on an event loop call it through
     `asyncio.to_thread`. Verbs raise `StoreError` when the store does not answer.
 
-    Args:
-        engine: With the flow `pdf`.
-        artifacts: Asked whether an artifact is still there, and told to delete it.
-        config: The settings.
-        enqueue: Takes the ids of new jobs to a queue of another make, whose consumers call
-            `engine.worker().work_on`; by default the engine's own workers find them.
+    `enqueue` takes the ids of new jobs to a queue of another make, whose consumers call
+    `engine.worker().work_on`; by default the engine's own workers find them.
     """
 
     def __init__(
@@ -78,14 +89,11 @@ class PdfJobStore(Submitting):
         self.artifacts = artifacts
         self.config = config
         self._enqueue = enqueue
-        self._attempts = OwnAttempts(engine, lease=config.lease)
+        self._attempts: dict[str, Attempt] = {}
+        """What was claimed here by hand and has not ended."""
+        self._lock = threading.Lock()
 
-    # --- creating ---------------------------------------------------------------
-
-    @staticmethod
-    def compute_job_key(template_name: str, payload: Mapping[str, Any]) -> str:
-        """Return the job key; see `flow.compute_job_key`."""
-        return flow.compute_job_key(template_name, payload)
+    compute_job_key = staticmethod(compute_job_key)
 
     def create_job(
         self,
@@ -100,23 +108,23 @@ class PdfJobStore(Submitting):
         callback_url: str = "",
         root: str = "",
     ) -> Created:
-        """Record and queue a job, or answer the one that the same request has made already.
+        """Record and queue a job, or return the one that the same request has made already.
 
-        The same key within a tenant answers the job that is queued, running, or succeeded with
+        The same key within a tenant returns the job that is queued, running, or succeeded with
         its artifact still there; `actor` is then one of its owners. Where the artifact is gone
         that job expires, and a new one is made. Of simultaneous creates one makes the job. The
-        allow-list and health are the caller's to check, before.
+        caller checks the allow-list and health before.
 
         Args:
             template_name: Of the allow-list.
             payload: What changes the printed bytes, and nothing else (`flow.payload_of`).
             tenant: Within whose jobs the key is looked up.
-            actor: Who asks: the first owner of a new job.
+            actor: The first owner of a new job.
             timeout_s: The hard timeout of each attempt; None for the configured one.
-            priority: 0 is the most urgent of 0 to 3; of a job that is there it changes nothing.
+            priority: 0 is the most urgent of 0 to 3; a job that is there keeps its own.
             correlation_id: Of the request, for logs and traces.
             callback_url: Is told of the job's end, as every other URL that was asked for.
-            root: Where the application is mounted, for the links of what it is told.
+            root: Where the application is mounted, for the links in the callback.
 
         Raises:
             BadInput: the payload is no JSON, or the timeout is out of bounds; nothing was queued.
@@ -145,13 +153,10 @@ class PdfJobStore(Submitting):
         callback_url: str = "",
         root: str = "",
     ) -> NewPdfJob:
-        """Return a job for `create_jobs`; nothing is stored. The words are those of `create_job`.
-
-        Raises:
-            BadInput: the payload is no JSON, or the timeout is out of bounds.
-        """
+        """Return a job for `create_jobs`; nothing is stored. Raises BadInput: the payload is no
+        JSON, or the timeout is out of bounds."""
         self.config.times_for(timeout_s)
-        key = flow.compute_job_key(template_name, payload)
+        key = compute_job_key(template_name, payload)
         new = PdfPayload(
             template_name, dict(payload), job_key=key, timeout_s=timeout_s,
             correlation_id=correlation_id, tenant=tenant,
@@ -161,11 +166,11 @@ class PdfJobStore(Submitting):
     def create_jobs(
         self, new: Sequence[NewPdfJob], *, tenant: str = "", actor: str = ""
     ) -> list[Created | NotCreated]:
-        """Create many jobs of one tenant in few commits; answers for each, in order, what
-        `create_job` would answer or raise.
+        """Create many jobs of one tenant in few commits; return for each, in order, what
+        `create_job` would return or raise.
 
-        Each is stored whole or not at all, and one that is not made harms no other. Of several
-        with one key the first is made. After a crash half way the same again makes the rest.
+        Each is stored whole or not at all, and one that is not made harms no other. After a crash
+        half way the same again makes the rest.
 
         Raises:
             UnknownOutcome: no acknowledgement in time; repeating it tells.
@@ -185,10 +190,9 @@ class PdfJobStore(Submitting):
         return [answers.get(number, StaleJob(again, job_id="")) for number in range(len(new))]
 
     def find_repeat(self, new: NewPdfJob, *, actor: str = "") -> PdfJob | None:
-        """Return the job that `create_jobs` would answer without making one, or None.
+        """Return the job that `create_jobs` would return without making one, or None.
 
-        `actor` is then one of its owners, and the callback's URL told of its end; where it has
-        ended, at once. For whoever refuses new jobs and not repeated ones.
+        `actor` becomes one of its owners, and the callback's URL is told of its end.
         """
         found = self.engine.find(FLOW, new.payload.job_key, tenant=new.payload.tenant)
         job = None if found is None else self._join(found.id, new)
@@ -200,25 +204,21 @@ class PdfJobStore(Submitting):
     def enqueue_pdf_job(self, job_id: str) -> None:
         """Tell the queue of a job; the one place to change for another queue technology.
 
-        The record is the truth: what is told twice is harmless, and where telling fails the
-        engine's workers find the job by themselves.
+        Twice is harmless, and where it fails the engine's workers find the job by themselves.
         """
         if self._enqueue is None:
             return  # the commit that stored the job has rung already
         try:
             self._enqueue(job_id)
         except Exception as error:  # noqa: BLE001 - of a foreign queue, whatever it may raise
-            log.warning(
-                "the queue was not told of a job; a worker finds it",
-                extra={"job_id": job_id, "error": type(error).__name__},
-            )
+            facts = {"job_id": job_id, "error": type(error).__name__}
+            log.warning("the queue was not told of a job; a worker finds it", extra=facts)
 
     def sweep_queue(self) -> int:
         """Tell the queue again of every job that has been due for longer than the sweep of the
-        settings, and answer how many there were.
+        settings, and return their number.
 
-        For a queue of another make, which may lose what it was told; the engine's own workers
-        look at the records themselves, every second.
+        For a queue of another make, which may lose what it was told.
         """
         before = now(self.engine.open()) - self.config.sweep
         told = 0
@@ -228,15 +228,9 @@ class PdfJobStore(Submitting):
                 told += 1
         return told
 
-    # --- reading ----------------------------------------------------------------
-
     def get_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob:
-        """Return a job as it stands now.
-
-        Raises:
-            JobNotFound: there is none, the text is no id, or it belongs to another tenant than
-                the one that is named: all alike.
-        """
+        """Return a job as it stands now. Raises JobNotFound: there is none, the text is no id, or
+        it belongs to another tenant."""
         row = self._row(job_id)
         if tenant is not None and row.tenant != tenant:
             raise JobNotFound(job_id)
@@ -251,13 +245,11 @@ class PdfJobStore(Submitting):
         """Return what the attempt that succeeded found out, or None when none has.
 
         `artifact_key`, `sha256`, `size`, `pages`, `engine`, `retry_count`, `timings` (seconds of
-        each step, `steps.BREAKDOWN`), `blocked` (refused requests by reason), `script_errors` and
-        `warnings`; of a status that was set by hand, what was given there.
+        each step), `blocked` (refused requests by reason), `script_errors` and `warnings`; of a
+        status that was set by hand, what was given there.
         """
         found: dict[str, Any] | None = self.engine.inspect.result(job_id)
         return found
-
-    # --- moving -----------------------------------------------------------------
 
     def update_status(
         self, job_id: str, status: PdfJobStatus | str, *, actor: str = BY_HAND, **fields: Any
@@ -266,7 +258,7 @@ class PdfJobStore(Submitting):
 
         `running` claims it for this store, which keeps its lease until the attempt has ended
         here. `succeeded` and `failed` end that attempt; a failure with a transient code goes on
-        to `queued` in the same commit while retries are left, so that the answer is a queued job.
+        to `queued` in the same commit while retries are left.
 
         Args:
             job_id: The job.
@@ -277,30 +269,30 @@ class PdfJobStore(Submitting):
 
         Raises:
             JobNotFound: there is none.
-            InvalidTransition: no pair leads there from where it stands, or it is not this store
-                that runs it; the job is as it was.
+            InvalidTransition: no pair leads there from where it stands, or another worker runs
+                it; the job is as it was.
             BadInput: a field is missing.
         """
         job, wanted = self.get_job(job_id), PdfJobStatus(status)
         pair = (job.status, wanted)
         if pair == (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
-            self._attempts.claim(job)
+            self._claim(job)
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.SUCCEEDED):
             if not fields.get("artifact_key"):
                 raise BadInput("say artifact_key=: a job has succeeded once its artifact is stored")
-            self._attempts.end(job, wanted, lambda attempt: attempt.finish(fields))
+            self._end(job, wanted, lambda attempt: attempt.finish(fields))
         elif pair == (PdfJobStatus.RUNNING, PdfJobStatus.FAILED):
             error = pdf_error(
                 "set by hand", code=PdfErrorCode(fields.get("error_code", PdfErrorCode.UNKNOWN)),
                 detail=str(fields.get("error_detail", "")),
             )  # fmt: skip
-            self._attempts.end(job, wanted, lambda attempt: attempt.fail(error))
+            self._end(job, wanted, lambda attempt: attempt.fail(error))
         elif pair == (PdfJobStatus.FAILED, PdfJobStatus.QUEUED):
             self._retry(job, actor)
         elif wanted is PdfJobStatus.EXPIRED and job.status in _MAY_EXPIRE:
             self.expire(job_id, job.status, actor=actor)
         else:
-            refuse(job, wanted)
+            _refuse(job, wanted)
         return self.get_job(job_id)
 
     def expire(
@@ -314,17 +306,15 @@ class PdfJobStore(Submitting):
         """
         row = self._row(job_id)
         if STATUSES[row.state] is not status or status not in _MAY_EXPIRE:
-            refuse(view_of(self.engine, row), PdfJobStatus.EXPIRED)
+            _refuse(view_of(self.engine, row), PdfJobStatus.EXPIRED)
         try:
             self.engine.expire(job_id, actor=actor, note=note, state=row.state)
         except StaleJob as error:
             raise InvalidTransition(str(error), state=row.state) from error
 
     def cancel(self, job_id: str, *, actor: str) -> PdfJob:
-        """End a job that nobody wants any more.
-
-        A queued one expires at once. A running attempt is asked to stop; the job has failed and
-        expired once it has, which may be after this has returned.
+        """End a job: a queued one expires at once, a running attempt is asked to stop, and its
+        job fails and expires once it has.
 
         Raises:
             JobNotFound: there is none.
@@ -335,22 +325,41 @@ class PdfJobStore(Submitting):
         return self.get_job(job_id)
 
     def cleanup_expired(self, ttl_seconds: float | None = None) -> int:
-        """Delete artifacts past their time, expire their jobs, and answer how many expired; see
-        `cleanup.clean_up`.
-
-        Args:
-            ttl_seconds: By default as configured.
-        """
+        """Delete artifacts past their time, by default as configured, expire their jobs, and
+        return how many expired."""
         from ulak.services.pdf import cleanup
 
         ttl = self.config.artifact_ttl if ttl_seconds is None else timedelta(seconds=ttl_seconds)
         return cleanup.expire_due(self, ttl)
 
     def close(self) -> None:
-        """Give back what was claimed here and not ended, so that somebody else may have it."""
-        self._attempts.close()
+        """Give back what was claimed here and not ended, so that other workers may have it."""
+        with self._lock:
+            attempts = list(self._attempts.values())
+            self._attempts.clear()
+        for attempt in attempts:
+            _give_back(attempt)
 
-    # --- inside -----------------------------------------------------------------
+    def _claim(self, job: PdfJob) -> None:
+        by_hand = self.engine.worker(WorkerSettings(lease=self.config.lease))
+        attempt = by_hand.take(job.job_id, name=BY_HAND)
+        if attempt is None:
+            _refuse(job, PdfJobStatus.RUNNING, "somebody else has it, or it is not due yet")
+        with self._lock:
+            lapsed = self._attempts.get(job.job_id)
+            self._attempts[job.job_id] = attempt
+        if lapsed is not None:
+            _give_back(lapsed)
+
+    def _end(self, job: PdfJob, wanted: PdfJobStatus, by: Callable[[Attempt], object]) -> None:
+        with self._lock:
+            attempt = self._attempts.pop(job.job_id, None)
+        if attempt is None:
+            _refuse(job, wanted, "another worker runs it")
+        try:
+            by(attempt)
+        except StaleJob as error:
+            raise InvalidTransition(str(error), state=job.status) from error
 
     def _retry(self, job: PdfJob, actor: str) -> None:
         """Queue a failed job again, whether it waits for a person or has given up."""
@@ -381,7 +390,7 @@ class PdfJobStore(Submitting):
             return submitted if known is None else Created(known, is_repeat=True)
         if submitted.created:
             self.enqueue_pdf_job(submitted.id)
-            return Created(view_of_new(new, submitted), is_repeat=False)
+            return Created(view_of_new(new.payload, submitted), is_repeat=False)
         known = self._join(submitted.id, new)
         return None if known is None else Created(known, is_repeat=True)
 
@@ -419,3 +428,16 @@ class PdfJobStore(Submitting):
 
 
 _MAY_EXPIRE: Final = (PdfJobStatus.QUEUED, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
+
+
+def _refuse(job: PdfJob, wanted: PdfJobStatus, why: str = "") -> NoReturn:
+    told = f": {why}" if why else ""
+    raise InvalidTransition(
+        f'job {job.job_id} is "{job.status}" and cannot become "{wanted}"{told}', state=job.status
+    )
+
+
+def _give_back(attempt: Attempt) -> None:
+    """Give an attempt back; where its lease has lapsed another worker has the job."""
+    with suppress(StaleJob):
+        attempt.give_back()

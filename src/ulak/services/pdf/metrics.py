@@ -20,60 +20,54 @@ from prometheus_client.metrics_core import (
 
 from ulak import Engine
 from ulak.kit.clock import now
-from ulak.services.pdf import counting
+from ulak.services.pdf import totals
 from ulak.services.pdf.callbacks import FLOW as CALLBACKS
 from ulak.services.pdf.callbacks import STATES as CALLBACK_STATES
-from ulak.services.pdf.counting import ABOVE, ALONE, BOUNDS, JOB_CODES, STATUSES, SUM
 from ulak.services.pdf.document import REASONS
-from ulak.services.pdf.failsafe import count_workers
+from ulak.services.pdf.failsafe import count_queued, count_workers
 from ulak.services.pdf.flow import FLOW
-from ulak.services.pdf.pace import count_queued
-from ulak.services.pdf.totals import Figures, Totals
+from ulak.services.pdf.model import JOB_CODES
+from ulak.services.pdf.totals import ABOVE, ALONE, BOUNDS, STATUSES, SUM, Figures, Totals
 from ulak.web.tallies import ALONE as NO_LABELS
 from ulak.web.tallies import Counter
 
 COUNTERS: Final = (
     (
-        counting.JOBS, "ptf_admin_pdf_jobs", "status", STATUSES,
+        totals.JOBS, "ptf_admin_pdf_jobs", "status", STATUSES,
         "Transitions of jobs into each status, creation included.",
     ),
     (
-        counting.FAILURES, "ptf_admin_pdf_failures", "error_code", JOB_CODES,
+        totals.FAILURES, "ptf_admin_pdf_failures", "error_code", tuple(map(str, JOB_CODES)),
         "Attempts that failed, by code.",
     ),
     (
-        counting.RETRIES, "ptf_admin_pdf_retries", None, (ALONE,),
+        totals.RETRIES, "ptf_admin_pdf_retries", None, (ALONE,),
         "Failed jobs that were queued again.",
     ),
     (
-        counting.BLOCKED, "ptf_admin_pdf_url_blocked", "reason", REASONS,
+        totals.BLOCKED, "ptf_admin_pdf_url_blocked", "reason", REASONS,
         "Requests of pages that were refused, by reason.",
     ),
 )  # fmt: skip
 """Of each: its total, its name without `_total`, its label and every value of that, its help."""
 HISTOGRAMS: Final = (
-    (counting.RENDER, "pdf_render_duration_seconds", "How long one attempt rendered."),
+    (totals.RENDER, "pdf_render_duration_seconds", "How long one attempt rendered."),
     (
-        counting.WHOLE, "ptf_admin_pdf_render_total_seconds",
+        totals.WHOLE, "ptf_admin_pdf_render_total_seconds",
         "From the acceptance of a job until it succeeded or gave up.",
     ),
     (
-        counting.EXECUTOR, "ptf_admin_pdf_render_executor_seconds",
+        totals.EXECUTOR, "ptf_admin_pdf_render_executor_seconds",
         "How long one attempt kept a browser: opening, loading and printing.",
     ),
-    (counting.BYTES, "ptf_admin_pdf_artifact_bytes", "How large the PDFs are that were stored."),
+    (totals.BYTES, "ptf_admin_pdf_artifact_bytes", "How large the PDFs are that were stored."),
 )  # fmt: skip
 """Of each: its total, its name, its help."""
 UNAVAILABLE: Final = "ptf_admin_pdf_unavailable"
 
 
 class PdfMetrics:
-    """Everything that one process shows of the service.
-
-    Args:
-        engine: Whose jobs they are.
-        heartbeat: How lately a worker must have been heard of to count.
-    """
+    """Everything that one process shows of the service."""
 
     def __init__(self, engine: Engine, *, heartbeat: timedelta) -> None:
         self._engine = engine
@@ -93,60 +87,50 @@ class PdfMetrics:
         yield self._unavailable.family()
 
     def read(self) -> Iterator[Metric]:
-        """Return everything else, from the store.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
+        """Return everything else, from the store. Raises StoreError: the store does not answer."""
         figures = self.totals.read()
         yield from families_of(figures)
         yield GaugeMetricFamily(
             "ptf_admin_pdf_queue_depth", "Jobs that are queued and due.", count_queued(self._engine)
         )
+        backlog = self._engine.inspect.backlog()
+        began = [row.oldest_leased for row in backlog if row.flow == FLOW and row.oldest_leased]
+        moment = now(self._engine)
         yield GaugeMetricFamily(
             "ptf_admin_pdf_oldest_running_seconds",
             "How long the oldest of the running jobs has been running; 0 when none is.",
-            self._oldest_running_s(),
+            max(0.0, (moment - min(began, default=moment)).total_seconds()),
         )
-        yield self._callbacks()
+        family = GaugeMetricFamily(
+            "ptf_admin_pdf_callbacks", "Callbacks that are kept, by where they stand.",
+            labels=["state"],
+        )  # fmt: skip
+        counts = self._engine.inspect.counts()
+        counted = {row.state: row.jobs for row in counts if row.flow == CALLBACKS}
+        for state in CALLBACK_STATES:
+            family.add_metric([state], counted.get(state, 0))
+        yield family
         yield GaugeMetricFamily(
             "ptf_admin_pdf_workers", "Workers of the queue that were heard of lately.",
             count_workers(self._engine, heartbeat=self._heartbeat),
         )  # fmt: skip
 
-    def _oldest_running_s(self) -> float:
-        backlog = self._engine.inspect.backlog()
-        began = [row.oldest_leased for row in backlog if row.flow == FLOW and row.oldest_leased]
-        moment = now(self._engine)
-        return max(0.0, (moment - min(began, default=moment)).total_seconds())
-
-    def _callbacks(self) -> Metric:
-        counted = {
-            row.state: row.jobs for row in self._engine.inspect.counts() if row.flow == CALLBACKS
-        }
-        family = GaugeMetricFamily(
-            "ptf_admin_pdf_callbacks", "Callbacks that are kept, by where they stand.",
-            labels=["state"],
-        )  # fmt: skip
-        for state in CALLBACK_STATES:
-            family.add_metric([state], counted.get(state, 0))
-        return family
-
 
 def families_of(figures: Figures) -> Iterator[Metric]:
     """Return what was counted; every label is there from the beginning, at 0: a rate needs the
     zero before the one."""
-    totals = figures.totals
     for name, shown, label, values, help in COUNTERS:
         counter = CounterMetricFamily(shown, help, labels=[] if label is None else [label])
         for value in values:
-            counter.add_metric([] if label is None else [value], totals.get((name, value), 0.0))
+            counter.add_metric(
+                [] if label is None else [value], figures.totals.get((name, value), 0.0)
+            )
         yield counter
     for name, shown, help in HISTOGRAMS:
         below, buckets = 0.0, []
         for bound in (*map(str, BOUNDS[name]), ABOVE):
-            below += totals.get((name, bound), 0.0)
+            below += figures.totals.get((name, bound), 0.0)
             buckets.append((bound, below))
         histogram = HistogramMetricFamily(shown, help)
-        histogram.add_metric([], buckets, totals.get((name, SUM), 0.0))
+        histogram.add_metric([], buckets, figures.totals.get((name, SUM), 0.0))
         yield histogram

@@ -30,11 +30,13 @@ class PdfErrorCode(StrEnum):
     UNSUPPORTED_PLATFORM = "UNSUPPORTED_PLATFORM"
     UNKNOWN = "UNKNOWN"
     PDF_RENDER_UNAVAILABLE = "PDF_RENDER_UNAVAILABLE"
-    """Of the API alone, never of a job."""
     BACKPRESSURE_ACTIVE = "BACKPRESSURE_ACTIVE"
-    """Of the API alone, never of a job."""
 
 
+JOB_CODES: Final = tuple(
+    code for code in PdfErrorCode if code not in ("PDF_RENDER_UNAVAILABLE", "BACKPRESSURE_ACTIVE")
+)
+"""The codes that a job may fail with; the others are of the API alone."""
 LONGEST_TEXT: Final = 1_000
 """Characters of a text: a selector, an expression, a title; a guess."""
 TRANSIENT_ERRORS: Final = frozenset(
@@ -53,10 +55,8 @@ def should_retry(
 class PdfError(UlakError):
     """An attempt or a request failed, with a code of the closed set.
 
-    Args:
-        message: For people; without variables, HTML, keys or tokens.
-        code: Of the closed set.
-        detail: A stable word for what exactly happened, as `artifact_write_failed`.
+    The message has no variables, HTML, keys or tokens; `detail` is a stable word for what exactly
+    happened, as `artifact_write_failed`.
     """
 
     def __init__(self, message: str, *, code: PdfErrorCode, detail: str = "") -> None:
@@ -67,7 +67,7 @@ class PdfError(UlakError):
 
 
 class TransientPdfError(PdfError):
-    """Another attempt may succeed: the browser did not start, or time ran out."""
+    """Another attempt may succeed."""
 
 
 class PermanentPdfError(PdfError):
@@ -75,12 +75,7 @@ class PermanentPdfError(PdfError):
 
 
 class WrongVariables(PermanentPdfError):
-    """Variables are not what a template declares.
-
-    Args:
-        template: Its name.
-        wrong: For each variable what is wrong with it, never a value; the first ten are told.
-    """
+    """Variables are not what a template declares; the first ten are told, and never a value."""
 
     def __init__(self, template: str, wrong: list[tuple[str, str]]) -> None:
         self.wrong = wrong[:10]
@@ -134,11 +129,8 @@ class PdfJob:
     attempt_id: int = 0
     """Rises with every claim; a late writer with an older one is refused."""
     heartbeat_at: datetime | None = None
-    """When the worker that runs it was last heard of."""
     error_detail: str = ""
-    """A stable word for what exactly failed, as `artifact_write_failed`; '' when there is none."""
     correlation_id: str = ""
-    """Of the request that created it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +141,14 @@ class Backpressure:
     retry_after_seconds: int = 1
     _: KW_ONLY
     since: datetime | None = None
-    """Since when they are refused."""
     correlation_id: str = ""
 
 
 class BadOptions(BadInput):
-    """Options cannot be used.
+    """Options cannot be used; `wrong` tells for each field why, and never a value."""
 
-    Args:
-        wrong: For each field what is wrong with it, as `append.0.variables`; never a value.
-    """
+    part = ""
+    """The member of a request's options that it is about."""
 
     def __init__(self, wrong: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{place}: {message}" for place, message in wrong))
@@ -173,11 +163,8 @@ def not_allowed(allowed: Iterable[str], known: Iterable[str]) -> str:
 
 
 def read_text(said: Any) -> str:
-    """Read a text that people can read, without the space around it.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read a text that people can read, without the space around it. Raises ValueError: it is
+    something else."""
     if not isinstance(said, str) or not said.strip():
         raise ValueError("write a text")
     if len(said) > LONGEST_TEXT:
@@ -185,3 +172,10 @@ def read_text(said: Any) -> str:
     if not said.isprintable():
         raise ValueError("it holds a character that cannot be printed")
     return said.strip()
+
+
+def read_boolean(said: Any) -> bool:
+    """Read true or false. Raises ValueError: it is something else."""
+    if not isinstance(said, bool):
+        raise ValueError("write true or false")
+    return said

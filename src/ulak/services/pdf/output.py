@@ -1,26 +1,39 @@
-"""Output options: what is done to a document once it is printed, read field by field.
+"""Output options of a request: what is done to a document once it is printed, and how passwords
+are sealed while a job waits.
 
-Which of them a caller may use is the template's to say (`options` of its manifest), as with page
-options.
+Which options a caller may use is said by `options` of a template's manifest.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ulak.services.pdf.model import BadOptions, not_allowed, read_text
+from ulak.errors import BadInput, NotSupported
+from ulak.services.pdf.flow import compute_job_key
+from ulak.services.pdf.model import (
+    BadOptions,
+    PdfErrorCode,
+    PermanentPdfError,
+    not_allowed,
+    read_text,
+)
+
+if TYPE_CHECKING:
+    from ulak import Engine
+    from ulak.settings import Settings
 
 RELATIONSHIPS: Final = ("Data", "Source", "Alternative", "Supplement", "Unspecified")
 """How an attachment belongs to the document (ISO 32000-2, table 43)."""
 PERMISSIONS: Final = ("annotate", "assemble", "copy", "fill", "modify", "print")
-"""What whoever opens a document with the user's password may be allowed."""
 LONGEST_WATERMARK: Final = 60
 """Characters: more could not be read across a page."""
 MOST_KEYWORDS: Final = 50
@@ -31,9 +44,20 @@ LONGEST_NAME: Final = 120
 LONGEST_PASSWORD: Final = 127
 """Bytes of UTF-8: what AES-256 of PDF 2.0 takes, the rest would be cut in silence."""
 
+Wrong = list[tuple[str, str]]
+"""Fields, and for each why it cannot be used."""
+
 _LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8}){0,4}", re.ASCII)
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]{0,63}/[A-Za-z0-9][\w!#$&^.+-]{0,63}")
 _COLOUR: Final = re.compile(r"#[0-9A-Fa-f]{6}")
+NAMES: Final = ("metadata", "watermark", "append", "attachments", "password")
+PURPOSES: Final = ("pdf passwords, first half", "pdf passwords, second half")
+"""What the halves of the key are derived for: `identity.derive(purpose)`."""
+KEY_BYTES: Final = 64
+SEALED: Final = "sealed"
+"""The member of a stored password that has the seal."""
+# More than two passwords of the longest can need as JSON: the length of a seal tells nothing.
+_PLAIN_BYTES: Final = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +123,13 @@ class OutputOptions:
     password: Password | None = None
 
 
-NAMES: Final = ("metadata", "watermark", "append", "attachments", "password")
-"""Every option, by the name that requests and manifests have for it."""
 NOTHING_MORE: Final = OutputOptions()
 
 
 class BadOutput(BadOptions):
     """Output options cannot be used."""
+
+    part = "output"
 
 
 def as_json(output: OutputOptions) -> dict[str, Any]:
@@ -133,15 +157,8 @@ def _attachment_as_json(attachment: Attachment) -> dict[str, Any]:
 
 
 def judge_output(output: OutputOptions, allowed: tuple[str, ...]) -> None:
-    """Refuse what a template does not let its callers have done.
-
-    Args:
-        output: What was said.
-        allowed: The options that the template's manifest names.
-
-    Raises:
-        BadOutput: naming every option that may not be used.
-    """
+    """Refuse what a template does not let its callers have done. Raises BadOutput: naming every
+    option that may not be used."""
     refusal = not_allowed(allowed, NAMES)
     wrong = [(name, refusal) for name in as_json(output) if name not in allowed]
     if wrong:
@@ -149,25 +166,21 @@ def judge_output(output: OutputOptions, allowed: tuple[str, ...]) -> None:
 
 
 def read_output(said: Mapping[str, Any]) -> OutputOptions:
-    """Read output options as a request has them.
-
-    Raises:
-        BadOutput: naming every field that is unknown or cannot be used.
-    """
-    wrong: list[tuple[str, str]] = []
+    """Read output options as a request has them. Raises BadOutput: naming every field that is
+    unknown or cannot be used."""
+    wrong: Wrong = []
     found: dict[str, Any] = {}
     for name, value in said.items():
-        read = _READERS.get(name)
-        if read is None:
-            wrong.append((name, "there is no such option"))
+        if name in _READERS:
+            found[name] = _READERS[name](name, value, wrong)
         else:
-            found[name] = read(name, value, wrong)
+            wrong.append((name, "there is no such option"))
     if wrong:
         raise BadOutput(wrong)
     return OutputOptions(**found)
 
 
-def _read_object(kind: type[Any], place: str, said: Any, wrong: list[tuple[str, str]]) -> Any:
+def _read_object(kind: type[Any], place: str, said: Any, wrong: Wrong) -> Any:
     """Read an object field by field, and note what is wrong with it; None when something is."""
     if not isinstance(said, Mapping):
         wrong.append((place, "write an object"))
@@ -189,7 +202,7 @@ def _read_object(kind: type[Any], place: str, said: Any, wrong: list[tuple[str, 
 
 
 def _read_list(
-    kind: type[Any], most: int, what: str, place: str, said: Any, wrong: list[tuple[str, str]]
+    kind: type[Any], most: int, what: str, place: str, said: Any, wrong: Wrong
 ) -> tuple[Any, ...]:
     if not isinstance(said, list | tuple) or not 1 <= len(said) <= most:
         wrong.append((place, f"write a list of 1 to {most} {what}"))
@@ -197,16 +210,14 @@ def _read_list(
     return tuple(_read_object(kind, f"{place}.{n}", one, wrong) for n, one in enumerate(said))
 
 
-def _metadata(place: str, said: Any, wrong: list[tuple[str, str]]) -> Metadata | None:
+def _metadata(place: str, said: Any, wrong: Wrong) -> Metadata | None:
     if said == {}:
         wrong.append((place, "say at least one of title, author, subject, keywords, language"))
     found: Metadata | None = _read_object(Metadata, place, said, wrong)
     return found
 
 
-def _attachments(
-    place: str, said: Any, wrong: list[tuple[str, str]]
-) -> tuple[Attachment | None, ...]:
+def _attachments(place: str, said: Any, wrong: Wrong) -> tuple[Attachment | None, ...]:
     found = _read_list(Attachment, MOST_ATTACHMENTS, "files", place, said, wrong)
     # Whoever unpacks them may do so where capitals make no difference.
     names = [None if one is None else one.name.casefold() for one in found]
@@ -216,7 +227,7 @@ def _attachments(
     return found
 
 
-def _password(place: str, said: Any, wrong: list[tuple[str, str]]) -> Password | None:
+def _password(place: str, said: Any, wrong: Wrong) -> Password | None:
     found: Password | None = _read_object(Password, place, said, wrong)
     if isinstance(said, Mapping) and not said.get("user") and not said.get("owner"):
         wrong.append((place, "say user, owner or both"))
@@ -249,10 +260,13 @@ def _language(said: Any) -> str:
     return text
 
 
-def _colour(said: Any) -> str:
-    if not isinstance(said, str) or not _COLOUR.fullmatch(said):
-        raise ValueError("write a colour as #aa0000")
-    return said.lower()
+def _like(pattern: re.Pattern[str], advice: str) -> Callable[[Any], str]:
+    def read(said: Any) -> str:
+        if not isinstance(said, str) or not pattern.fullmatch(said):
+            raise ValueError(advice)
+        return said.lower()
+
+    return read
 
 
 def _within(lowest: float, highest: float) -> Callable[[Any], float]:
@@ -280,12 +294,6 @@ def _file_name(said: Any) -> str:
     return text
 
 
-def _media_type(said: Any) -> str:
-    if not isinstance(said, str) or not _MEDIA_TYPE.fullmatch(said):
-        raise ValueError("write a media type as application/xml")
-    return said.lower()
-
-
 def _bytes(said: Any) -> bytes:
     try:
         if not isinstance(said, str):
@@ -309,15 +317,12 @@ def _permissions(said: Any) -> tuple[str, ...]:
 
 def _secret(said: Any) -> str:
     # Readers normalise what is typed (SASLprep); what that changes could never be typed again.
-    if (
-        not isinstance(said, str)
-        or not said.isprintable()
-        or unicodedata.normalize("NFKC", said) != said
-    ):
+    is_text = isinstance(said, str) and said.isprintable()
+    if not is_text or unicodedata.normalize("NFKC", said) != said:
         raise ValueError("write a text of characters that can be typed")
     if not 1 <= len(said.encode("utf-8", "surrogatepass")) <= LONGEST_PASSWORD:
         raise ValueError(f"write 1 to {LONGEST_PASSWORD} bytes")
-    return said
+    return str(said)
 
 
 _FIELDS: Final[Mapping[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
@@ -327,20 +332,125 @@ _FIELDS: Final[Mapping[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
     },
     Watermark: {
         "text": _short_text, "opacity": _within(0.01, 1), "angle": _within(-90, 90),
-        "colour": _colour,
+        "colour": _like(_COLOUR, "write a colour as #aa0000"),
     },
     Appended: {"template_name": read_text, "variables": _object, "template_version": str},
     Attachment: {
-        "name": _file_name, "media_type": _media_type, "data": _bytes,
+        "name": _file_name, "data": _bytes,
+        "media_type": _like(_MEDIA_TYPE, "write a media type as application/xml"),
         "relationship": _relationship, "description": read_text,
     },
     Password: {"user": _secret, "owner": _secret, "allow": _permissions},
 }  # fmt: skip
-"""Of each object what reads its fields."""
-_READERS: Final[Mapping[str, Callable[[str, Any, list[tuple[str, str]]], Any]]] = {
+_READERS: Final[Mapping[str, Callable[[str, Any, Wrong], Any]]] = {
     "metadata": _metadata,
     "watermark": partial(_read_object, Watermark),
     "append": partial(_read_list, Appended, MOST_APPENDED, "documents"),
     "attachments": _attachments,
     "password": _password,
 }
+
+
+class Sealing:
+    """Seals and opens passwords by a key of 64 bytes, the same for the API and its workers.
+
+    A seal is bound to everything else that its job was asked for, and follows from it: the same
+    request has the same seal and job key, while nobody without the key learns the password, nor
+    whether two documents have the same one. That is what AES-SIV (RFC 5297) is for.
+
+    Raises:
+        BadInput: the key has another length.
+        NotSupported: cryptography is not installed, or its OpenSSL is too old.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise BadInput(f"the key of passwords has {len(key)} bytes; {KEY_BYTES} are needed")
+        lacks = "passwords need cryptography, with an OpenSSL that has AES-SIV"
+        try:
+            from cryptography.exceptions import UnsupportedAlgorithm
+            from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+        except ImportError:
+            raise NotSupported(f"{lacks}; pip install 'ulak[encryption]'") from None
+        try:
+            self._cipher = AESSIV(key)
+        except UnsupportedAlgorithm:
+            raise NotSupported(f"{lacks}; install one that is newer") from None
+        self._key = key
+
+    def seal(
+        self, template_name: str, payload: Mapping[str, Any], passwords: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return a job's payload with the passwords in it, sealed to all the rest of it: to
+        `options.output.password` without any secret too."""
+        plain = json.dumps(dict(passwords), ensure_ascii=False).encode().ljust(_PLAIN_BYTES)
+        sealed = self._cipher.encrypt(plain, [compute_job_key(template_name, payload).encode()])
+        return _with_seal(payload, base64.b64encode(sealed).decode("ascii"))
+
+    def open(self, template_name: str, payload: Mapping[str, Any]) -> dict[str, str]:
+        """Return the passwords of a job's payload. Raises PermanentPdfError: UNKNOWN: there is no
+        seal, it is another document's, or it was made with another secret."""
+        from cryptography.exceptions import InvalidTag
+
+        seal = payload["options"]["output"]["password"].get(SEALED)
+        try:
+            sealed = base64.b64decode(seal, validate=True)
+            bound = compute_job_key(template_name, _with_seal(payload, None)).encode()
+            passwords = json.loads(self._cipher.decrypt(sealed, [bound]))
+        except (binascii.Error, InvalidTag, TypeError, ValueError):
+            raise _unopened("it was sealed with another secret, or for another document") from None
+        return {str(name): str(text) for name, text in passwords.items()}
+
+    def mask(self, digest: str) -> str:
+        """Return a digest of a digest that nobody can make without the key."""
+        return hmac.digest(self._key, b"mask " + digest.encode(), "sha256").hex()
+
+
+def sealing_of(engine: Engine, settings: Settings) -> Sealing:
+    """Make what seals in the processes that have these settings.
+
+    Raises:
+        BadInput: there is no secret.
+        NotSupported: cryptography is not installed.
+    """
+    from ulak import wiring
+
+    identity = wiring.identity_of(engine, settings)
+    return Sealing(b"".join(map(identity.derive, PURPOSES)))
+
+
+def read_stored(
+    template_name: str, payload: Mapping[str, Any], sealing: Callable[[], Sealing] | None
+) -> OutputOptions:
+    """Read the output options of a job's payload, its passwords opened.
+
+    Raises:
+        BadOutput: naming every field that cannot be used.
+        PermanentPdfError: UNKNOWN: there are passwords, and this process cannot open them.
+    """
+    said = dict(payload["options"]["output"])
+    if "password" in said:
+        try:
+            if sealing is None:
+                raise NotSupported("this worker has no secret")
+            opener = sealing()
+        except (BadInput, NotSupported) as error:
+            raise _unopened(str(error)) from None
+        opened = opener.open(template_name, payload)
+        kept = {name: value for name, value in said["password"].items() if name != SEALED}
+        said["password"] = {**kept, **{name: text for name, text in opened.items() if text}}
+    return read_output(said)
+
+
+def _with_seal(payload: Mapping[str, Any], seal: str | None) -> dict[str, Any]:
+    options = payload["options"]
+    output = options["output"]
+    password = {name: value for name, value in output["password"].items() if name != SEALED}
+    if seal is not None:
+        password[SEALED] = seal
+    return {**payload, "options": {**options, "output": {**output, "password": password}}}
+
+
+def _unopened(why: str) -> PermanentPdfError:
+    message = f"the password of the document cannot be read: {why}"
+    return PermanentPdfError(message, code=PdfErrorCode.UNKNOWN, detail="password_sealed")

@@ -1,6 +1,6 @@
-"""Page options: what a request may say about its printed page, read and judged in one place.
+"""Page options of a request, and sizes of paper.
 
-Which of them a caller may use is the template's to say (`options` of its manifest).
+Which options a caller may use is said by `options` of a template's manifest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,42 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from ulak.services.pdf.document import Document
-from ulak.services.pdf.model import BadOptions, not_allowed, read_text
-from ulak.services.pdf.paper import read_paper
+from ulak.services.pdf.model import BadOptions, not_allowed, read_boolean, read_text
+
+PAPERS: Final = {
+    "A3": (11.69, 16.54),
+    "A4": (8.27, 11.69),
+    "A5": (5.83, 8.27),
+    "A6": (4.13, 5.83),
+    "B5": (6.93, 9.84),
+    "Letter": (8.5, 11.0),
+    "Legal": (8.5, 14.0),
+}
+"""Width and height in inches, upright."""
+LARGEST_PAPER: Final = 200.0
+"""Inches: a PDF page has no more."""
+
+_CUSTOM: Final = re.compile(
+    r"(\d{1,4}(?:\.\d{1,6})?)\s*x\s*(\d{1,4}(?:\.\d{1,6})?)\s*(mm|cm|in)", re.ASCII
+)
+_PER_INCH: Final = {"mm": 25.4, "cm": 2.54, "in": 1.0}
+
+
+def read_paper(said: Any) -> tuple[float, float]:
+    """Read `A4`, `A4 landscape` or `100 x 150 mm` as width and height in inches. Raises ValueError:
+    it is none of these."""
+    text = str(said).strip()
+    size, _, way = text.partition(" ")
+    if size in PAPERS and way in ("", "portrait", "landscape"):
+        width, height = PAPERS[size]
+        return (height, width) if way == "landscape" else (width, height)
+    if found := _CUSTOM.fullmatch(text):
+        inches = _PER_INCH[found[3]]
+        width, height = (float(found[place]) / inches for place in (1, 2))
+        if 0 < width <= LARGEST_PAPER and 0 < height <= LARGEST_PAPER:
+            return width, height
+    raise ValueError(f"write one of {', '.join(PAPERS)}, with landscape or not, or 100 x 150 mm")
+
 
 SMALLEST_PAPER: Final = 10 / 25.4
 """Inches: on less there is no room for a letter."""
@@ -24,10 +58,8 @@ _PASSED_ON: Final = (
     "ranges", "single_page", "wait_for", "wait_for_expression", "fail_on_script_error",
     "omit_background",
 )  # fmt: skip
-"""Options that a document has under the same name."""
 _RANGE: Final = re.compile(r"\s*([1-9]\d{0,5})\s*(?:(-)\s*([1-9]\d{0,5})?\s*)?", re.ASCII)
 _LAST: Final = 1_000_000
-"""Behind every page that there can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +69,36 @@ class PageOptions:
     paper: str = ""
     landscape: bool = False
     header: str = ""
-    """A file of the template's folder, drawn into the upper margin of every page."""
     footer: str = ""
     ranges: str = ""
-    """The pages that are printed, as `1-3,5,9-`."""
     single_page: bool = False
-    """The whole document on one page, as long as it needs."""
     wait_for: str = ""
-    """A selector: the document is complete when an element matches it."""
     wait_for_expression: str = ""
-    """A script: the document is complete when this is true."""
     fail_on_status: tuple[int, ...] = ()
-    """Statuses that no resource of the page may be answered with."""
     fail_on_script_error: bool = False
     omit_background: bool = False
 
 
 NAMES: Final = tuple(field.name for field in fields(PageOptions))
-"""Every option, by the name that requests and manifests have for it."""
 NOTHING_SAID: Final = PageOptions()
 
 
 class BadPage(BadOptions):
     """Page options cannot be used."""
 
+    part = "page"
+
 
 def read_page(said: Mapping[str, Any]) -> PageOptions:
-    """Read page options, each in its one spelling.
-
-    Raises:
-        BadPage: naming every option that is unknown or cannot be used.
-    """
+    """Read page options, each in its one spelling. Raises BadPage: naming every option that is
+    unknown or cannot be used."""
     wrong: list[tuple[str, str]] = []
     found: dict[str, Any] = {}
     for name, value in said.items():
-        read = _READERS.get(name)
-        if read is None:
-            wrong.append((name, "there is no such option"))
-            continue
         try:
-            found[name] = read(value)
+            if name not in _READERS:
+                raise ValueError("there is no such option")
+            found[name] = _READERS[name](value)
         except ValueError as error:
             wrong.append((name, str(error)))
     if found.get("single_page") and found.get("ranges"):
@@ -87,10 +109,7 @@ def read_page(said: Mapping[str, Any]) -> PageOptions:
 
 
 def said_by(page: PageOptions) -> dict[str, Any]:
-    """Return what is said and differs from saying nothing, as JSON: what is part of a job's key.
-
-    What means the same is the same: `1-3, 5` and `5,1-2,3`, or `false` and nothing.
-    """
+    """Return what differs from saying nothing, as JSON: what is part of a job's key."""
     said = asdict(page) | {"fail_on_status": list(page.fail_on_status)}
     return {name: value for name, value in said.items() if value}
 
@@ -98,22 +117,16 @@ def said_by(page: PageOptions) -> dict[str, Any]:
 def judge_page(
     page: PageOptions, allowed: tuple[str, ...], *, files: Mapping[str, bytes], javascript: bool
 ) -> None:
-    """Refuse what a template does not let its callers say.
-
-    Args:
-        page: What was said.
-        allowed: The options that the template's manifest names.
-        files: Those of the template's folder.
-        javascript: Whether its scripts run.
-
-    Raises:
-        BadPage: naming every option that may not be used.
-    """
+    """Refuse page options that a template, with these files, does not let its callers say. Raises
+    BadPage: naming every option that may not be used."""
     wrong: list[tuple[str, str]] = []
     for name, value in said_by(page).items():
         if name not in allowed:
             wrong.append((name, not_allowed(allowed, NAMES)))
-        elif name in ("header", "footer") and not _is_part(value, files):
+        elif name in ("header", "footer") and (
+            # The page itself is no header, and only HTML is judged for where its variables stand.
+            value not in files or not value.endswith(".html") or value == "template.html"
+        ):
             wrong.append((name, "the template has no such file; name an .html file of its folder"))
         elif name == "wait_for_expression" and not javascript:
             wrong.append((name, "scripts of this template do not run; use wait_for"))
@@ -124,14 +137,7 @@ def judge_page(
 def on_page(
     document: Document, page: PageOptions, *, header: str = "", footer: str = ""
 ) -> Document:
-    """Return a document as the page options want it.
-
-    Args:
-        document: As the template has it.
-        page: What was said, and judged.
-        header: The HTML of the header, '' when there is none.
-        footer: That of the footer.
-    """
+    """Return a document as judged page options want it; `header` and `footer` are HTML."""
     width, height = read_paper(page.paper) if page.paper else document.paper
     if page.landscape:
         width, height = max(width, height), min(width, height)
@@ -143,11 +149,8 @@ def on_page(
 
 
 def read_ranges(said: Any) -> str:
-    """Read pages as people write them, `1-3, 5, 9-`, and answer them in order, none twice.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read pages as people write them, `1-3, 5, 9-`; return them in order, none twice. Raises
+    ValueError: it is something else."""
     advice = "write pages as 1-3, 5, 9-"
     pieces = read_text(said).split(",")
     if len(pieces) > MOST_RANGES:
@@ -178,17 +181,6 @@ def _spelled(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _is_part(path: str, files: Mapping[str, bytes]) -> bool:
-    # The page itself is no header, and nothing but HTML is judged for where its variables stand.
-    return path in files and path.endswith(".html") and path != "template.html"
-
-
-def _boolean(said: Any) -> bool:
-    if not isinstance(said, bool):
-        raise ValueError("write true or false")
-    return said
-
-
 def _paper(said: Any) -> str:
     text = read_text(said)
     if min(read_paper(text)) < SMALLEST_PAPER:
@@ -206,14 +198,14 @@ def _statuses(said: Any) -> tuple[int, ...]:
 
 _READERS: Final = {
     "paper": _paper,
-    "landscape": _boolean,
+    "landscape": read_boolean,
     "header": read_text,
     "footer": read_text,
     "ranges": read_ranges,
-    "single_page": _boolean,
+    "single_page": read_boolean,
     "wait_for": read_text,
     "wait_for_expression": read_text,
     "fail_on_status": _statuses,
-    "fail_on_script_error": _boolean,
-    "omit_background": _boolean,
+    "fail_on_script_error": read_boolean,
+    "omit_background": read_boolean,
 }

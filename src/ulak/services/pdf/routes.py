@@ -9,13 +9,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, Field
 
+import ulak
 from ulak import Engine, settings, wiring
 from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import PURPOSE
+from ulak.errors import UlakError
 from ulak.idempotency import Guard
 from ulak.idempotency.settings import IdempotencySettings
 from ulak.kit.bodies import inline_schema
@@ -24,15 +28,9 @@ from ulak.services.pdf import PDF_READ, PDF_RENDER
 from ulak.services.pdf.accepting import Accepting
 from ulak.services.pdf.batches import add_batches
 from ulak.services.pdf.bodies import PdfJobRequest, PdfJobResponse, read_body, read_request
-from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.downloads import Reader
-from ulak.services.pdf.envelope import NOT_ACCEPTABLE, Refusal, answering, envelope
-from ulak.services.pdf.failsafe import HealthCheck, Unavailable
-from ulak.services.pdf.jobs import Created, PdfJobStore
-from ulak.services.pdf.metrics import PdfMetrics
-from ulak.services.pdf.pace import Pacing
-from ulak.services.pdf.readiness import readiness_router
-from ulak.services.pdf.reading import (
+from ulak.services.pdf.configuration import open_jobs, templates_of
+from ulak.services.pdf.failsafe import PATIENCE_S, HealthCheck, Pacing, Unavailable
+from ulak.services.pdf.job_routes import (
     RETRY_AFTER,
     Reading,
     Waiting,
@@ -40,12 +38,17 @@ from ulak.services.pdf.reading import (
     add_getting,
     root_of,
 )
-from ulak.services.pdf.sealing import Sealing, sealing_of
+from ulak.services.pdf.jobs import Created, PdfJobStore
+from ulak.services.pdf.metrics import PdfMetrics
+from ulak.services.pdf.model import PdfErrorCode
+from ulak.services.pdf.output import Sealing, sealing_of
+from ulak.services.pdf.responses import Reader, Refusal, answering, envelope
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.templates import Templates
+from ulak.services.pdf.totals import BROWSER, NO_BROWSER, NO_WEASYPRINT, WEASYPRINT, Figures, Totals
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.idempotency import idempotent_route
-from ulak.web.problems import correlation_id
+from ulak.web.problems import correlation_id, problem
 from ulak.web.routes.jobs import IDEMPOTENCY_KEY, LOCATED, tenant_and_actor
 from ulak.web.schemas import answer, problems
 
@@ -66,22 +69,23 @@ ACCESS: Final = (
 )
 DEDUPLICATED: Final = "Deduplicated"
 
+OK: Final = "ok"
+UNKNOWN: Final = "unknown"
+_FRESH: Final = {"Cache-Control": "no-store"}
+_HTML: Final[dict[str, Any]] = {"content": {"text/html": {"schema": {"type": "string"}}}}
 _NOT_AT_ALL: Final = re.compile(r"(?:^|;)\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:;|$)")
 ASKED: Final = "ulak.pdf.asked"
 """Where the scope of a connection has the request that was read, once it was."""
 
 
 def routes_of(engine: Engine, config: PdfRenderConfig) -> Routes:
-    """Make the routes as the settings of this process say.
-
-    Raises:
-        BadInput: a setting cannot be used.
-    """
+    """Make the routes as the settings of this process say. Raises BadInput: a setting cannot be
+    used."""
     platform = settings.load()
     kept = wiring.idempotency_settings()
     key = wiring.identity_of(engine, platform).derive(PURPOSE)
     return make_routes(
-        PdfJobStore(engine, artifacts_of(config, engine.store.clock), config),
+        open_jobs(engine, config),
         templates_of(config),
         guard=wiring.guard_of(engine, platform.env, kept), kept=kept,
         links=DownloadLinks(key, engine.store.clock),
@@ -102,30 +106,15 @@ def make_routes(
     pacing: Pacing | None = None,
     sealing: Callable[[], Sealing] | None = None,
 ) -> Routes:
-    """Make the routes, and the lines that say who may call each.
-
-    Args:
-        jobs: The jobs, with their engine, artifacts and settings.
-        templates: Fills templates where HTML is to stand in for a PDF.
-        guard: Where the records of idempotency keys are.
-        kept: How long those are kept.
-        links: Signs links that download without a credential.
-        health: Tells whether jobs are worked on; by default by the settings.
-        reader: Reads artifacts; by default with the usual patience.
-        waiting: Lets requests wait for the end of a job; by default as many as usual.
-        pacing: Tells when to ask again; by default by the clock of the process.
-        sealing: Makes what seals passwords of documents; by default none is taken.
-    """
+    """Make the routes, and the lines that say who may call each. What is left out is made by the
+    settings of `jobs`; without `sealing` no password is taken."""
     config = jobs.config
     metrics = PdfMetrics(jobs.engine, heartbeat=config.heartbeat_limit)
-    if health is None:
-        health = HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
-    if pacing is None:
-        pacing = Pacing(jobs.engine, config)
+    health = health or HealthCheck(jobs.engine, heartbeat=config.heartbeat_limit)
+    pacing = pacing or Pacing(jobs.engine, config)
     accepting = Accepting(jobs, templates, health, pacing, sealing)
 
     async def unavailable(request: Request, why: str) -> Response:
-        """Return a request that the store, or the lack of workers, leaves undone."""
         asked: PdfJobRequest | None = request.scope.get(ASKED)
         try:
             if asked is None:
@@ -141,7 +130,7 @@ def make_routes(
     _add_creating(routes, accepting, guard, kept, pacing)
     add_batches(
         routes, accepting, pacing, once=_once(guard, kept, "pdf.batch", accepting),
-        item=_schema_of(PdfJobRequest), count_unavailable=metrics.count_unavailable,
+        item=_schema(), count_unavailable=metrics.count_unavailable,
     )  # fmt: skip
     reading = Reading(jobs, health, reader or Reader(), pacing)
     add_following(routes, reading, waiting or Waiting(jobs.engine))
@@ -150,23 +139,13 @@ def make_routes(
     return Routes([routes, readiness], ACCESS, metrics.read, metrics.tallies, envelope)
 
 
-# --- creating --------------------------------------------------------------------------
-
-
 def _add_creating(
-    routes: APIRouter,
-    accepting: Accepting,
-    guard: Guard,
-    kept: IdempotencySettings,
-    pacing: Pacing,
+    routes: APIRouter, accepting: Accepting, guard: Guard, kept: IdempotencySettings, pacing: Pacing
 ) -> None:
     largest = accepting.config.max_payload_bytes
     once = _once(guard, kept, "pdf.create", accepting)
 
-    body = {
-        "required": True,
-        "content": {"application/json": {"schema": _schema_of(PdfJobRequest)}},
-    }
+    body = {"required": True, "content": {"application/json": {"schema": _schema()}}}
 
     async def asked_of(request: Request) -> PdfJobRequest:
         """Size, schema, allow-list: in this order, and after it is known who asks."""
@@ -180,17 +159,12 @@ def _add_creating(
         status_code=202,
         response_model=PdfJobResponse,
         responses={
-            200: {
-                "description": "Nothing can be rendered now, and the HTML stands in for it.",
-                "content": {"text/html": {"schema": {"type": "string"}}},
-            },
+            200: _HTML
+            | {"description": "Nothing can be rendered now, and the HTML stands in for it."},
             202: {"headers": LOCATED["headers"] | RETRY_AFTER},
             **problems(400, 413, 429),
         },
-        openapi_extra={
-            "parameters": [IDEMPOTENCY_KEY],
-            "requestBody": body,
-        },
+        openapi_extra={"parameters": [IDEMPOTENCY_KEY], "requestBody": body},
         dependencies=[Depends(once)],
     )
     def create_job(
@@ -219,10 +193,7 @@ def _add_creating(
         "/pdf/preview",
         response_class=Response,
         responses={
-            200: {
-                "description": "The HTML that would be printed.",
-                "content": {"text/html": {"schema": {"type": "string"}}},
-            },
+            200: _HTML | {"description": "The HTML that would be printed."},
             **problems(400, 406, 413),
         },
         openapi_extra={"requestBody": body},
@@ -238,7 +209,7 @@ def _add_creating(
             raise Refusal(
                 "a preview is text/html: no browser is in this process that could draw; create a "
                 "job for what it prints",
-                status=406, error_code=NOT_ACCEPTABLE,
+                status=406, error_code="NOT_ACCEPTABLE",
             )  # fmt: skip
         return accepting.preview(asked)
 
@@ -266,17 +237,108 @@ def accepts(said: str, kind: str) -> bool:
     return not wanted
 
 
-def _schema_of(model: type[PdfJobRequest]) -> dict[str, Any]:
-    """Describe a body for the OpenAPI document, which cannot see that a dependency reads one."""
-    return copy.deepcopy(_read_schema(model))
+def _schema() -> dict[str, Any]:
+    """Describe a job for the OpenAPI document, which cannot see that a dependency reads one."""
+    return copy.deepcopy(_read_schema())
 
 
 @functools.cache  # a quarter of the time in which these routes are made
-def _read_schema(model: type[PdfJobRequest]) -> dict[str, Any]:
-    schema = model.model_json_schema()
+def _read_schema() -> dict[str, Any]:
+    schema = PdfJobRequest.model_json_schema()
     inner = schema.pop("$defs", {})
     options = inner["PdfRenderOptions"]
     options["properties"]["page"] = inner["PdfPageOptions"]
     options["properties"]["output"] = inline_schema(inner["PdfOutputOptions"], inner)
     schema["properties"]["options"] = options
     return schema
+
+
+class PdfReady(BaseModel):
+    """Everything that a render needs is there."""
+
+    status: str = Field(examples=["ready"])
+    checks: dict[str, str] = Field(
+        description="`store`, `storage`, `workers` and `browser`: ok, or what is wrong; a browser "
+        "of which no worker has told yet is unknown. `weasyprint` likewise, once a template has "
+        "needed it.",
+        examples=[{"store": "ok", "storage": "ok", "workers": "ok", "browser": "ok"}],
+    )
+
+
+class Versions(BaseModel):
+    """What is installed, as far as this process can tell."""
+
+    ulak: str = Field(examples=["0.1.0"])
+    engines: dict[str, str | None] = Field(
+        description="The browser that printed last, as its worker told; null before the first. "
+        "`weasyprint` once it has printed.",
+        examples=[{"chromium": "HeadlessChrome/156.0.8078.79", "weasyprint": "WeasyPrint/70.0"}],
+    )
+
+
+def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> APIRouter:
+    """Make the routes of readiness and version.
+
+    They are apart from `/health/ready`, which tells of this process: a balancer that took every API
+    away while no worker lives would take the fail-safe away with it.
+    """
+    routes = guarded_router()
+    reader = Reader(at_once=1, patience_s=PATIENCE_S)
+
+    async def storage() -> str:
+        try:
+            await reader.read("", jobs.artifacts.backend.check)
+        except (Refusal, UlakError):
+            return "artifacts cannot be kept or read now"
+        return OK
+
+    async def told() -> Figures | None:
+        try:
+            return await reader.read("", totals.read)
+        except (Refusal, UlakError):
+            return None
+
+    @routes.get("/pdf/ready", response_model=PdfReady)
+    async def ready(request: Request) -> Response:
+        """Tell whether PDFs are rendered now: the store, the storage, a worker that was heard of
+        lately, and how its browser last started. 503 says what is missing."""
+        found = await asyncio.to_thread(health.look)
+        figures = await told() if found.store_answers else None
+        checks = {
+            "store": OK if found.store_answers else "it does not answer",
+            "storage": await storage(),
+            "workers": OK if found.workers else "none was heard of lately",
+            "browser": _engine_in(figures, BROWSER, NO_BROWSER),
+        }
+        if figures is not None and {WEASYPRINT, NO_WEASYPRINT} & figures.told.keys():
+            checks["weasyprint"] = _engine_in(figures, WEASYPRINT, NO_WEASYPRINT)
+        if wrong := {n: said for n, said in checks.items() if said not in (OK, UNKNOWN)}:
+            return problem(
+                request, HTTPStatus.SERVICE_UNAVAILABLE,
+                code=PdfErrorCode.PDF_RENDER_UNAVAILABLE.lower().replace("_", "-"),
+                detail="; ".join(f"{name}: {said}" for name, said in wrong.items()),
+                headers=_FRESH, checks=checks,
+            )  # fmt: skip
+        return answer({"status": "ready", "checks": checks}, headers=_FRESH)
+
+    @routes.get("/version", response_model=Versions)
+    async def version() -> Response:
+        """Tell the release of ulak, and what printed last of each engine."""
+        figures = await told()
+        known = {} if figures is None else figures.told
+        engines: dict[str, Any] = {"chromium": known[BROWSER].text if BROWSER in known else None}
+        if WEASYPRINT in known:
+            engines["weasyprint"] = known[WEASYPRINT].text
+        return answer({"ulak": ulak.__version__, "engines": engines}, headers=_FRESH)
+
+    return routes
+
+
+def _engine_in(figures: Figures | None, well: str, ill: str) -> str:
+    """Return how an engine last started, by what the trail says under these names."""
+    if figures is None:
+        return UNKNOWN
+    printed, failed = figures.told.get(well), figures.told.get(ill)
+    if failed is not None and (printed is None or failed.at > printed.at):
+        return f"the last start failed with {failed.text}"
+    return UNKNOWN if printed is None else OK

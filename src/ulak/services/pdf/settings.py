@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from operator import attrgetter
@@ -59,7 +59,6 @@ class PdfRenderConfig:
     hard_timeout: timedelta = timedelta(seconds=60)
     """How long an attempt may take when its request says nothing."""
     max_timeout: timedelta = timedelta(seconds=300)
-    """The most that `options.timeout` may ask for."""
     graceful_cancel_offset: timedelta = timedelta(seconds=5)
     lease: timedelta = timedelta(seconds=30)
     """So long after its last sign of life a worker is lost, and its attempts have failed."""
@@ -79,7 +78,6 @@ class PdfRenderConfig:
     limits: Limits = field(default_factory=Limits)
     max_payload_bytes: int = 262_144
     batch_limit: int = 100
-    """The most jobs of one batch."""
     max_batch_bytes: int = 4 * _MIB
     """The largest body of a batch; each of its jobs is held to `max_payload_bytes` besides."""
     tenant_concurrency: int = 0
@@ -96,16 +94,13 @@ class PdfRenderConfig:
     encryption_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """With keys artifacts are encrypted, with the first of them; by their ids."""
     template_dir: Path | None = None
-    """Templates of the operator's own, beside those that are shipped."""
     concurrency: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Pages at once in one worker."""
     recycle_after: int = 100
     """Renders after which a browser is replaced; 0 never."""
     driver: DriverName = "playwright"
     chromium: Path | None = None
     """The browser's program; None looks for it."""
     callback_secret: str = field(default="", repr=False)
-    """What callbacks are signed with."""
 
     @property
     def times(self) -> Times:
@@ -119,14 +114,8 @@ class PdfRenderConfig:
         return self.max_timeout + LAUNCH_TIMEOUT + timedelta(seconds=60)
 
     def times_for(self, timeout_s: int | None) -> Times:
-        """Return the times of an attempt.
-
-        Args:
-            timeout_s: What the request asked for; None for the configured hard timeout.
-
-        Raises:
-            BadInput: it is not above the graceful offset, or above the largest.
-        """
+        """Return the times of an attempt; None is the configured hard timeout. Raises BadInput: it
+        is not above the graceful offset, or above the largest."""
         if timeout_s is None:
             return Times(self.hard_timeout, self.graceful_cancel_offset)
         least, most = _seconds(self.graceful_cancel_offset), _seconds(self.max_timeout)
@@ -135,14 +124,8 @@ class PdfRenderConfig:
         return Times(timedelta(seconds=timeout_s), self.graceful_cancel_offset)
 
     def priority_for(self, priority: int | None) -> int:
-        """Return the priority of a job, as the engine counts: 0 is the most urgent of 0 to 3.
-
-        Args:
-            priority: What the request asked for; None for the usual one.
-
-        Raises:
-            BadInput: it is more urgent than callers may ask for, or there is none such.
-        """
+        """Return the priority of a job, 0 being the most urgent of 0 to 3; None is the usual one.
+        Raises BadInput: it is more urgent than callers may ask for, or there is none such."""
         if priority is None:
             return max(NORMAL, self.max_priority)
         if isinstance(priority, bool) or priority not in PRIORITIES[self.max_priority :]:
@@ -156,15 +139,8 @@ class PdfRenderConfig:
 def load(
     environ: Mapping[str, str] | None = None, platform: Settings | None = None
 ) -> PdfRenderConfig:
-    """Read the settings of this process.
-
-    Args:
-        environ: The environment, by default the process's own.
-        platform: The platform's settings: the environment, the data folder, the secret.
-
-    Raises:
-        BadInput: naming every value that cannot be used and everything that is missing.
-    """
+    """Read the settings of this process, by default from its own environment. Raises BadInput:
+    naming every value that cannot be used and everything that is missing."""
     platform = Settings() if platform is None else platform
     wrong: list[str] = []
     found: dict[str, Any] = {}
@@ -210,48 +186,45 @@ def _made(found: Mapping[str, Any], platform: Settings) -> PdfRenderConfig:
     )
 
 
-def _misfits(config: PdfRenderConfig) -> list[str]:
-    wrong: list[str] = []
-    if config.graceful_cancel_offset >= config.hard_timeout:
-        wrong.append(
-            f"PDF_HARD_TIMEOUT is {_seconds(config.hard_timeout)} s, and the page is asked to "
-            f"close {_seconds(config.graceful_cancel_offset)} s before; raise it, or lower "
-            "PDF_GRACEFUL_CANCEL_OFFSET"
+def _misfits(config: PdfRenderConfig) -> Iterator[str]:
+    hard, most = _seconds(config.hard_timeout), _seconds(config.max_timeout)
+    offset = _seconds(config.graceful_cancel_offset)
+    if offset >= hard:
+        yield (
+            f"PDF_HARD_TIMEOUT is {hard} s, and the page is asked to close {offset} s before; "
+            "raise it, or lower PDF_GRACEFUL_CANCEL_OFFSET"
         )
-    if config.hard_timeout > config.max_timeout:
-        wrong.append(
-            f"PDF_HARD_TIMEOUT is {_seconds(config.hard_timeout)} s, above PDF_MAX_TIMEOUT, which "
-            f"is {_seconds(config.max_timeout)} s; lower it, or raise the other"
+    if hard > most:
+        yield (
+            f"PDF_HARD_TIMEOUT is {hard} s, above PDF_MAX_TIMEOUT, which is {most} s; lower it, or "
+            "raise the other"
         )
     if config.retry_base > config.retry_max:
-        wrong.append("PDF_RETRY_BASE_SECONDS is above PDF_RETRY_MAX_SECONDS; lower it")
+        yield "PDF_RETRY_BASE_SECONDS is above PDF_RETRY_MAX_SECONDS; lower it"
     if config.security.callback_allowlist and not config.callback_secret:
-        wrong.append(
+        yield (
             "PDF_CALLBACK_ALLOWLIST lets callbacks be sent, and nothing signs them; set "
             "PDF_CALLBACK_SECRET"
         )
     if config.storage_backend == "s3" and "S3_BUCKET" not in config.s3:
-        wrong.append("PDF_STORAGE_BACKEND=s3 needs S3_BUCKET; set it")
-    return wrong
+        yield "PDF_STORAGE_BACKEND=s3 needs S3_BUCKET; set it"
 
 
-def _lacking_in_production(config: PdfRenderConfig, platform: Settings) -> list[str]:
-    """Production never falls back: to a disk that goes with the machine, or to anybody's page."""
-    wrong: list[str] = []
+def _lacking_in_production(config: PdfRenderConfig, platform: Settings) -> Iterator[str]:
+    """Production never falls back: to a disk that goes with the machine, or to any page."""
     if config.storage_backend != "s3":
-        wrong.append(
+        yield (
             "in production artifacts are kept in a bucket: set PDF_STORAGE_BACKEND=s3 and S3_BUCKET"
         )
     if not config.security.template_allowlist:
-        wrong.append(
+        yield (
             "in production the templates that may be rendered are named: set PDF_TEMPLATE_ALLOWLIST"
         )
     if not platform.secret:
-        wrong.append(
+        yield (
             f"in production every caller is authenticated: set {variable('secret')}, the same for "
             "every process"
         )
-    return wrong
 
 
 def _seconds(span: timedelta) -> int:
@@ -296,10 +269,7 @@ def _names(text: str) -> frozenset[str]:
 
 def _patterns(text: str) -> tuple[str, ...]:
     advice = 'write a JSON list of regular expressions, as ["https://cdn\\\\.example\\\\.org/.*"]'
-    try:
-        said = json.loads(text)
-    except ValueError:
-        raise ValueError(f"it is no JSON; {advice}") from None
+    said = _json(text, advice)
     if not isinstance(said, list) or not all(isinstance(one, str) and one for one in said):
         raise ValueError(f"it is no list of texts; {advice}")
     # Here and not above: few set it. Refuses what cannot be read, or would take too long.
@@ -307,6 +277,14 @@ def _patterns(text: str) -> tuple[str, ...]:
 
     UrlPatterns(cast(list[str], said))
     return tuple(cast(list[str], said))
+
+
+def _json(text: str, advice: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        # Not as the parser says it: that may quote a token.
+        raise ValueError(f"it is no JSON; {advice}") from None
 
 
 def _hosts(text: str) -> frozenset[str]:
@@ -319,11 +297,7 @@ def _hosts(text: str) -> frozenset[str]:
 
 def _extra_headers(text: str) -> dict[str, dict[str, str]]:
     advice = 'write a JSON object by host, as {"files.example.org": {"Authorization": "..."}}'
-    try:
-        said = json.loads(text)
-    except ValueError:
-        # Not as the parser says it: that may quote a token.
-        raise ValueError(f"it is no JSON; {advice}") from None
+    said = _json(text, advice)
     if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
         raise ValueError(f"it is no object of objects; {advice}")
     # Here and not above: few set it.
@@ -366,14 +340,10 @@ def _signing_secret(text: str) -> str:
     return text
 
 
-SECRETS: Final = frozenset(
-    {
-        "PDF_ARTIFACT_ENCRYPTION_KEYS", "PDF_CALLBACK_SECRET", "PDF_EXTRA_HEADERS",
-        "S3_ACCESS_KEY_ID",
-        "S3_SECRET_ACCESS_KEY",
-    }
+SECRETS: Final = (
+    "PDF_ARTIFACT_ENCRYPTION_KEYS", "PDF_CALLBACK_SECRET", "PDF_EXTRA_HEADERS", "S3_ACCESS_KEY_ID",
+    "S3_SECRET_ACCESS_KEY",
 )  # fmt: skip
-"""Settings whose values nobody is shown."""
 S3_VARIABLES: Final = (
     "S3_BUCKET", "S3_ENDPOINT_URL", "S3_REGION", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY",
     "S3_PREFIX",
@@ -422,7 +392,6 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "PDF_CALLBACK_SECRET": ("callback_secret", _signing_secret),
     "PDF_EXTRA_HEADERS": ("security.extra_headers", _extra_headers),
 }
-"""Of each variable: the field that it sets, and what reads it."""
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     **{name: read for name, (_, read) in _SETTINGS.items()}, **dict.fromkeys(S3_VARIABLES, str)
 }  # fmt: skip

@@ -1,43 +1,81 @@
-"""The totals of every process, kept beside the jobs: each event of a trail is counted once.
+"""The totals that are shown as metrics, kept beside the jobs: each event is counted once.
 
-Workers are other processes than the API, and any of them may crash right after a commit: what a
-process has counted by itself would be lost with it. So a follower of the flow counts, in any
-worker; how far the trail of a job was counted and what that came to are one transaction.
+Workers are other processes than the API, and any of them may crash right after a commit. So totals
+are made of trails, which are committed with what they tell of: a follower of the flow counts in any
+worker, and how far a trail was counted and what that came to are one transaction.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib.resources import files
 from itertools import zip_longest
 from typing import Any, Final
 from uuid import UUID
 
 from ulak import Engine, Job, JobFilter
 from ulak.core import event as kinds
-from ulak.engine.view import JobEvent
+from ulak.engine.view import JobEvent, TrailEvent
 from ulak.errors import JobNotFound
 from ulak.kit.clock import to_datetime, to_instant
-from ulak.services.pdf.counting import Entry, Happened, counted, engine_of
-from ulak.services.pdf.flow import FLOW, entries_of, error_code_of, walk
+from ulak.services.pdf.document import LAUNCH, LOAD, PRINT, REASONS, read_number
+from ulak.services.pdf.flow import FLOW, find_entry, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
-from ulak.services.pdf.schema import SCHEMA
-from ulak.tables import Tables
+from ulak.tables import Schema, Tables
+
+SCHEMA: Final = Schema(
+    "PDF rendering",
+    folder=files("ulak.services.pdf") / "sql",
+    version_table="pdf_schema",
+    why="every process must see who owns a job",
+)
+
+Entry = tuple[str, str]
+"""A total and its label; of a histogram the bucket, or `sum`."""
+
+JOBS: Final = "jobs"
+FAILURES: Final = "failures"
+RETRIES: Final = "retries"
+BLOCKED: Final = "blocked"
+RENDER: Final = "render"
+WHOLE: Final = "whole"
+EXECUTOR: Final = "executor"
+BYTES: Final = "bytes"
+
+ALONE: Final = ""
+SUM: Final = "sum"
+
+STATUSES: Final = tuple(map(str, PdfJobStatus))
+# From a page that was warm (80 ms on the machine of docs/figures.md) to the largest time limit.
+SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# Accept to finish: three attempts and what a backlog adds.
+LONG_SECONDS: Final = (*SECONDS, 900.0, 3600.0)
+SIZES: Final = (1e3, 5e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6)
+BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
+    RENDER: SECONDS,
+    WHOLE: LONG_SECONDS,
+    EXECUTOR: SECONDS,
+    BYTES: SIZES,
+}
+"""The upper bounds of each histogram's buckets; above the last is `+Inf`."""
+ABOVE: Final = "+Inf"
 
 FOLLOWER: Final = "pdf-metrics"
-"""Under this name the deliveries of events are stored."""
+"""The name under which deliveries of events are stored."""
 A_BATCH: Final = 500
 """So many jobs are counted in one transaction: on SQLite nobody else writes meanwhile."""
 BROWSER: Final = "browser"
-"""Under this name: the browser that printed last, and when."""
-NO_BROWSER: Final = "no-browser"
-"""Under this name: why a browser did not start the last time, and when."""
 WEASYPRINT: Final = "weasyprint"
+"""What is told of an engine: its name and version as it printed last."""
+NO_BROWSER: Final = "no-browser"
 NO_WEASYPRINT: Final = "no-weasyprint"
-"""Under these names: the same of the engine that is no browser."""
+"""And why it did not start the last time."""
+_BROWSER_TIMES: Final = (LAUNCH, LOAD, PRINT)
 _NO_BROWSER_CODES: Final = frozenset(
     {PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.UNSUPPORTED_PLATFORM}
 )
@@ -81,11 +119,8 @@ class Totals:
         """What this process has counted by itself, and how far of each job."""
 
     def read(self) -> Figures:
-        """Return everything that was counted so far.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
+        """Return everything that was counted so far. Raises StoreError: the store does not
+        answer."""
         if self._tables is None:
             with self._lock:
                 for job in walk(self._engine, JobFilter(flow=FLOW)):
@@ -103,11 +138,8 @@ class Totals:
     def count(self, jobs: Iterable[Job], connection: Any) -> None:
         """Count what has happened to jobs since that was done last, in an open transaction.
 
-        Every event is counted once, whoever counts at the same time and whoever crashes, and also
-        one of which the follower gets nothing: a process of the release before has written it.
-
-        Raises:
-            StoreError: the store does not answer.
+        Every event is counted once, whoever counts at the same time and whoever crashes, also one
+        of which the follower gets nothing. Raises StoreError: the store does not answer.
         """
         tables = self._tables
         if tables is None:
@@ -126,22 +158,15 @@ class Totals:
             tables.execute(connection, _TELL, name, told.text, to_instant(told.at))
 
     def count_all(self, jobs: Sequence[Job]) -> None:
-        """Count what has happened to jobs, in transactions of its own.
-
-        Raises:
-            StoreError: the store does not answer; some may be counted.
-        """
+        """Count what has happened to jobs, in transactions of its own; a failure may leave some
+        uncounted."""
         if self._tables is not None:
             for start in range(0, len(jobs), A_BATCH):
                 with self._tables.writing() as connection:
                     self.count(jobs[start : start + A_BATCH], connection)
 
     def forget(self, jobs: Iterable[Job]) -> None:
-        """Forget how far those of these jobs were counted that are gone; what they came to stays.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
+        """Forget how far jobs that are gone were counted; what they came to stays."""
         tables = self._tables
         if tables is None:
             return
@@ -160,13 +185,9 @@ class Totals:
         events = self._engine.inspect.trail(job.id, after=after)
         for event, following in zip_longest(events, events[1:]):
             is_success = event.to_state == PdfJobStatus.SUCCEEDED
-            sums.take(
-                Happened(
-                    event, created_at=job.created_at,
-                    result=self._engine.inspect.result(job.id) if is_success else None,
-                    is_retried=following is not None and following.kind == kinds.RETRY,
-                )
-            )  # fmt: skip
+            result = self._engine.inspect.result(job.id) if is_success else None
+            is_retried = following is not None and following.kind == kinds.RETRY
+            sums.add(event, job, result, is_retried=is_retried)
         return events[-1].seq if events else after
 
 
@@ -182,23 +203,69 @@ class _Sums:
         self.totals: defaultdict[Entry, float] = defaultdict(float)
         self.told: dict[str, Told] = {}
 
-    def take(self, happened: Happened) -> None:
-        for entry, n in counted(happened):
-            self.totals[entry] += n
-        event = happened.event
-        if event.to_state == PdfJobStatus.SUCCEEDED and (engine := engine_of(happened.result)):
-            is_weasyprint = engine.lower().startswith(WEASYPRINT)
-            self._tell(WEASYPRINT if is_weasyprint else BROWSER, Told(engine, event.at))
-        if event.to_state == PdfJobStatus.FAILED:
-            code = error_code_of(event.code)
-            if code in _NO_BROWSER_CODES:
-                is_weasyprint = any(e.error_detail == WEASYPRINT for e in entries_of(event))
-                name = NO_WEASYPRINT if is_weasyprint else NO_BROWSER
-                self._tell(name, Told(str(code), event.at))
+    def add(self, event: TrailEvent, job: Job, result: Any, *, is_retried: bool) -> None:
+        """Count one event, nothing when it is no transition; `result` is what a run has left that
+        succeeded, and a retried job is queued again by the same commit."""
+        entry = find_entry(event)
+        if entry is None:
+            return
+        self.totals[JOBS, str(entry.status)] += 1
+        if entry.error_code is not None:
+            self.totals[FAILURES, str(entry.error_code)] += 1
+        if entry.is_retry:
+            self.totals[RETRIES, ALONE] += 1
+        has_succeeded = entry.status is PdfJobStatus.SUCCEEDED
+        has_failed = entry.status is PdfJobStatus.FAILED
+        if event.from_state == PdfJobStatus.RUNNING and (has_succeeded or has_failed):
+            left = result if has_succeeded else event.details
+            self._measure(event, left, None if is_retried else job.created_at)
+            if has_succeeded:
+                self._observe(BYTES, read_number(_member(left, "size")))
+        if has_succeeded:
+            engine = _member(result, "engine")
+            if isinstance(engine, str) and engine:
+                is_weasyprint = engine.lower().startswith(WEASYPRINT)
+                self._tell(WEASYPRINT if is_weasyprint else BROWSER, Told(engine, event.at))
+        elif entry.error_code in _NO_BROWSER_CODES:
+            name = NO_WEASYPRINT if entry.error_detail == WEASYPRINT else NO_BROWSER
+            self._tell(name, Told(str(entry.error_code), event.at))
+
+    def _measure(self, event: TrailEvent, left: Any, created_at: datetime | None) -> None:
+        """Add the end of an attempt to the histograms, and the URLs that it was refused."""
+        timings = _member(left, "timings")
+        took = read_number(_member(timings, "total"))
+        if took is None and event.started_at is not None:
+            # A run that failed has no timings of its own: then the attempt counts as a whole.
+            took = max(0.0, (event.at - event.started_at).total_seconds())
+        self._observe(RENDER, took)
+        parts = [read_number(_member(timings, name)) for name in _BROWSER_TIMES]
+        if any(part is not None for part in parts):
+            self._observe(EXECUTOR, sum(part for part in parts if part is not None))
+        if created_at is not None:
+            self._observe(WHOLE, max(0.0, (event.at - created_at).total_seconds()))
+        blocked = _member(left, "blocked")
+        for reason in REASONS:
+            if n := read_number(_member(blocked, reason)):
+                self.totals[BLOCKED, reason] += n
+
+    def _observe(self, name: str, value: float | None) -> None:
+        if value is not None:
+            bounds = BOUNDS[name]
+            at = bisect_left(bounds, value)
+            self.totals[name, str(bounds[at]) if at < len(bounds) else ABOVE] += 1
+            self.totals[name, SUM] += value
 
     def _tell(self, name: str, told: Told) -> None:
         if name not in self.told or self.told[name].at <= told.at:
             self.told[name] = told
+
+
+# What a run has left was written by another process, of another release perhaps: what is not
+# there, or is of another kind, is not counted, and harms nothing else.
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 _COUNTED: Final = "SELECT seq FROM {schema}.pdf_counted WHERE job_id = ?"

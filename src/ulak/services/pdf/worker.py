@@ -9,23 +9,31 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ulak import Engine, Job, WorkerSettings
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
 from ulak.services.pdf.artifacts import PdfArtifactStore
-from ulak.services.pdf.document import Document, Rendered, Renderer, Times
+from ulak.services.pdf.document import (
+    QUEUE,
+    STORE,
+    TEMPLATE,
+    Document,
+    Rendered,
+    Renderer,
+    Steps,
+    Times,
+)
 from ulak.services.pdf.finishing.composing import compose
 from ulak.services.pdf.flow import PdfPayload
-from ulak.services.pdf.model import PdfError, PdfErrorCode, pdf_error
-from ulak.services.pdf.output import NOTHING_MORE, BadOutput, OutputOptions
-from ulak.services.pdf.page import BadPage, read_page
-from ulak.services.pdf.sealing import Sealing, read_stored
+from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, pdf_error
+from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, read_stored
+from ulak.services.pdf.page import read_page
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.steps import QUEUE, STORE, TEMPLATE, Steps
 
 if TYPE_CHECKING:
     from ulak.services.pdf.templates import Templates
@@ -33,53 +41,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("ulak.pdf")
 
 
+@dataclass(eq=False, repr=False)
 class PdfRenderWorker:
-    """Renders jobs, one call each, as many at once as the renderer has places.
+    """Renders jobs, one call each, as many at once as the renderer has places."""
 
-    Args:
-        config: The settings.
-        templates: Fills templates.
-        renderer: Prints documents, each by its own engine.
-        artifacts: Keeps what was printed.
-        engine: Whose jobs `process_job` takes; None for a worker that is only handed payloads.
-        monotonic: Tells how long something took, in seconds.
-        sealing: Makes what opens the passwords of jobs; None fails the jobs that have one.
-    """
-
-    def __init__(
-        self,
-        config: PdfRenderConfig,
-        templates: Templates,
-        renderer: Renderer,
-        artifacts: PdfArtifactStore,
-        *,
-        engine: Engine | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        sealing: Callable[[], Sealing] | None = None,
-    ) -> None:
-        self.config = config
-        self.templates = templates
-        self.renderer = renderer
-        self.artifacts = artifacts
-        self._engine = engine
-        self._monotonic = monotonic
-        self._sealing = sealing
-
-    # --- the specification's words ----------------------------------------------
+    config: PdfRenderConfig
+    templates: Templates
+    renderer: Renderer
+    artifacts: PdfArtifactStore
+    _: KW_ONLY
+    engine: Engine | None = None
+    """Whose jobs `process_job` takes; None for a worker that is only handed payloads."""
+    monotonic: Callable[[], float] = time.monotonic
+    sealing: Callable[[], Sealing] | None = None
+    """Makes what opens the passwords of jobs; None fails the jobs that have one."""
 
     async def process_job(self, job_id: str) -> Job | None:
         """Claim one job, render it, store the artifact and finish.
 
-        None when somebody else has it, it is not due or has ended: then nothing was done. An
-        attempt that was given up or taken over meanwhile leaves no artifact.
+        None when another worker has it, it is not due or has ended: then nothing was done.
 
         Raises:
             JobNotFound: there is none.
-            StaleJob: its lease was lost, and somebody else has the job.
+            StaleJob: its lease was lost; no artifact is left.
         """
-        if self._engine is None:
+        if self.engine is None:
             raise NotSupported("this worker has no engine whose jobs it could take")
-        by_hand = self._engine.worker(WorkerSettings(lease=self.config.lease))
+        by_hand = self.engine.worker(WorkerSettings(lease=self.config.lease))
         attempt = await asyncio.to_thread(by_hand.take, job_id, name="pdf")
         if attempt is None:
             return None
@@ -97,7 +85,9 @@ class PdfRenderWorker:
             return await asyncio.to_thread(attempt.finish, report)
         except StaleJob:
             # Whoever has it now stores an artifact of its own.
-            await self._take_back(job_id, report["artifact_key"])
+            await asyncio.to_thread(
+                self._remove, job_id, self.artifacts.delete_pdf, report["artifact_key"]
+            )
             raise
 
     async def render_html_to_pdf(self, html: str, timeout: timedelta | float) -> bytes:
@@ -108,47 +98,31 @@ class PdfRenderWorker:
             PdfError: with the code that a job would fail with.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        rendered = await self.renderer.render(
-            Document(html), self.config.times_for(int(seconds))
-        )  # fmt: skip
-        return rendered.pdf
+        times = self.config.times_for(int(seconds))
+        return (await self.renderer.render(Document(html), times)).pdf
 
     def validate_template(self, name: str) -> None:
-        """Refuse a template that is not in the allow-list; an empty list refuses every one.
-
-        Raises:
-            PdfError: TEMPLATE_ERROR.
-        """
+        """Refuse a template that is not in the allow-list, with TEMPLATE_ERROR."""
         from ulak.services.pdf.security import validate_template
 
         validate_template(name, self.config.security.template_allowlist)
 
     def validate_url(self, url: str) -> str:
-        """Return a URL normalised, if an expression of the allow-list matches all of it.
-
-        Raises:
-            UrlBlocked: with the reason.
-        """
+        """Return a URL normalised if the allow-list takes it; else raise UrlBlocked."""
         from ulak.services.pdf.security import validate_url
 
         return validate_url(url, self.config.security.url_allowlist)
 
     def sanitize_payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a payload with its variables escaped, each exactly once.
-
-        Raises:
-            PdfError: TEMPLATE_ERROR: a key is no name, or it lies too deep.
-        """
+        """Return a payload with its variables escaped, each exactly once."""
         from ulak.services.pdf.security import sanitize_html_variables
 
         return {**payload, "variables": sanitize_html_variables(payload.get("variables", {}))}
 
-    # --- one attempt ------------------------------------------------------------
-
     async def perform(
         self, job_id: str, given: PdfPayload, *, retry_count: int = 0, is_first: bool = True
     ) -> dict[str, Any]:
-        """Do the work of one attempt and answer its report, as `PdfJobStore.find_report` shows it.
+        """Do the work of one attempt and return its report, as `PdfJobStore.find_report` shows it.
 
         Cancelled, it leaves no artifact. What an earlier attempt has left behind - its worker may
         have died between storing and finishing - is removed once this one's artifact is stored.
@@ -157,17 +131,18 @@ class PdfRenderWorker:
             job_id: Whose artifact it is.
             given: The payload of the job.
             retry_count: How many attempts have failed before.
-            is_first: Whether nobody has ever had the job before.
+            is_first: Whether no worker has ever had the job before.
 
         Raises:
             PdfError: with the code that the attempt fails with; it quotes nothing of the payload.
         """
-        began = self._monotonic()
-        # Neither of the two others: whoever stops a worker has decided nothing about the job.
+        began = self.monotonic()
+        # Whoever stops a worker has decided nothing about the job.
         status, code = "stopped", ""
         try:
             queued = await asyncio.to_thread(self._queued, job_id)
-            with self._steps() as steps:
+            tracing = None if self.engine is None else self.engine.kernel.tracing
+            with Steps(tracing, monotonic=self.monotonic) as steps:
                 rendered = await self._render(given, steps)
                 steps.begin(STORE)
                 key = await self._store(job_id, rendered.pdf)
@@ -175,7 +150,7 @@ class PdfRenderWorker:
                 await asyncio.to_thread(
                     self._remove, job_id, self.artifacts.delete_others, job_id, key
                 )
-            total = self._monotonic() - began
+            total = self.monotonic() - began
             status = "succeeded"
             return {
                 "artifact_key": key,
@@ -196,40 +171,29 @@ class PdfRenderWorker:
             status, code = "failed", str(PdfErrorCode.UNKNOWN)
             log.error("an attempt failed unexpectedly", extra={"error": type(error).__name__})
             # Not what it says, nor where it came from: that may quote the payload.
-            raise pdf_error(
-                f"the attempt failed unexpectedly by a {type(error).__name__}",
-                code=PdfErrorCode.UNKNOWN,
-            ) from None
+            why = f"the attempt failed unexpectedly by a {type(error).__name__}"
+            raise pdf_error(why, code=PdfErrorCode.UNKNOWN) from None
         finally:
-            log.info(
-                "an attempt has ended",
-                extra={
-                    "job_id": job_id,
-                    "attempt": retry_count + 1,
-                    "status": status,
-                    "error_code": code,
-                    "duration_ms": round((self._monotonic() - began) * 1000),
-                    "correlation_id": given.correlation_id,
-                },
-            )
-
-    def _steps(self) -> Steps:
-        tracing = None if self._engine is None else self._engine.kernel.tracing
-        return Steps(tracing, monotonic=self._monotonic)
+            facts = {
+                "job_id": job_id, "attempt": retry_count + 1, "status": status, "error_code": code,
+                "duration_ms": round((self.monotonic() - began) * 1000),
+                "correlation_id": given.correlation_id,
+            }  # fmt: skip
+            log.info("an attempt has ended", extra=facts)
 
     def _queued(self, job_id: str) -> dict[str, float]:
         """Tell how long the job was due before it was claimed, if that can be known."""
-        if self._engine is None:
+        if self.engine is None:
             return {}
         try:
-            job = self._engine.get(job_id)
+            job = self.engine.get(job_id)
         except (BadInput, JobNotFound, StoreError):
             return {}  # not worth a job: whether the store answers is seen at its end
         # A claim is the last change of a job that runs.
         return {QUEUE: max(0.0, (job.changed_at - job.not_before).total_seconds())}
 
     async def _render(self, given: PdfPayload, steps: Steps) -> Rendered:
-        began = self._monotonic()
+        began = self.monotonic()
         steps.begin(TEMPLATE)
         self.validate_template(given.template_name)
         times = self.config.times_for(given.timeout_s)
@@ -241,11 +205,10 @@ class PdfRenderWorker:
 
         def left() -> Times:
             # The hard limit is of the attempt: what went before is gone from it.
-            rest = times.hard - timedelta(seconds=self._monotonic() - began)
+            rest = times.hard - timedelta(seconds=self.monotonic() - began)
             if rest <= times.graceful_offset:
-                raise pdf_error(
-                    "what went before took all of the time", code=PdfErrorCode.NAVIGATION_TIMEOUT
-                )
+                why = "what went before took all of the time"
+                raise pdf_error(why, code=PdfErrorCode.NAVIGATION_TIMEOUT)
             return Times(rest, times.graceful_offset)
 
         if output == NOTHING_MORE:
@@ -261,23 +224,15 @@ class PdfRenderWorker:
         variables = asked.get("variables", {})
         if not isinstance(variables, Mapping):
             raise pdf_error("the variables are no object", code=PdfErrorCode.TEMPLATE_ERROR)
-        try:
+        with _options_read():
             page = read_page(asked.get("options", {}).get("page", {}))
             return self.templates.render(name, variables, page)
-        except BadPage as error:
-            raise pdf_error(
-                str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="page_options"
-            ) from None
 
     def _fill_following(self, given: PdfPayload) -> tuple[OutputOptions, tuple[Document, ...]]:
         """Read what is to be done to the document, and fill the templates that follow it."""
-        try:
-            output = read_stored(given.template_name, given.payload, self._sealing)
+        with _options_read():
+            output = read_stored(given.template_name, given.payload, self.sealing)
             self.templates.judge_output(given.template_name, output)
-        except BadOutput as error:
-            raise pdf_error(
-                str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail="output_options"
-            ) from None
         following: list[Document] = []
         for one in output.append:
             self.validate_template(one.template_name)
@@ -288,11 +243,8 @@ class PdfRenderWorker:
     def _must_be_unchanged(self, name: str, wanted: str | None) -> None:
         if wanted and wanted != self.templates.version(name):
             # The key was made of the other content: what is printed now would answer for it.
-            raise pdf_error(
-                f'the template "{name}" has changed since the job was created; create it again',
-                code=PdfErrorCode.TEMPLATE_ERROR,
-                detail="template_changed",
-            )
+            why = f'the template "{name}" has changed since the job was created; create it again'
+            raise pdf_error(why, code=PdfErrorCode.TEMPLATE_ERROR, detail="template_changed")
 
     async def _store(self, job_id: str, pdf: bytes) -> str:
         storing = asyncio.ensure_future(asyncio.to_thread(self.artifacts.store_pdf, job_id, pdf))
@@ -302,37 +254,37 @@ class PdfRenderWorker:
             # A thread cannot be stopped: let it come to its end, and take back what it wrote.
             await asyncio.wait([storing])
             if storing.exception() is None:
-                await self._take_back(job_id, storing.result())
+                await asyncio.to_thread(
+                    self._remove, job_id, self.artifacts.delete_pdf, storing.result()
+                )
             raise
-
-    async def _take_back(self, job_id: str, key: str) -> None:
-        await asyncio.to_thread(self._remove, job_id, self.artifacts.delete_pdf, key)
 
     def _remove(self, job_id: str, remove: Callable[..., object], *arguments: str) -> None:
         """Remove artifacts that nobody needs, if that can be done now."""
         try:
             remove(*arguments)
         except Exception as error:  # noqa: BLE001 - the runner: the sweep finds what is left
+            facts = {"job_id": job_id, "error": type(error).__name__}
             log.warning(
-                "an artifact of an attempt that came to nothing could not be removed",
-                extra={"job_id": job_id, "error": type(error).__name__},
+                "an artifact of an attempt that came to nothing could not be removed", extra=facts
             )
+
+
+@contextmanager
+def _options_read() -> Iterator[None]:
+    try:
+        yield
+    except BadOptions as error:
+        detail = f"{error.part}_options"
+        raise pdf_error(str(error), code=PdfErrorCode.TEMPLATE_ERROR, detail=detail) from None
 
 
 @asynccontextmanager
 async def open_worker(
     engine: Engine, config: PdfRenderConfig, sealing: Callable[[], Sealing] | None = None
 ) -> AsyncIterator[PdfRenderWorker]:
-    """Open the worker of a process that renders: templates, artifacts and engines.
-
-    Args:
-        engine: Whose jobs.
-        config: The settings.
-        sealing: Makes what opens the passwords of jobs.
-
-    Raises:
-        BadInput: an expression of the URL allow-list cannot be used.
-    """
+    """Open the worker of a process that renders; `sealing` opens the passwords of jobs. Raises
+    BadInput: an expression of the URL allow-list cannot be used."""
     from ulak.services.pdf.configuration import artifacts_of, open_renderer, templates_of
 
     async with open_renderer(config, engine.kernel.tracing) as renderer:

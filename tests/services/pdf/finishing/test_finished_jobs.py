@@ -18,8 +18,7 @@ from tests.services.pdf.plant import Plant, plant
 from ulak.services.pdf.document import Document, Limits, Rendered, Times
 from ulak.services.pdf.flow import PdfPayload, payload_of
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJobStatus
-from ulak.services.pdf.output import NAMES, as_json, read_output
-from ulak.services.pdf.sealing import sealing_of
+from ulak.services.pdf.output import NAMES, as_json, read_output, sealing_of
 from ulak.services.pdf.templates import Templates
 from ulak.services.pdf.worker import PdfRenderWorker
 from ulak.settings import Settings

@@ -16,14 +16,13 @@ from tests.services.pdf.weasy.room import AMPLE, a_pool, document
 from ulak.services.pdf import ground as browser_ground
 from ulak.services.pdf import output
 from ulak.services.pdf.commands import pdf
-from ulak.services.pdf.condition import condition
-from ulak.services.pdf.configuration import open_renderer
+from ulak.services.pdf.configuration import condition, open_renderer
 from ulak.services.pdf.document import Document
 from ulak.services.pdf.model import PermanentPdfError
 from ulak.services.pdf.page import NAMES, BadPage, read_page
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.templates import SHIPPED, Templates
-from ulak.services.pdf.templates.manifest import WITHOUT_A_BROWSER, read_manifest
+from ulak.services.pdf.templates.folder import WITHOUT_A_BROWSER, read_manifest
 from ulak.services.pdf.weasy import ground
 from ulak.settings import Settings
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ulak.services.pdf.browser.driver import PageFailed, Unfit
 from ulak.services.pdf.document import Document
-from ulak.services.pdf.paper import LARGEST_PAPER
+from ulak.services.pdf.page import LARGEST_PAPER
 
 Send = Callable[..., Awaitable[dict[str, Any]]]
 """Sends a command to the page (`send(method, **params)`); fails with `PageFailed`."""

@@ -44,11 +44,15 @@ from ulak.services.pdf.browser.renderers import (
 from ulak.services.pdf.browser.warm import WarmBrowser, launch_browser
 from ulak.services.pdf.document import (
     GLYPHS_UNCHECKED,
+    LAUNCH,
+    LOAD,
+    PRINT,
     Document,
     Fetcher,
     Limits,
     Rendered,
     RenderWarning,
+    Steps,
     Times,
 )
 from ulak.services.pdf.model import (
@@ -58,7 +62,6 @@ from ulak.services.pdf.model import (
     not_started,
     over_limit,
 )
-from ulak.services.pdf.steps import LAUNCH, LOAD, PRINT, Steps
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from typing import Final
 
 import msgspec
 
-from ulak.services.pdf.document import Document, Limits, Reason, Rendered, Renderer, Times
+from ulak.services.pdf.document import FINISH, Document, Limits, Reason, Rendered, Renderer, Times
 from ulak.services.pdf.finishing.order import FAILED, Mark, Order
 from ulak.services.pdf.model import PdfError, PdfErrorCode, over_limit, pdf_error
 from ulak.services.pdf.output import OutputOptions, Watermark
-from ulak.services.pdf.steps import FINISH
 
 COMMAND: Final = (sys.executable, "-m", "ulak.services.pdf.finishing")
 _WORD: Final = re.compile(r"\w{1,60}")

@@ -2,15 +2,14 @@
 
 Escaping protects text and quoted attributes. Anywhere else - in a tag, in an attribute without
 quotes, in a script - an escaped value can still become markup or code, so nothing may stand there.
-The source is read once, each branch of an `if` from where the `if` began; branches must
-meet again in the same place.
+The branches of an `if` are each read from where it began, and must meet in the same place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from jinja2 import Environment
 
@@ -27,6 +26,8 @@ NEVER: Final = frozenset({"http-equiv", "imagesrcset", "srcdoc", "srcset"})
 
 RAW: Final = ("script", "style")
 _SPACE: Final = " \t\r\n\f"
+_APART: Final = ("macro", "call", "set", "filter")
+"""Blocks whose inside is read by itself."""
 _BLOCKS: Final = frozenset({"if", "for", "macro", "call", "filter", "block", "with", "set"})
 
 Token = tuple[str, str]
@@ -46,19 +47,16 @@ class Place:
     value: str = ""
     """What of an attribute's value, or of a raw element, was read; an expression is a NUL."""
     begun: int = 0
-    """The line in which that began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Something in the source that is not right."""
 
     line: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """A URL that the template itself names."""
 
     line: int
@@ -66,8 +64,7 @@ class Named:
     is_link: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What was found in one file."""
 
     findings: Sequence[Finding]
@@ -78,11 +75,7 @@ class Reading:
 
 
 def read_positions(environment: Environment, source: str) -> Reading:
-    """Read the source of an HTML file.
-
-    Raises:
-        TemplateSyntaxError: it cannot be read.
-    """
+    """Read the source of an HTML file. Raises TemplateSyntaxError: it cannot be read."""
     reader = _Reader()
     for line, kind, tokens in _pieces(environment, source):
         if kind == "data":
@@ -91,14 +84,9 @@ def read_positions(environment: Environment, source: str) -> Reading:
             reader.expression(line, tokens)
         else:
             reader.block(line, tokens)
-    if reader.place.state not in ("text",):
+    if reader.place.state != "text":
         reader.find(reader.place.begun or 1, "the file ends inside of a tag or of an element")
-    return Reading(
-        tuple(reader.findings),
-        tuple(reader.urls),
-        tuple(reader.styles),
-        frozenset(reader.elements),
-    )
+    return Reading(reader.findings, reader.urls, reader.styles, frozenset(reader.elements))
 
 
 def _pieces(environment: Environment, source: str) -> Iterator[tuple[int, str, list[Token]]]:
@@ -125,7 +113,6 @@ class _Block:
     ends: list[Place] = field(default_factory=list)
     """Where the branches before this one ended."""
     is_whole: bool = False
-    """One of the branches is always taken."""
 
 
 class _Reader:
@@ -142,13 +129,11 @@ class _Reader:
     def find(self, line: int, message: str) -> None:
         self.findings.append(Finding(line, message))
 
-    # --- statements -------------------------------------------------------------
-
     def block(self, line: int, tokens: Sequence[Token]) -> None:
         word = tokens[0][1] if tokens else ""
         if word in _BLOCKS and not (word == "set" and ("operator", "=") in tokens):
             self._open.append(_Block(word, self.place))
-            if word in ("macro", "call", "set", "filter"):
+            if word in _APART:
                 self.place = Place()
         elif word in ("elif", "else") and self._open:
             block = self._open[-1]
@@ -163,57 +148,38 @@ class _Reader:
             self.find(line, f"{word} is not for templates of documents")
 
     def _close(self, line: int, block: _Block) -> None:
-        apart = block.word in ("macro", "call", "set", "filter")
+        apart = block.word in _APART
         ways = [self.place, *block.ends]
         if not block.is_whole:
             # Without an else there is a way around the block, and a loop may have no turns.
             ways.append(Place() if apart else block.start)
-        if len(set(map(_where, ways))) > 1:
-            self.find(
-                line, f"the ways through this {block.word} end in different places of the HTML"
-            )
+        if len({(way.state, way.element, way.attribute, way.quote) for way in ways}) > 1:
+            why = f"the ways through this {block.word} end in different places of the HTML"
+            self.find(line, why)
         if apart:
             self.place = block.start
 
-    # --- expressions ------------------------------------------------------------
-
     def expression(self, line: int, tokens: Sequence[Token]) -> None:
-        place = self.place
+        place, wrong = self.place, ""
         if place.state == "quoted":
-            self._in_attribute(line, place, tokens)
+            wrong = _in_attribute(place, tokens)
         elif place.state == "raw" and place.element == "style":
             if not _is_call(tokens, "css") and _last_filter(tokens) not in ("css_text", "bare"):
-                self.find(line, "a variable in <style> must end with |css_text or |bare")
+                wrong = "a variable in <style> must end with |css_text or |bare"
         elif place.state == "raw":
-            self.find(
-                line, f"a variable stands in <{place.element}>; put it into a data- attribute"
-            )
+            wrong = f"a variable stands in <{place.element}>; put it into a data- attribute"
         elif place.state in ("unquoted", "equals"):
-            self.find(
-                line, "a variable stands in an attribute without quotes; put quotes around it"
-            )
+            wrong = "a variable stands in an attribute without quotes; put quotes around it"
         elif place.state == "comment":
-            self.find(line, "a variable stands in an HTML comment; use {# #}")
+            wrong = "a variable stands in an HTML comment; use {# #}"
         elif place.state != "text":
-            self.find(line, "a variable stands inside of a tag; it may be text or a quoted value")
+            wrong = "a variable stands inside of a tag; it may be text or a quoted value"
+        if wrong:
+            self.find(line, wrong)
         if place.state in ("quoted", "unquoted", "raw"):
             self.place = replace(place, value=place.value + "\0")
         elif place.state == "equals":
             self.place = replace(place, state="unquoted", value="\0")
-
-    def _in_attribute(self, line: int, place: Place, tokens: Sequence[Token]) -> None:
-        name, last = place.attribute, _last_filter(tokens)
-        if name.startswith("on") or name in NEVER:
-            self.find(line, f"a variable stands in {name}, where it is more than a text")
-        elif name == "style" and last != "bare":
-            self.find(line, "a variable in a style attribute must end with |bare")
-        elif name in URL_ATTRIBUTES and not _is_call(tokens, "asset"):
-            begins = not place.value.strip()
-            if last != "url" and (begins or last != "urlencode"):
-                cure = "|url" if begins else "|urlencode"
-                self.find(line, f"a variable in {name} must end with {cure}")
-
-    # --- HTML -------------------------------------------------------------------
 
     def feed(self, data: str, line: int) -> None:
         step: dict[str, Callable[[str, int], None]] = {
@@ -325,40 +291,37 @@ class _Reader:
         self.place = Place()
 
 
-def _where(place: Place) -> tuple[str, ...]:
-    return place.state, place.element, place.attribute, place.quote
-
-
-def _top_level(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    depth = 0
-    for index, (kind, text) in enumerate(tokens):
-        if kind == "operator" and text in ")]}":
-            depth -= 1
-        if depth == 0:
-            yield index, (kind, text)
-        if kind == "operator" and text in "([{":
-            depth += 1
+def _in_attribute(place: Place, tokens: Sequence[Token]) -> str:
+    """Say what is wrong with an expression in the value of an attribute, '' for nothing."""
+    name, last = place.attribute, _last_filter(tokens)
+    if name.startswith("on") or name in NEVER:
+        return f"a variable stands in {name}, where it is more than a text"
+    if name == "style" and last != "bare":
+        return "a variable in a style attribute must end with |bare"
+    if name in URL_ATTRIBUTES and not _is_call(tokens, "asset"):
+        begins = not place.value.strip()
+        if last != "url" and (begins or last != "urlencode"):
+            return f"a variable in {name} must end with {'|url' if begins else '|urlencode'}"
+    return ""
 
 
 def _last_filter(tokens: Sequence[Token]) -> str:
     """Return the filter that all of an expression goes through at last; '' when there is none."""
-    top = list(_top_level(tokens))
+    depth, top = 0, list[Token]()
+    for kind, text in tokens:
+        depth -= kind == "operator" and text in ")]}"
+        if depth == 0:
+            top.append((kind, text))
+        depth += kind == "operator" and text in "([{"
     # `a if b else c|url` filters c alone, and `a ~ b|url` b alone.
-    if any(
-        text in ("if", "else", "and", "or", "not", "in", "is")
-        for _, (k, text) in top
-        if k == "name"
-    ):
+    if any(k == "name" and t in ("if", "else", "and", "or", "not", "in", "is") for k, t in top):
         return ""
-    allowed = ("|", ".", "(", ")", "[", "]")
-    if any(text not in allowed for _, (kind, text) in top if kind == "operator"):
+    if any(k == "operator" and t not in ("|", ".", "(", ")", "[", "]") for k, t in top):
         return ""
-    pipes = [index for index, (kind, text) in top if (kind, text) == ("operator", "|")]
-    if not pipes:
+    if ("operator", "|") not in top:
         return ""
-    after = [token for index, token in top if index > pipes[-1]]
-    plain = [text for _, text in after]
-    return plain[0] if plain[1:] in ([], ["(", ")"], [")"], ["("]) else ""
+    after = [text for _, text in top[-top[::-1].index(("operator", "|")) :]]
+    return after[0] if after[1:] in ([], ["(", ")"], [")"], ["("]) else ""
 
 
 def _is_call(tokens: Sequence[Token], function: str) -> bool:

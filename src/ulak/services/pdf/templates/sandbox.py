@@ -1,4 +1,5 @@
-"""Where templates run: escaped, strict about names, without a way out, and bounded.
+"""Where templates run: escaped, strict about names, without a way out, and bounded; and their
+filters, which write numbers, money, dates and capitals in English and in Turkish.
 
 A count bounds them, not a clock: the same template with the same variables ends the same way on
 every machine.
@@ -10,6 +11,9 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,7 +27,6 @@ from jinja2.visitor import NodeTransformer
 from markupsafe import Markup, escape
 
 from ulak.services.pdf.templates.folder import TEXTS, Template
-from ulak.services.pdf.templates.writing import Unwritable, Writer, bare, css_text
 
 MOST_STEPS: Final = 1_000_000
 """Turns of all loops of one document together, those of filters over items included."""
@@ -52,29 +55,25 @@ _ON_TEXT: Final = ("first", "last", "length", "reverse", "trim", "truncate")
 
 _SCHEME: Final = re.compile(r"(https?|mailto|tel):", re.IGNORECASE)
 _IMAGE: Final = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
+MOST_DIGITS: Final = 12
+_LONGEST: Final = 64
+_POINTS: Final = {"en": (",", "."), "tr": (".", ",")}
+_MONTHS: Final = {
+    "en": (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September",
+        "October", "November", "December",
+    ),
+    "tr": (
+        "Ocak", "Şubat", "Mart", "Nisan", "May\u0131s", "Haziran", "Temmuz", "Ağustos", "Eylül",
+        "Ekim", "Kas\u0131m", "Aral\u0131k",
+    ),
+}  # fmt: skip
+_SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "RUB": "₽", "TRY": "₺", "USD": "$"}
+_WITHOUT_CENTS: Final = ("JPY",)
 
 
 class OverLimit(TemplateRuntimeError):
     """A template takes more than a document may."""
-
-
-class Budget:
-    """The turns that one rendering has left."""
-
-    __slots__ = ("steps",)
-
-    def __init__(self) -> None:
-        self.steps = MOST_STEPS
-
-    def spend(self, steps: int = 1) -> None:
-        """Take from what is left.
-
-        Raises:
-            OverLimit: there is not so much.
-        """
-        self.steps -= steps
-        if self.steps < 0:
-            raise OverLimit(f"its loops take more than {MOST_STEPS} turns")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -113,7 +112,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def begin(self) -> None:
         """Begin a rendering in this thread, with all of its turns."""
-        self._here.budget = Budget()
+        self._here.left = MOST_STEPS
+
+    def _spend(self, steps: int = 1) -> None:
+        self._here.left -= steps
+        if self._here.left < 0:
+            raise OverLimit(f"its loops take more than {MOST_STEPS} turns")
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return an item by its name, or what is undefined."""
@@ -164,7 +168,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in _unescaped(items):
-            self._here.budget.spend()
+            self._spend()
             yield item
 
     def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,12 +176,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         @functools.wraps(function)  # with Jinja's marks, which stand on the function
         def charged(*arguments: Any, **named: Any) -> Any:
-            budget: Budget | None = getattr(self._here, "budget", None)
-            # None while the template is compiled: what is computed then stands in its source.
-            if budget is not None:
+            # Not begun while the template is compiled: what is computed then stands in its source.
+            if hasattr(self._here, "left"):
                 for argument in arguments:
                     if isinstance(argument, list | tuple | dict | range):
-                        budget.spend(len(argument))
+                        self._spend(len(argument))
             return function(*arguments, **named)
 
         return charged
@@ -188,7 +191,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             size = len(made)
         except (TypeError, ValueError, OverflowError):
             raise OverLimit("range takes from one to three whole numbers") from None
-        self._here.budget.spend(size)
+        self._spend(size)
         return made
 
 
@@ -201,7 +204,7 @@ class _Rewriting(NodeTransformer):
         node.iter = _through(_COUNTED, node.iter)
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - the visitor's name
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - as above
         self.generic_visit(node)
         parts = nodes.List(node.nodes, lineno=node.lineno, environment=node.environment)
         return _through(_JOINED, parts)
@@ -250,11 +253,7 @@ class _Folder(BaseLoader):
 
 def safe_url(value: Any) -> Markup:
     """Return a value that may stand where a URL does: http, https, mailto, tel, `#part`, or an
-    image as data:.
-
-    Raises:
-        Unwritable: it is none of these.
-    """
+    image as data:. Raises Unwritable: it is none of these."""
     text = _raw(value)
     hidden = any(c <= " " or c == "\\" or "\x7f" <= c <= "\x9f" for c in text)
     if hidden or not (_SCHEME.match(text) or text.startswith("#") or _IMAGE.fullmatch(text)):
@@ -268,7 +267,7 @@ def _filters(writer: Writer) -> dict[str, Callable[..., Any]]:
     ours: dict[str, Callable[..., Any]] = {
         "bare": _on_raw(bare),
         "capitalize": _on_raw(writer.capitalize),
-        "css_text": _marked(css_text),
+        "css_text": _css_text,
         "date": _on_raw(writer.date),
         "join": _join,
         "lower": _on_raw(writer.lower),
@@ -318,13 +317,10 @@ def _on_raw(function: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
-def _marked(function: Callable[[str], str]) -> Callable[[Any], Markup]:
+def _css_text(value: Any) -> Markup:
     # Two quotes, and between them letters, digits and backslashes: nothing that ends a style
     # element, which is the only place that `positions` lets it stand in.
-    def filtered(value: Any) -> Markup:
-        return Markup(function(_raw(value)))  # noqa: S704
-
-    return filtered
+    return Markup(css_text(_raw(value)))  # noqa: S704
 
 
 def _join(values: Iterable[Any], between: Any = "", attribute: str | None = None) -> Markup:
@@ -360,10 +356,8 @@ def _round(value: Any, digits: int = 0) -> float:
 
 
 def _through(name: str, node: nodes.Node, *arguments: nodes.Expr) -> nodes.Filter:
-    more = list(arguments)
-    return nodes.Filter(
-        node, name, more, [], None, None, lineno=node.lineno, environment=node.environment
-    )
+    where = {"lineno": node.lineno, "environment": node.environment}
+    return nodes.Filter(node, name, list(arguments), [], None, None, **where)
 
 
 def _bits(operator: str, left: Any, right: Any) -> int:
@@ -373,3 +367,114 @@ def _bits(operator: str, left: Any, right: Any) -> int:
     if operator == "**":
         return left.bit_length() * max(0, right)
     return left.bit_length() + right.bit_length()
+
+
+class Unwritable(TemplateRuntimeError):
+    """A value is none that can be written so. The message holds no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes values in English or Turkish, as the Unicode locale data (CLDR) for `en-GB` and `tr`;
+    a library of all languages is larger than the rest of the service."""
+
+    language: str
+
+    def number(self, value: Any, digits: int | None = None) -> str:
+        """Write a number with its thousands apart, by default with the decimals that it has."""
+        amount = _decimal(value, "number")
+        if digits is None:
+            exponent = amount.normalize().as_tuple().exponent
+            digits = min(max(0, -exponent if isinstance(exponent, int) else 0), MOST_DIGITS)
+        text = f"{_rounded(amount, digits):,f}"
+        thousands, point = _POINTS[self.language]
+        swapped = text.translate({ord(","): thousands, ord("."): point})
+        # A minus sign as wide as a digit, so that columns stand straight.
+        return swapped.replace("-", "\N{MINUS SIGN}")
+
+    def money(self, value: Any, currency: str = "TRY") -> str:
+        """Write an amount with its currency's sign before it, to the cent."""
+        sign = _SIGNS.get(currency, f"{currency}\N{NO-BREAK SPACE}")
+        text = self.number(_decimal(value, "money"), 0 if currency in _WITHOUT_CENTS else 2)
+        minus = "\N{MINUS SIGN}" if text.startswith("\N{MINUS SIGN}") else ""
+        return f"{minus}{sign}{text.removeprefix(minus)}"
+
+    def percent(self, value: Any, digits: int | None = None) -> str:
+        """Write a number of hundredths: 18 is 18%, or %18."""
+        text = self.number(_decimal(value, "percent"), digits)
+        return f"%{text}" if self.language == "tr" else f"{text}%"
+
+    def date(self, value: Any, style: str = "long") -> str:
+        """Write a day that is given as 2026-11-15: `long` as 15 November 2026, `short` as
+        15.11.2026 or 15/11/2026, `month` as November 2026; a time after it is left out."""
+        day = _day(value)
+        month = _MONTHS[self.language][day.month - 1]
+        if style == "long":
+            return f"{day.day} {month} {day.year}"
+        if style == "month":
+            return f"{month} {day.year}"
+        if style == "short":
+            between = "." if self.language == "tr" else "/"
+            return between.join((f"{day.day:02}", f"{day.month:02}", f"{day.year:04}"))
+        raise Unwritable("|date knows the styles long, short and month")
+
+    def upper(self, value: str) -> str:
+        """Write in capitals: of i, in Turkish, one with a dot."""
+        return (value.replace("i", "İ") if self.language == "tr" else value).upper()
+
+    def lower(self, value: str) -> str:
+        """Write in small letters: of I, in Turkish, one without a dot."""
+        if self.language == "tr":
+            value = value.replace("İ", "i").replace("I", "\u0131")
+        return value.lower()
+
+    def capitalize(self, value: str) -> str:
+        """Write the first letter in capitals and the rest small."""
+        return self.upper(value[:1]) + self.lower(value[1:])
+
+    def title(self, value: str) -> str:
+        """Write each word's first letter in capitals and the rest small."""
+        return " ".join(map(self.capitalize, value.split(" ")))
+
+
+def bare(value: Any) -> str:
+    """Write a number as programs read it, for attributes and style: 1234.5."""
+    text = f"{_rounded(_decimal(value, 'bare'), 4):f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def css_text(value: Any) -> str:
+    """Write a text as a string of CSS, with everything but letters and digits escaped."""
+    # Six hexadecimal digits need no space after them, which would be part of the text.
+    inner = (c if c.isascii() and c.isalnum() else f"\\{ord(c):06x}" for c in str(value))
+    return f'"{"".join(inner)}"'
+
+
+def _decimal(value: Any, asked: str) -> Decimal:
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+            raise InvalidOperation
+        text = str(value)
+        amount = Decimal(text)
+        if len(text) > _LONGEST or not amount.is_finite() or abs(amount.adjusted()) > _LONGEST:
+            raise InvalidOperation
+    except InvalidOperation:
+        raise Unwritable(f"|{asked} was given what is no number") from None
+    return amount
+
+
+def _rounded(amount: Decimal, digits: Any) -> Decimal:
+    if not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
+        raise Unwritable(f"a number has from 0 to {MOST_DIGITS} decimals")
+    try:
+        rounded = amount.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    except InvalidOperation:
+        raise Unwritable("a number has more digits than can be written") from None
+    return abs(rounded) if rounded == 0 else rounded
+
+
+def _day(value: Any) -> date:
+    try:
+        return datetime.fromisoformat(str(value)).date()
+    except ValueError:
+        raise Unwritable("|date was given what is no day; write it as 2026-11-15") from None

@@ -1,45 +1,43 @@
-"""The routes of jobs that are there: read one until it ends, list one's own, end one early, and
-get what it has made."""
+"""The routes of jobs that are there: list, read, cancel, and get the PDF, a link, the report."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from itertools import islice
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from ulak import Engine
+from ulak import Engine, JobFilter
 from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import LINK_LIFE
 from ulak.auth import ADMIN, Principal
+from ulak.engine.owners import Owned
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
-from ulak.services.pdf import downloads, older
+from ulak.kit.clock import Instant, now, to_datetime, to_instant
+from ulak.services.pdf import responses
 from ulak.services.pdf.bodies import (
     PdfJobNotReady,
     PdfJobPage,
     PdfJobStatusResponse,
     PdfLink,
+    PdfReport,
     invalid,
+    report_document,
     status_document,
 )
-from ulak.services.pdf.downloads import Artifact, Reader
-from ulak.services.pdf.envelope import (
-    JOB_ENDED,
-    JOB_EXPIRED,
-    JOB_FAILED,
-    JOB_NOT_FOUND,
-    LINK_INVALID,
-    Refusal,
-)
-from ulak.services.pdf.failsafe import HealthCheck, Unavailable
+from ulak.services.pdf.failsafe import LATEST_S, SOONEST_S, UNFINISHED, HealthCheck, Pacing
+from ulak.services.pdf.flow import FLOW, STATUSES, walk
 from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
-from ulak.services.pdf.listing import Place, Whose, list_jobs
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
-from ulak.services.pdf.pace import LATEST_S, SOONEST_S, UNFINISHED, Pacing
-from ulak.services.pdf.reporting import PdfReport, report_document
+from ulak.services.pdf.responses import Artifact, Reader, Refusal
+from ulak.services.pdf.submission import move_owner
 from ulak.web import Caller
 from ulak.web.callers import actor_of
 from ulak.web.schemas import Parameters, answer, paged, problems
@@ -67,12 +65,23 @@ _NOT_YET: Final[dict[str, Any]] = {
     "model": PdfJobNotReady, "description": "It is not rendered yet.", "headers": RETRY_AFTER,
 }  # fmt: skip
 _DOWNLOADS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {downloads.MEDIA_TYPE: {}}, "description": "The PDF."},
+    200: {"content": {responses.MEDIA_TYPE: {}}, "description": "The PDF."},
     202: _NOT_YET,
-    206: {"content": {downloads.MEDIA_TYPE: {}}, "description": "A part of the PDF."},
+    206: {"content": {responses.MEDIA_TYPE: {}}, "description": "A part of the PDF."},
     304: {"description": "The caller has it already."},
     **problems(409, 410, 416, 500),
 }
+# So many places of an owner are read at once; most pages are smaller.
+A_STRETCH: Final = 100
+A_SPAN: Final = timedelta(minutes=1)
+"""A job's id tells nothing about when it was made, so jobs of everybody are read by spans of time
+and sorted: first those of so long, then of twice as long before, and so on."""
+LONGEST_SPAN: Final = timedelta(days=2)
+"""Jobs that are older than all of these together are read at once; clean-up leaves few."""
+_MOMENT: Final = timedelta(microseconds=1)
+_PLACE: Final = re.compile(
+    r"([0-9]{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+)
 
 
 class PdfJobQuery(Parameters):
@@ -92,7 +101,7 @@ class PdfJobsQuery(Parameters):
 
 
 class Waiting:
-    """Lets requests wait without a thread; at most `at_most` of them at a time."""
+    """Lets at most so many requests wait at a time, without a thread."""
 
     def __init__(self, engine: Engine, *, at_most: int = MOST_WAITING) -> None:
         self._engine = engine
@@ -100,50 +109,40 @@ class Waiting:
         self._waiting = 0
 
     async def until_ended(self, job_id: str, seconds: float) -> None:
-        """Come back when a job has ended, or when the time is over.
-
-        At once where too many wait already: their callers ask again, which costs less than
-        refusing them.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
+        """Come back when a job has ended, or when the time is over; at once where too many wait
+        already: their callers ask again, which costs less than refusing them."""
         if self._waiting >= self._at_most:
             return
         self._waiting += 1
         try:
             with suppress(TimeoutError, JobNotFound):  # one that is pruned meanwhile has ended
-                await self._engine.aio.wait(
-                    job_id, until=HELD, timeout=timedelta(seconds=seconds)
-                )  # fmt: skip
+                limit = timedelta(seconds=seconds)
+                await self._engine.aio.wait(job_id, until=HELD, timeout=limit)
         finally:
             self._waiting -= 1
 
 
+@dataclass(frozen=True, slots=True)
 class Reading:
     """Jobs as their owners see them, and their PDFs."""
 
-    def __init__(
-        self, jobs: PdfJobStore, health: HealthCheck, reader: Reader, pacing: Pacing
-    ) -> None:
-        self.jobs = jobs
-        self._health = health
-        self._reader = reader
-        self._pacing = pacing
+    jobs: PdfJobStore
+    health: HealthCheck
+    reader: Reader
+    pacing: Pacing
 
     def see(self, job_id: str, principal: Principal) -> PdfJob:
         """Return a job that a caller may know of.
 
         Raises:
-            Refusal: there is none, or it is somebody else's: the same words.
+            Refusal: there is none, or it is another owner's: the same words.
             Unavailable: the store does not answer.
         """
         job, actor = self._get(job_id), actor_of(principal)
         if not principal.sees(job.tenant_id):
             raise _not_found()
-        if ADMIN in principal.roles or actor in job.owners:
-            return job
-        if not older.move_owner(self.jobs.engine, job.job_id, actor):
+        is_owner = ADMIN in principal.roles or actor in job.owners
+        if not is_owner and not move_owner(self.jobs.engine, job.job_id, actor):
             raise _not_found()
         return job
 
@@ -163,7 +162,7 @@ class Reading:
         except (Refusal, Unauthenticated):
             raise Refusal(
                 "this link is over, or never was one; ask for another",
-                status=404, error_code=LINK_INVALID,
+                status=404, error_code="LINK_INVALID",
             ) from None  # fmt: skip
         return job
 
@@ -174,9 +173,9 @@ class Reading:
         said = self.jobs.find_report(job.job_id) or {}
         key, digest, size = said.get("artifact_key"), said.get("sha256"), said.get("size")
         if not isinstance(key, str):
-            raise downloads.lost(job.job_id)
+            raise responses.lost(job.job_id)
         if not isinstance(digest, str) or not isinstance(size, int):
-            raise downloads.unreadable(job.job_id, "nobody has noted what it should be")
+            raise responses.unreadable(job.job_id, "nobody has noted what it should be")
         return Artifact(job.job_id, key, digest, size)
 
     async def download(self, job: PdfJob, request: Request) -> Response:
@@ -184,52 +183,39 @@ class Reading:
         artifact = await asyncio.to_thread(self.find_artifact, job)
         if artifact is None:
             return await asyncio.to_thread(self.answer_without_pdf, job)
-        key, kept = artifact.key, self.jobs.artifacts
-        if (same := downloads.unchanged(artifact, request.headers)) is not None:
+        if (same := responses.unchanged(artifact, request.headers)) is not None:
             return same
+        kept = self.jobs.artifacts
         if request.method == "HEAD":
-            if not await self._reader.read(job.job_id, lambda: kept.exists(key)):
-                raise downloads.lost(job.job_id)
-            return downloads.download(artifact, request.headers, None)
-        pdf = await self._reader.read(job.job_id, lambda: kept.get_pdf(key))
-        return downloads.download(artifact, request.headers, pdf)
+            if not await self.reader.read(job.job_id, lambda: kept.exists(artifact.key)):
+                raise responses.lost(job.job_id)
+            return responses.download(artifact, request.headers, None)
+        pdf = await self.reader.read(job.job_id, lambda: kept.get_pdf(artifact.key))
+        return responses.download(artifact, request.headers, pdf)
 
     def answer(self, job: PdfJob, request: Request, status: int = 200) -> Response:
         """Return a job as it stands, and when to ask again."""
-        headers = PRIVATE | self._pacing.hint(job)
+        headers = PRIVATE | self.pacing.hint(job)
         return answer(status_document(job, root_of(request)), status, headers=headers)
 
     def answer_without_pdf(self, job: PdfJob) -> Response:
-        """Return a job that has no PDF yet.
-
-        Raises:
-            Refusal: it has none any more, or never will.
-        """
+        """Return a job that has no PDF yet. Raises Refusal: it has none any more, or never will."""
         if job.status is PdfJobStatus.FAILED:
             raise Refusal(
                 f"the job has failed with {job.error_code}; ask for the document again",
-                status=409, error_code=JOB_FAILED, job_id=job.job_id,
+                status=409, error_code="JOB_FAILED", job_id=job.job_id,
                 details={"error_code": job.error_code},
             )  # fmt: skip
         if job.status is PdfJobStatus.EXPIRED:
             raise Refusal(
                 "the PDF was kept for its time and is deleted; ask for the document again",
-                status=410, error_code=JOB_EXPIRED, job_id=job.job_id,
+                status=410, error_code="JOB_EXPIRED", job_id=job.job_id,
             )  # fmt: skip
         document = {"job_id": job.job_id, "status": job.status}
-        return answer(document, 202, headers=self._pacing.hint(job) | PRIVATE)
-
-    def must_be_readable(self) -> None:
-        """Refuse to ask a store that does not answer: one that hangs would take its time.
-
-        Raises:
-            Unavailable: it does not.
-        """
-        if not self._health.look().store_answers:
-            raise Unavailable("the store of jobs does not answer")
+        return answer(document, 202, headers=self.pacing.hint(job) | PRIVATE)
 
     def _get(self, job_id: str) -> PdfJob:
-        self.must_be_readable()
+        self.health.must_answer()
         try:
             return self.jobs.get_job(job_id)
         except (JobNotFound, BadInput):
@@ -248,14 +234,17 @@ def add_following(routes: APIRouter, reading: Reading, waiting: Waiting) -> None
             after = None if query.after is None else Place.read(query.after)
         except BadInput as error:
             raise invalid("after", str(error)) from None
-        reading.must_be_readable()
-        whose = _find_owner(principal)
-        page, following = paged(
-            lambda n: list_jobs(reading.jobs, whose, status=query.status, after=after, limit=n),
-            query.limit,
-            lambda listed: str(listed.place),
+        reading.health.must_answer()
+        tenant, owner = principal.tenant, None
+        if ADMIN not in principal.roles:
+            tenant, owner = tenant or "", actor_of(principal)
+        found = find_jobs(
+            reading.jobs, tenant=tenant, owner=owner, status=query.status, after=after
         )
-        items = [status_document(listed.job, root_of(request)) for listed in page]
+        page, following = paged(
+            lambda n: list(islice(found, n)), query.limit, lambda listed: str(listed[0])
+        )
+        items = [status_document(job, root_of(request)) for _, job in page]
         return answer({"items": items, "next": following}, headers=PRIVATE)
 
     @routes.get(
@@ -353,20 +342,82 @@ def root_of(request: Request) -> str:
     return root
 
 
-def _find_owner(principal: Principal) -> Whose:
-    """Return the owner of the jobs that a caller lists."""
-    if ADMIN in principal.roles:
-        return Whose(tenant=principal.tenant, owner=None)
-    return Whose(tenant=principal.tenant or "", owner=actor_of(principal))
-
-
 def _not_found() -> Refusal:
     # The same words whether it never was, is no id, or belongs to somebody else.
-    return Refusal("there is no such job", status=404, error_code=JOB_NOT_FOUND)
+    return Refusal("there is no such job", status=404, error_code="JOB_NOT_FOUND")
 
 
 def _has_ended(job: PdfJob) -> Refusal:
     return Refusal(
         f"the job is {job.status}: there is nothing to cancel", status=409,
-        error_code=JOB_ENDED, job_id=job.job_id, details={"status": job.status},
+        error_code="JOB_ENDED", job_id=job.job_id, details={"status": job.status},
     )  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where a job stands in a list: the later, the nearer to its beginning."""
+
+    at: Instant
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.at}.{self.job_id}"
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """Read a place as a list has written it. Raises BadInput: no list has written this."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            raise BadInput("take it from the `next` of the page before")
+        return cls(int(found[1]), found[2])
+
+
+def find_jobs(
+    jobs: PdfJobStore,
+    *,
+    tenant: str | None,
+    owner: str | None,
+    status: PdfJobStatus | None = None,
+    after: Place | None = None,
+) -> Iterator[tuple[Place, PdfJob]]:
+    """Return the jobs that follow a place, as they stand now, the latest first.
+
+    The place of a job is when it was made, or when its owner asked for it again. None stands for
+    every tenant, owner or status. Raises StoreError: the store does not answer.
+    """
+    states = [state for state, means in STATUSES.items() if status in (None, means)]
+    places = _made(jobs.engine, tenant, after)
+    if owner is not None:
+        places = _owned(jobs.engine, owner, after)
+    for place in places:
+        try:
+            if status is None or jobs.engine.get(place.job_id).state in states:
+                job = jobs.get_job(place.job_id, tenant=tenant)
+                if status in (None, job.status):
+                    yield place, job
+        except JobNotFound:
+            continue  # pruned since, of another flow, or an owner's namesake's
+
+
+def _owned(engine: Engine, owner: str, after: Place | None) -> Iterator[Place]:
+    """Find what somebody owns, by when they became an owner."""
+    before = None if after is None else Owned(to_datetime(after.at), after.job_id)
+    while page := engine.owners.jobs(owner, before=before, limit=A_STRETCH):
+        yield from (Place(to_instant(one.since), one.job_id) for one in page)
+        before = page[-1]
+
+
+def _made(engine: Engine, tenant: str | None, after: Place | None) -> Iterator[Place]:
+    """Find the jobs of a tenant, or of all of them, by when they were made."""
+    where = JobFilter(flow=FLOW, tenant=tenant)
+    # Of the moment of a place there may be more.
+    before = None if after is None else to_datetime(after.at) + _MOMENT
+    span = A_SPAN
+    while True:
+        since = (before or now(engine.open())) - span if span <= LONGEST_SPAN else None
+        part = replace(where, submitted_since=since, submitted_before=before)
+        found = [Place(to_instant(job.created_at), job.id) for job in walk(engine, part)]
+        yield from (p for p in sorted(found, reverse=True) if after is None or p < after)
+        if since is None:
+            return
+        before, span = since, 2 * span

@@ -1,43 +1,118 @@
-"""PDFs over HTTP: whole, in part, or not at all when the caller has them; never on the loop."""
+"""Answers over HTTP: errors as the specification draws them, and PDFs, whole, in part or not at
+all when the caller has them; never on the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
 from hashlib import sha256
 from http import HTTPStatus
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fastapi import Response
+from fastapi import Request, Response
 
-from ulak.errors import ArtifactError, ArtifactMissing, BadInput
-from ulak.services.pdf.envelope import (
-    ARTIFACT_MISSING,
-    ARTIFACT_READ_FAILED,
-    RANGE_NOT_SATISFIABLE,
-    Refusal,
+from ulak.errors import (
+    ArtifactError,
+    ArtifactMissing,
+    BadInput,
+    GuardUnavailable,
+    ServiceError,
+    StoreError,
+    UnknownOutcome,
 )
+from ulak.services.pdf.failsafe import Unavailable
+from ulak.services.pdf.model import PdfErrorCode
+from ulak.web.idempotency import IdempotentRoute
+
+# What the rest of ulak refuses before a route is called, by status. A conflict of idempotency
+# keys has a status that others have too, and a code that says all there is to say.
+_OF_STATUS: Final[Mapping[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "UNAUTHORIZED",
+    HTTPStatus.FORBIDDEN: "FORBIDDEN",
+    HTTPStatus.NOT_FOUND: "JOB_NOT_FOUND",
+    HTTPStatus.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "PAYLOAD_TOO_LARGE",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "VALIDATION_ERROR",
+    HTTPStatus.SERVICE_UNAVAILABLE: str(PdfErrorCode.PDF_RENDER_UNAVAILABLE),
+}
+_OF_KEYS: Final = "idempotency_"
 
 R = TypeVar("R")
-
 MEDIA_TYPE: Final = "application/pdf"
 # The largest PDF that is rendered by default takes a few seconds over a slow line to the bucket.
 PATIENCE_S: Final = 30.0
 # So many readings at once: what hangs keeps its thread, and nobody else's.
 READERS: Final = 8
-
 _RANGE: Final = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE)
 
 
-class Part(NamedTuple):
-    """Bytes of a whole: from `start` to before `end`."""
+class Refusal(ServiceError):
+    """A request is not done. Its message has no variables, HTML, keys or tokens; `error_code` is
+    what programs compare, `job_id` a job that the caller may know of, `details` facts besides."""
 
-    start: int
-    end: int
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        error_code: str,
+        job_id: str | None = None,
+        retry_after_s: int | None = None,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        facts = {"job_id": job_id, "details": None if details is None else dict(details)}
+        super().__init__(
+            message,
+            retry_after=None if retry_after_s is None else timedelta(seconds=retry_after_s),
+            error_code=error_code,
+            **{name: fact for name, fact in facts.items() if fact is not None},
+        )
+        self.status = status
+        self.code = error_code.lower().replace("_", "-")
+        self.headers = headers or {}
+
+
+def envelope(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the specification's envelope adds to a problem of anybody's."""
+    code, status = document["code"], document["status"]
+    if code.startswith(_OF_KEYS):
+        error_code = code.upper()
+    else:
+        error_code = _OF_STATUS.get(status, str(PdfErrorCode.UNKNOWN))
+    added = {"error_code": error_code, "message": document["detail"]}
+    if wrong := document.get("errors"):
+        added["details"] = {
+            "fields": [{"field": e["parameter"], "message": e["message"]} for e in wrong]
+        }
+    return added
+
+
+def answering(unavailable: Callable[[Request, str], Awaitable[Response]]) -> type[IdempotentRoute]:
+    """Make the class of routes that let `unavailable` answer, by request and reason, while the
+    store does not answer or nobody works."""
+
+    class Answering(IdempotentRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handler = super().get_route_handler()
+
+            async def serve(request: Request) -> Response:
+                try:
+                    return await handler(request)
+                except Unavailable as error:
+                    return await unavailable(request, str(error))
+                except (StoreError, GuardUnavailable, UnknownOutcome):
+                    # Not what it says: that names hosts and files of the inside.
+                    return await unavailable(request, "the store of jobs does not answer")
+
+            return serve
+
+    return Answering
 
 
 class Artifact(NamedTuple):
@@ -68,11 +143,8 @@ class Reader:
         self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     async def read(self, job_id: str, ask: Callable[[], R]) -> R:
-        """Return what the storage answers.
-
-        Raises:
-            Refusal: the artifact is gone, damaged, or did not come in time.
-        """
+        """Return what the storage answers. Raises Refusal: the artifact is gone, damaged, or did
+        not come in time."""
         answer: Future[R] = Future()
         self._asked.put((answer, ask))
         with self._lock:
@@ -103,8 +175,8 @@ class Reader:
 
 
 def download(artifact: Artifact, headers: Mapping[str, str], pdf: bytes | None) -> Response:
-    """Return the bytes that a request asks for, after they were compared with their digest; with
-    None everything of the answer but its bytes, for a HEAD.
+    """Return the bytes that a request asks for, compared with their digest; for None, a HEAD,
+    everything else of the answer.
 
     Raises:
         Refusal: they are not what was rendered, or have no such part.
@@ -136,11 +208,11 @@ def unchanged(artifact: Artifact, headers: Mapping[str, str]) -> Response | None
     return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=told)
 
 
-def part_of(headers: Mapping[str, str], artifact: Artifact) -> Part | None:
+def part_of(headers: Mapping[str, str], artifact: Artifact) -> tuple[int, int] | None:
     """Return the part that a request asks for, None for the whole.
 
-    What cannot be read, several ranges at once, and a range of another version are answered with
-    the whole, as RFC 9110 allows: a caller that wants a part looks for 206.
+    What cannot be read, several ranges at once, and a range of another version get the whole, as
+    RFC 9110 allows.
 
     Raises:
         Refusal: it begins behind the last byte.
@@ -162,17 +234,17 @@ def part_of(headers: Mapping[str, str], artifact: Artifact) -> Part | None:
     if start >= size or start >= end:
         raise Refusal(
             f"the PDF has {size} bytes, and none of them is in that range",
-            status=416, error_code=RANGE_NOT_SATISFIABLE, job_id=artifact.job_id,
+            status=416, error_code="RANGE_NOT_SATISFIABLE", job_id=artifact.job_id,
             headers={"Content-Range": f"bytes */{size}"},
         )  # fmt: skip
-    return Part(start, end)
+    return start, end
 
 
 def lost(job_id: str) -> Refusal:
     """Say that a PDF was stored and is gone before its time."""
     return Refusal(
         "the PDF was stored and is gone; ask for it again to have it rendered anew",
-        status=500, error_code=ARTIFACT_MISSING, job_id=job_id,
+        status=500, error_code="ARTIFACT_MISSING", job_id=job_id,
     )  # fmt: skip
 
 
@@ -180,7 +252,7 @@ def unreadable(job_id: str, why: str) -> Refusal:
     """Say that a PDF is there, or may be, and cannot be read."""
     return Refusal(
         f"the PDF cannot be read: {why}; try again",
-        status=500, error_code=ARTIFACT_READ_FAILED, job_id=job_id,
+        status=500, error_code="ARTIFACT_READ_FAILED", job_id=job_id,
     )  # fmt: skip
 
 
