@@ -93,6 +93,7 @@ def _serve(run: ActiveRun, pipe: Connection, stop: Event) -> Outcome:
                 stop.set()
         call, arguments = pipe.recv()
         if call == "outcome":
+            outcome: Outcome
             outcome, saw_stop = arguments
             run.saw_stop = run.saw_stop or saw_stop
             if isinstance(outcome, Finished) and (run.messages or run.spawns):

@@ -30,12 +30,15 @@ class Listener(Protocol):
 
     def asked(self, requests: list[Request]) -> None:
         """Something is asked of jobs that this worker runs."""
+        return
 
     def lease_lost(self) -> None:
         """The lease was taken away, or is left to lapse because the loop is stuck."""
+        return
 
     def failed(self, error: BaseException) -> None:
         """The thread has ended by an error that no repetition mends: nobody renews any more."""
+        return
 
 
 class Lease:
