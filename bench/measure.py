@@ -68,7 +68,8 @@ def in_child(
     """Run a module in a process of its own; the last word it prints is the answer."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=folder, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, check=True,
+        cwd=folder, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True,
+        check=True,
     )  # fmt: skip
     return float(done.stdout.split()[-1])
 
