@@ -4,6 +4,10 @@ The last line of a file holds the size, the type and the SHA-256 of what stands 
 begins with `%`, which is a comment to readers of PDF. Digest and bytes are one file because
 they must never be told apart: a second file could be lost, or be that of another writer, and
 extended attributes do not survive every copy.
+
+No link leads out of the directory. A path is checked by the kernel where it is used: each part is
+opened in the directory that was opened before, and a link is not followed, also one that is
+swapped in after any check of ours.
 """
 
 from __future__ import annotations
@@ -11,15 +15,15 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from ulak.artifacts import directories
 from ulak.artifacts.storage import (
     LONGEST_TYPE,
     Stat,
@@ -33,6 +37,122 @@ from ulak.artifacts.storage import (
 )
 from ulak.clock import Duration, Instant, to_datetime, to_instant
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
+
+# Artifacts are private: whoever runs the browser, as another user, cannot read them.
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# A pipe would keep whoever opens it waiting for a writer, which an artifact never does.
+_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TO_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Crooked(OSError):
+    """On the way stands a link, or something else than a folder or a file."""
+
+
+def open_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tuple[int, ...]]:
+    """Open a base and the folders below it, and return their descriptors from the base down.
+
+    Raises:
+        FileNotFoundError: one is not there.
+        Crooked: one is a link or no folder.
+    """
+    return _chain(base, names, _open)
+
+
+def make_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tuple[int, ...]]:
+    """Open folders as `open_folders` does; those that are not there are made.
+
+    Raises:
+        FileNotFoundError: somebody has removed one between its making and its opening.
+        Crooked: one is a link or no folder.
+    """
+    _make_base(base)
+    return _chain(base, names, _make_and_open)
+
+
+def open_file(name: str, folder: int) -> int:
+    """Open a file of a folder for reading.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Crooked: it is a link or no file.
+    """
+    try:
+        file = os.open(name, _TO_READ, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        must_be_file(name, folder)
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _crooked(name)
+    return file
+
+
+def create_file(name: str, folder: int) -> int:
+    """Make a file in a folder, for writing; `FileExistsError` when there is anything."""
+    return os.open(name, _TO_WRITE, FILE_MODE, dir_fd=folder)
+
+
+def must_be_file(name: str, folder: int) -> None:
+    """Check that what has this name in a folder is a file.
+
+    Raises:
+        FileNotFoundError: nothing has it.
+        Crooked: something else has it.
+    """
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise _crooked(name)
+
+
+@contextmanager
+def _chain(
+    base: Path, names: Sequence[str], open_next: Callable[[str, int], int]
+) -> Iterator[tuple[int, ...]]:
+    with ExitStack() as stack:
+        # The base itself may be a link: where artifacts are kept is the operator's to say.
+        chain = [os.open(base, _FOLDER)]
+        stack.callback(os.close, chain[0])
+        for name in names:
+            chain.append(open_next(name, chain[-1]))
+            stack.callback(os.close, chain[-1])
+        yield tuple(chain)
+
+
+def _open(name: str, folder: int) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:
+        raise _crooked(name) from error
+
+
+def _make_and_open(name: str, folder: int) -> int:
+    try:
+        return _open(name, folder)
+    except FileNotFoundError:
+        with suppress(FileExistsError):  # somebody was quicker, which is as good
+            os.mkdir(name, FOLDER_MODE, dir_fd=folder)
+        return _open(name, folder)
+
+
+def _make_base(base: Path) -> None:
+    absent = [path for path in (base, *base.parents) if not path.exists()]
+    for path in reversed(absent):
+        path.mkdir(FOLDER_MODE, exist_ok=True)
+        folder = os.open(path.parent, _FOLDER)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _crooked(name: str) -> Crooked:
+    return Crooked(f"{name!r} is a link, or neither folder nor file; links are never followed")
+
 
 TEMPORARY: Final = ".writing-"
 """How files begin that are not written to their end; no key begins so."""
@@ -71,7 +191,7 @@ class LocalStorage:
         seal = _seal(data, content_type)
         for _ in range(_TRIES):
             try:
-                with directories.made(self._base, above) as chain:
+                with make_folders(self._base, above) as chain:
                     _write(chain[-1], name, data, seal)
                     # Also the folders that were there: whoever made them may not have come to it.
                     for folder in reversed(chain):
@@ -86,8 +206,8 @@ class LocalStorage:
     def delete(self, ref: str) -> bool:
         *above, name = parts_of(ref)
         try:
-            with directories.existing(self._base, above) as chain:
-                directories.must_be_file(name, chain[-1])
+            with open_folders(self._base, above) as chain:
+                must_be_file(name, chain[-1])
                 os.unlink(name, dir_fd=chain[-1])
                 os.fsync(_without_empty(chain, above))
                 return True
@@ -139,9 +259,9 @@ class LocalStorage:
 
     def check(self) -> None:
         try:
-            with directories.made(self._base, ()) as chain:
+            with make_folders(self._base, ()) as chain:
                 name = _temporary()
-                os.close(directories.create_file(name, chain[-1]))
+                os.close(create_file(name, chain[-1]))
                 os.unlink(name, dir_fd=chain[-1])
         except OSError as error:
             raise ArtifactWriteFailed(f"nothing can be stored in {self._base}: {error}") from error
@@ -149,7 +269,7 @@ class LocalStorage:
     def _list(self, names: tuple[str, ...], before: Instant | None) -> Iterator[str]:
         try:
             entries = self._entries(names)
-        except (FileNotFoundError, directories.Crooked):
+        except (FileNotFoundError, Crooked):
             return  # it is gone, or a link by now: nothing of ours is there
         except OSError as error:
             raise ArtifactUnreadable(f"{self._base} cannot be listed: {error}") from error
@@ -163,13 +283,13 @@ class LocalStorage:
         removed = 0
         try:
             entries = self._entries(names)
-        except (FileNotFoundError, directories.Crooked):
+        except (FileNotFoundError, Crooked):
             return 0
         for entry in entries:
             if entry.is_folder and is_part(entry.name):
                 removed += self._tidy((*names, entry.name), before)
-        gone = (FileNotFoundError, directories.Crooked)
-        with suppress(*gone), directories.existing(self._base, names) as chain:
+        gone = (FileNotFoundError, Crooked)
+        with suppress(*gone), open_folders(self._base, names) as chain:
             for entry in entries:
                 if entry.changed_at >= before:
                     continue
@@ -185,7 +305,7 @@ class LocalStorage:
     def _entries(self, names: tuple[str, ...]) -> tuple[_Entry, ...]:
         """Return the files and folders of a folder; links and the like are left out."""
         with (
-            directories.existing(self._base, names) as chain,
+            open_folders(self._base, names) as chain,
             os.scandir(chain[-1]) as found,
         ):
             return tuple(filter(None, map(_entry, found)))
@@ -194,8 +314,8 @@ class LocalStorage:
     def _opened(self, ref: str) -> Iterator[int]:
         *above, name = parts_of(ref)
         try:
-            with directories.existing(self._base, above) as chain:
-                file = directories.open_file(name, chain[-1])
+            with open_folders(self._base, above) as chain:
+                file = open_file(name, chain[-1])
         except FileNotFoundError:
             raise ArtifactMissing(ref) from None
         except OSError as error:
@@ -233,7 +353,7 @@ def _temporary() -> str:
 
 def _write(folder: int, name: str, data: bytes, seal: bytes) -> None:
     temporary = _temporary()
-    file = directories.create_file(temporary, folder)
+    file = create_file(temporary, folder)
     try:
         with os.fdopen(file, "wb") as stream:
             stream.write(data)
@@ -242,7 +362,7 @@ def _write(folder: int, name: str, data: bytes, seal: bytes) -> None:
             os.fsync(file)
         # A rename would replace a link and not follow it; but whoever put it there is to hear.
         with suppress(FileNotFoundError):
-            directories.must_be_file(name, folder)
+            must_be_file(name, folder)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):

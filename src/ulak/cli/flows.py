@@ -11,8 +11,7 @@ from ulak.engine import migration
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
 from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading
 
 group = typer.Typer(invoke_without_command=True, help="What a program declares.")
 

@@ -16,7 +16,7 @@ from ulak.cli.link import make_login_link
 from ulak.cli.worker import stored
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
-from ulak.kit.commands.person import user_name
+from ulak.kit.commands.target import user_name
 from ulak.service import get_service
 from ulak.settings import Settings
 from ulak.store.protocol import JobFilter

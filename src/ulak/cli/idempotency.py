@@ -10,8 +10,7 @@ from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.errors import NotFound
 from ulak.idempotency.guard import Guard
 from ulak.kit.commands.output import JsonOption, print_facts, print_json, some, when
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 from ulak.store.records import RecordId, RecordRow
 from ulak.wiring import idempotency_settings
 

@@ -32,8 +32,7 @@ from ulak.kit.commands.output import (
     safe,
     when,
 )
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 from ulak.store.protocol import JobFilter
 
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")

@@ -14,8 +14,7 @@ from ulak.auth.principal import ROLES, SCOPES
 from ulak.auth.secrets import prefix_of
 from ulak.cli.spans import read_span
 from ulak.kit.commands.output import JsonOption, note, print_facts, print_json, print_table, when
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 from ulak.service import scopes_in
 
 group = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")

@@ -12,8 +12,7 @@ from ulak.auth.links import LINK_LIFE_TEXT, Links
 from ulak.auth.principal import ADMIN, ROLES, Principal
 from ulak.errors import BadInput, NotSupported
 from ulak.kit.commands.output import JsonOption, note, print_json
-from ulak.kit.commands.person import ActorOption, NoteOption, user_name
-from ulak.kit.commands.target import AppOption, in_force, load
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, user_name
 from ulak.settings import Settings, variable
 
 

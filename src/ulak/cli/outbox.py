@@ -10,8 +10,7 @@ import typer
 from ulak.engine.documents import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some, when
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 
 group = typer.Typer(no_args_is_help=True, help="Messages that could not be published.")
 

@@ -21,8 +21,7 @@ from ulak.kit.commands.output import (
     print_table,
     when,
 )
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 
 group = typer.Typer(no_args_is_help=True, help="What the clock submits, and when.")
 

@@ -10,8 +10,7 @@ import typer
 from ulak.cli import spans
 from ulak.clock import micros, rfc3339, to_datetime
 from ulak.kit.commands.output import JsonOption, print_json, some, when
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading
 
 # Between two batches others may write; a batch of the default size takes about as long.
 PAUSE_S = 0.05

@@ -12,8 +12,7 @@ from ulak.auth.credentials import Credential
 from ulak.auth.people import People
 from ulak.cli.keys import RolesOption, ScopesOption, TenantOption, allowed, seen
 from ulak.kit.commands.output import JsonOption, note, print_facts, print_json, print_table, when
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 from ulak.service import scopes_in
 
 group = typer.Typer(no_args_is_help=True, help="Make, list and disable people.")

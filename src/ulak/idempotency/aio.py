@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, cast
 from ulak.clock import Duration, read_micros, seconds
 from ulak.engine.threads import Aside
 from ulak.errors import BadInput, GuardUnavailable, IdempotencyError, InProgress
-from ulak.idempotency.answer import Answer
 from ulak.idempotency.execution import Execution, Transactional
 from ulak.idempotency.guard import TOO_LONG, Asked, Guard, in_progress
+from ulak.idempotency.scope import Answer
 from ulak.idempotency.turns import LONGEST_S, Turn
 from ulak.store.records import RecordId
 from ulak.store.transaction import OpenTransaction, PartedTransaction

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from ulak.core.run import Run
-from ulak.idempotency.answer import Answer
 from ulak.idempotency.execution import Execution
-from ulak.idempotency.fingerprint import fingerprint
 from ulak.idempotency.guard import Asked, Guard
-from ulak.idempotency.key import read_key
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.key import fingerprint, read_key
+from ulak.idempotency.scope import Answer, Scope
 from ulak.store import codec
 
 P = ParamSpec("P")

@@ -25,10 +25,8 @@ from ulak.errors import (
     StoreError,
     WriteRefused,
 )
-from ulak.idempotency.answer import Answer, answer_in
-from ulak.idempotency.execution import Execution, Leased, Transactional
-from ulak.idempotency.renewals import Renewals
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.execution import Execution, Leased, Renewals, Transactional
+from ulak.idempotency.scope import Answer, Scope, answer_in
 from ulak.store.protocol import Features, Store
 from ulak.store.records import PROCESSING, RecordId, RecordRow
 from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore

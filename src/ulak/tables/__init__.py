@@ -15,7 +15,6 @@
 """
 
 from ulak.tables.database import Database, Row, database_of
-from ulak.tables.schema import DeliveryView, Schema
-from ulak.tables.tables import Tables
+from ulak.tables.tables import DeliveryView, Schema, Tables
 
 __all__ = ["Database", "DeliveryView", "Row", "Schema", "Tables", "database_of"]

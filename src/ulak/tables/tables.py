@@ -1,23 +1,217 @@
-"""Reading and writing the tables of a service, on the connections of its engine."""
+"""Tables of a service: numbered SQL files, forward only, and reading and writing what they make."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from hashlib import sha256
+from importlib.resources.abc import Traversable
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from ulak.clock import Instant
 from ulak.engine.engine import Engine
-from ulak.tables.database import Row, database_of
-from ulak.tables.schema import (
-    Schema,
-    must_be_known,
-    newest,
-    take_turns,
-    upgrade,
-    version_of,
-)
+from ulak.errors import BadInput, StoreError
+from ulak.store.schemas import find_oldest, make_script
+from ulak.tables.database import Database, Row, database_of
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
+_PLAIN: Final = "use lower-case letters, digits and underscores"
+_FILE: Final = re.compile(r"([0-9]{4})\.sql")
+
+_LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
+_EXISTS: Final = {
+    "sqlite": "SELECT count(*) FROM {schema}.sqlite_master WHERE name = ?",
+    # Not `to_regclass`: asked again behind a lock, it remembers that there was no such table.
+    "postgresql": "SELECT count(*) FROM pg_catalog.pg_tables "
+    "WHERE schemaname = '{schema}' AND tablename = ?",
+}
+# A version table that the first releases made has no such column.
+_NAMES_OLDEST: Final = {
+    "sqlite": "SELECT count(*) FROM pragma_table_info(?) WHERE name = 'oldest'",
+    "postgresql": "SELECT count(*) FROM information_schema.columns "
+    "WHERE table_schema = '{schema}' AND table_name = ? AND column_name = 'oldest'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """A view of the deliveries of one handler, to be joined with rows of the service.
+
+    It has the columns `position`, `key`, `data` and `answer` (JSON, as text), `at`, `state`,
+    `tries`, `not_before`, `give_up_at`, `sent_at` and `error`. A file of the schema may insert
+    there, all but `position` and `answer`, to move the rows of another outbox.
+
+    Args:
+        name: The view. A stored name: begin it with the service's own.
+        handler: Under which name the service declares it (`engine.on`).
+        topic: What it wants.
+
+    Raises:
+        BadInput: one of them could not be part of a statement.
+    """
+
+    name: str
+    _: KW_ONLY
+    handler: str
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInput(f"{self.name!r} cannot be the name of a view: {_PLAIN}")
+        for word in (self.handler, self.topic):
+            if not _WORD.fullmatch(word):
+                raise BadInput(f"{word!r} cannot be shown by a view: {_PLAIN}, dots and hyphens")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one service, as it declares them; nothing is read before they are needed.
+
+    Args:
+        what: What they hold, in the sentences that are raised: `letters`.
+        folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
+            without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
+            stays as it is. One that earlier releases can live with says so in its head:
+            `-- oldest: 1` lets those that know file 1 run on; without the line none may.
+        version_table: The table that holds the number of the last file that was run, and the
+            oldest that a release must know. A stored name: begin it with the service's own.
+        why: Why they need a database with transactions, where the store has none.
+        lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
+            one that follows from `version_table`.
+        deliveries: A view of the engine's deliveries, made before the first file that is run.
+
+    Raises:
+        BadInput: `version_table` is no plain name in lower case.
+    """
+
+    what: str
+    _: KW_ONLY
+    folder: Traversable
+    version_table: str
+    why: str
+    lock: int | None = None
+    deliveries: DeliveryView | None = None
+
+    def __post_init__(self) -> None:
+        # It becomes part of statements.
+        if not _NAME.fullmatch(self.version_table):
+            raise BadInput(f"{self.version_table!r} cannot be the table of a version: {_PLAIN}")
+
+
+def newest(schema: Schema, database: Database) -> int:
+    """Return the number of the last file for a database.
+
+    Raises:
+        BadInput: there is none, or a number is missing.
+    """
+    folder = schema.folder / database.name
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
+    if not numbers or numbers != list(range(1, len(numbers) + 1)):
+        raise BadInput(
+            f"the files of {schema.what} for {database.name} must be 0001.sql, 0002.sql and so "
+            f"on; there are {', '.join(f'{number:04}.sql' for number in numbers) or 'none'}"
+        )
+    return numbers[-1]
+
+
+def version_of(schema: Schema, database: Database, connection: Any) -> int:
+    """Return the version of the tables, 0 when there are none."""
+    if not database.execute(connection, _EXISTS[database.name], schema.version_table)[0][0]:
+        return 0
+    statement = f"SELECT version FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
+    return int(database.execute(connection, statement)[0][0])
+
+
+def must_be_known(schema: Schema, database: Database, connection: Any, version: int) -> None:
+    """Refuse tables at a version that a newer release has made and this one must not use.
+
+    Raises:
+        StoreError: naming the versions and the cure.
+    """
+    last = newest(schema, database)
+    if version <= last:
+        return
+    oldest = _oldest_of(schema, database, connection) or version
+    if oldest > last:
+        raise StoreError(
+            f"the tables of {schema.what} are at schema {version}, this release knows {last}, and "
+            f"only releases that know {oldest} or later may use them: a newer one has been here; "
+            "install that"
+        )
+
+
+def upgrade(schema: Schema, database: Database, connection: Any) -> None:
+    """Bring the tables to this release in an open transaction; those of a newer one stay.
+
+    Raises:
+        StoreError: a newer release has been here, and this one must not use what it made.
+    """
+    last = newest(schema, database)
+    _take_turns(schema, database, connection)
+    version = version_of(schema, database, connection)
+    must_be_known(schema, database, connection, version)
+    if version >= last:
+        return
+    table = f"{{schema}}.{schema.version_table}"
+    if version == 0:
+        database.execute(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL, oldest INTEGER)",
+        )
+        database.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
+    elif not _names_oldest(schema, database, connection):
+        database.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
+
+    def script(number: int) -> str:
+        path = schema.folder / database.name / f"{number:04}.sql"
+        return path.read_text(encoding="utf-8")
+
+    if (view := schema.deliveries) is not None:
+        database.run_script(
+            connection,
+            make_script(database.name, view=view.name, handler=view.handler, topic=view.topic),
+        )
+    for number in range(version + 1, last + 1):
+        database.run_script(connection, script(number))
+    database.execute(
+        connection,
+        f"UPDATE {table} SET version = ?, oldest = ?",  # noqa: S608 - checked
+        last,
+        find_oldest(script, last),
+    )
+
+
+def _take_turns(schema: Schema, database: Database, connection: Any) -> None:
+    """Wait for whoever else has taken a turn, and keep it until the transaction ends."""
+    # On SQLite a transaction that writes is alone by itself.
+    if database.name == "postgresql":
+        database.execute(connection, _LOCK, _lock_of(schema))
+
+
+def _oldest_of(schema: Schema, database: Database, connection: Any) -> int | None:
+    """Return the oldest file that a release must know to use the tables, None if none is named."""
+    if not _names_oldest(schema, database, connection):
+        return None
+    statement = f"SELECT oldest FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
+    oldest: int | None = database.execute(connection, statement)[0][0]
+    return oldest
+
+
+def _names_oldest(schema: Schema, database: Database, connection: Any) -> bool:
+    found = database.execute(connection, _NAMES_OLDEST[database.name], schema.version_table)
+    return bool(found[0][0])
+
+
+def _lock_of(schema: Schema) -> int:
+    if schema.lock is not None:
+        return schema.lock
+    digest = sha256(schema.version_table.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class Tables:
@@ -94,7 +288,7 @@ class Tables:
     def take_turns(self, connection: Any) -> None:
         """Let one transaction at a time go on from here, until it ends; making the tables takes
         its turn too."""
-        take_turns(self._schema, self.database, connection)
+        _take_turns(self._schema, self.database, connection)
 
     def ensure(self, connection: Any = None) -> None:
         """Make or upgrade the tables, if need be; safe where many processes do so at once.

@@ -178,7 +178,7 @@ def test_subjects_are_compared_with_the_chain_of_every_tenant_and_in_pages(
     house.move("other", tenant_id="other", from_="pending", to="paid")
     # It has begun, and has not changed: it has no proof, and needs none.
     house.move("vain", subject_ref={"type": "order", "id": "6"}, from_="pending", to="nowhere")
-    monkeypatch.setattr("ulak.services.contracts.verification.PAGE", 2)
+    monkeypatch.setattr("ulak.services.contracts.ledger.PAGE", 2)
     assert house.contracts.verify().broken == ()
     house.sql("UPDATE {schema}.hos_contract_subjects SET status = 'lost' WHERE id IN ('1', '5')")
     report = house.contracts.verify()
@@ -200,11 +200,11 @@ def test_long_chains_are_verified_in_pages(house: House, monkeypatch: pytest.Mon
     for number in range(6):
         house.post(RECORD, {"tenant_id": TENANT, "kind": "n", "payload": number})
     for page in (2, 3, 4, 100):
-        monkeypatch.setattr("ulak.services.contracts.verification.PAGE", page)
+        monkeypatch.setattr("ulak.services.contracts.ledger.PAGE", page)
         report = house.contracts.verify()
         assert (report.proofs, report.broken) == (6, ())
     tamper(house, "UPDATE {schema}.hos_proofs SET actor_id = 'eve' WHERE proof_id = 5")
-    monkeypatch.setattr("ulak.services.contracts.verification.PAGE", 2)
+    monkeypatch.setattr("ulak.services.contracts.ledger.PAGE", 2)
     assert [b.proof_id for b in house.contracts.verify().broken] == [5]
 
 

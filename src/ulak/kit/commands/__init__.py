@@ -10,8 +10,7 @@ from ulak.kit.commands.output import (
     some,
     when,
 )
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 
 __all__ = [
     "ActorOption",

@@ -1,8 +1,10 @@
-"""Which program a command is about: finds and loads `module:engine`."""
+"""Which program a command is about, `module:engine`, and who types the command."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import pwd
 import sys
 import traceback
 from collections.abc import Iterator
@@ -41,6 +43,21 @@ ServiceOption = Annotated[
         help="Installed services, with commas between them; else ULAK_SERVICE or pyproject.",
     ),
 ]  # fmt: skip
+
+
+def user_name() -> str:
+    """Return the name of the user who runs this process, as the system and not the environment
+    knows it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
+ActorOption = Annotated[
+    str, typer.Option(default_factory=user_name, show_default="you", help="Who acts.")
+]
+NoteOption = Annotated[str, typer.Option("--note", "-n", help="Why, for whoever reads the trail.")]
 
 
 @contextmanager

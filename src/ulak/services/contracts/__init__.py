@@ -17,7 +17,7 @@ from ulak.settings import Settings
 if TYPE_CHECKING:
     import typer
 
-    from ulak.services.contracts.outbox.deciding import Decider
+    from ulak.services.contracts.outbox.modes import Decider
     from ulak.services.contracts.outbox.settings import RemoteSettings
     from ulak.web import Routes
 

@@ -1,8 +1,7 @@
-"""What callers send, by every name that it may have: read once, with the parts that are kept as
-they were written.
+"""Bodies of requests: every member by each of its names, and the parts that are kept as written.
 
-Routes take bytes and read them here, after the caller is known: what nobody may ask is not read,
-and a missing idempotency key is told before anything else is judged.
+Routes read them after the caller is known: what nobody may ask is not read, and a missing
+idempotency key is told before anything else is judged.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ async def _raw(request: Request) -> RawBody:
 
 
 class RawBody:
-    """What was sent; it is read when somebody asks, in the thread of the route.
+    """A body; it is read on demand, in the thread of the route.
 
     Args:
         body: All of it.
@@ -59,8 +58,8 @@ class RawBody:
         self._marks = marks
 
     def key(self, *, required: bool = True) -> str | None:
-        """Return the idempotency key, of the header or of the body; whatever is wrong with the
-        rest, the answer will name it.
+        """Return the idempotency key, of the header or of the body; the answer names it, also
+        when the rest cannot be used.
 
         Raises:
             BadKey: there is none and one is needed, it is no key, or there are two.
@@ -113,8 +112,6 @@ class RawBody:
 
 
 class _Found(NamedTuple):
-    """A body that was read: its members, as values and as they were written."""
-
     members: Mapping[str, Any]
     written: Mapping[str, msgspec.Raw]
     wrong: str = ""
@@ -134,14 +131,10 @@ T = TypeVar("T")
 
 
 class TenantMismatch(BadInput):
-    """The tenant of the request and that of its subject differ."""
-
     code = "tenant_mismatch"
 
 
 class ReservedKind(BadInput):
-    """Proofs of this kind are written by transitions alone."""
-
     code = "reserved_kind"
 
 
@@ -213,10 +206,6 @@ class _AboutASubject(Body):
     def target(self) -> str | None:
         return _one("to", self.to, "to_status", self.to_status)
 
-    @property
-    def tenant_of_subject(self) -> str | None:
-        return None if self.subject_ref is None else self.subject_ref.tenant_id
-
 
 class Context(Body):
     """What the caller says beside; `from` may stand for that of the request."""
@@ -263,11 +252,8 @@ def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> T
         caller=caller,
         from_=_one("from", body.from_, "ctx.from", None if body.ctx is None else body.ctx.from_),
         expected_version=body.expected_version,
-        actor_id=body.actor_id,
-        source=body.source,
         details=_kept(sent.written("meta", "attrs", "ctx")),
-        request_id=body.request_id,
-        contract_version=body.contract_version,
+        **_unchanged(body),
     )
 
 
@@ -297,15 +283,17 @@ def recording_in(sent: RawBody, *, caller: str) -> Recording:
         id=body.id,
         from_=body.from_,
         to=body.target,
-        actor_id=body.actor_id,
-        source=body.source,
-        request_id=body.request_id,
-        contract_version=body.contract_version,
+        **_unchanged(body),
     )
 
 
+def _unchanged(body: _AboutASubject) -> dict[str, Any]:
+    return body.model_dump(include={"actor_id", "source", "request_id", "contract_version"})
+
+
 def _tenant(body: _AboutASubject, *, required: bool) -> str:
-    tenant, of_subject = body.tenant_id, body.tenant_of_subject
+    tenant = body.tenant_id
+    of_subject = None if body.subject_ref is None else body.subject_ref.tenant_id
     if required:
         tenant = _given("tenant_id", tenant)
     if of_subject is not None and of_subject != tenant:

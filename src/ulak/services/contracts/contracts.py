@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -12,23 +12,34 @@ import msgspec
 from ulak import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, StoreError, WriteRefused
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
-from ulak.services.contracts import rules, verification
 from ulak.services.contracts.ledger import (
     SCHEMA,
     STATUS_CHANGE,
     Draft,
     Ledger,
     Proof,
+    Report,
     Subject,
+    verify,
 )
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
-from ulak.services.contracts.requests import Recording, Transition
-from ulak.services.contracts.tables import Versions
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
+from ulak.services.contracts.requests import (
+    STALE_STATUS,
+    STALE_VERSION,
+    SUBJECT_NOT_FOUND,
+    Recording,
+    Transition,
+    Verdict,
+    birth,
+    judge,
+)
+from ulak.services.contracts.tables import Versions, versions_in_force
 from ulak.tables import Tables
+from ulak.wiring import idempotency_settings
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
-STATUSES: Final = {rules.STALE_STATUS: 409, rules.STALE_VERSION: 409, rules.SUBJECT_NOT_FOUND: 404}
+STATUSES: Final = {STALE_STATUS: 409, STALE_VERSION: 409, SUBJECT_NOT_FOUND: 404}
 """The HTTP status of a refusal, where it is not 422."""
 JSON: Final = (("Content-Type", "application/json"),)
 
@@ -52,12 +63,6 @@ class Recorded:
 class Contracts:
     """What the service does, without HTTP; any number of threads and processes share a store.
 
-    Args:
-        engine: In whose store everything is.
-        versions: The tables that subjects are judged by.
-        scope: How transitions are protected.
-        on_change: Told of every change of a status, inside its transaction.
-
     Raises:
         NotSupported: the store has no transactions to share.
     """
@@ -80,8 +85,8 @@ class Contracts:
         """Move a subject, once per key: the claim of the key, the change, its proof and the
         answer are one commit.
 
-        A refusal is an answer too. Who asks again gets the same bytes; so does who asks after
-        the idempotency record was lost, as long as there is a proof.
+        A refusal is an answer too. A repeated request gets the same bytes, also after the
+        idempotency record was lost, as long as there is a proof.
 
         Raises:
             IdempotencyError: as `Guard.execute` does.
@@ -103,7 +108,7 @@ class Contracts:
             answered = self._guard.execute(who, operation)
         return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
 
-    def can_transition(self, asked: Transition) -> tuple[rules.Verdict, str]:
+    def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
         """Judge without doing: the verdict, and the version it is by. Writes nothing.
 
         Without an `id` it is judged as if the subject stood in `from_`.
@@ -112,16 +117,17 @@ class Contracts:
             UnknownVersion: the request pins a contract version that nobody knows.
         """
         version = self.versions.get(asked.contract_version)
+        status: str | None
         if not asked.id:
             status, number = asked.from_ or "", asked.expected_version or 0
-            return rules.judge(version, asked, status, number), version.name
-        subject = self.find_subject(asked.tenant_id, asked.type, asked.id)
-        if subject is None:
-            return rules.judge(version, asked, rules.birth(version, asked)), version.name
-        return rules.judge(version, asked, subject.status, subject.version), version.name
+        elif subject := self.find_subject(asked.tenant_id, asked.type, asked.id):
+            status, number = subject.status, subject.version
+        else:
+            status, number = birth(version, asked), 0
+        return judge(version, asked, status, number), version.name
 
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Return a subject as it stands, None when nobody has heard of it."""
+        """Return a subject, None when there is none."""
         with self._reading() as ledger:
             return ledger.find_subject(tenant_id, type, id)
 
@@ -135,35 +141,31 @@ class Contracts:
         draft = asked.draft()
         with self._failing_closed(), self._tables.writing() as connection:
             ledger = self._ledger(connection)
-            before = _proof_of(draft, ledger)
+            named = (draft.tenant_id, draft.kind, str(draft.idempotency_key))
+            before = ledger.find_proof(*named)
             made = None if before else ledger.append(draft)
             # Somebody else may have appended it while we waited for the head of the chain.
-            proof = before or made or _proof_of(draft, ledger)
+            proof = before or made or ledger.find_proof(*named)
         if proof is None or proof.request_hash != draft.request_hash:
             raise _conflict(draft)
         return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
 
     def proofs(
-        self, *, limit: int, before: int | None = None, tenant_id: str | None = None,
-        kind: str | None = None, subject_type: str | None = None, subject_id: str | None = None,
-    ) -> list[Proof]:  # fmt: skip
-        """Return proofs, the newest first; `before` is the number of the last one seen."""
+        self, *, limit: int, before: int | None = None, **columns: str | None
+    ) -> list[Proof]:
+        """Return proofs, as `Ledger.list_proofs` does."""
         with self._reading() as ledger:
-            return ledger.list_proofs(
-                limit=limit, before=before, tenant_id=tenant_id, kind=kind,
-                subject_type=subject_type, subject_id=subject_id,
-            )  # fmt: skip
+            return ledger.list_proofs(limit=limit, before=before, **columns)
 
-    def verify(self) -> verification.Report:
+    def verify(self) -> Report:
         """Check every tenant's chain, head and subjects; return the first finding of each."""
-        return verification.verify(self._reading)
+        return verify(self._reading)
 
     def _carry_out(self, asked: Transition, connection: Any) -> Answered:
         """Do what is asked, unless there is a proof that it was done.
 
-        Then the record of its key is gone, expired or forgotten, and the proof is not: it is
-        told again. Of two that ask the same, the second has waited for the subject, and sees
-        the proof of the first.
+        Then the record of its key is gone, expired or forgotten, and the proof is told again. Of
+        two same requests, the second has waited for the subject, and sees the proof of the first.
         """
         ledger = self._ledger(connection)
         subject = ledger.lock_subject(asked.tenant_id, asked.type, asked.id)
@@ -179,12 +181,12 @@ class Contracts:
     ) -> Answer:
         """Judge, and write what follows."""
         version = self.versions.get(asked.contract_version)
-        if subject is None and (status := rules.birth(version, asked)) is not None:
+        if subject is None and (status := birth(version, asked)) is not None:
             subject = ledger.create_subject(asked.tenant_id, asked.type, asked.id, status=status)
         if subject is None:
-            reason = rules.judge(version, asked, None).reason
+            reason = judge(version, asked, None).reason
             return _refused(str(reason), asked.from_, asked.to, version.name)
-        verdict = rules.judge(version, asked, subject.status, subject.version)
+        verdict = judge(version, asked, subject.status, subject.version)
         if verdict.reason is not None:
             return _refused(verdict.reason, subject.status, asked.to, version.name)
         if not verdict.changes:
@@ -224,6 +226,18 @@ class Contracts:
         return Ledger(self._tables.database, connection, self._tables.now)
 
 
+def contracts_of(engine: Engine, *, on_change: OnChange | None = None) -> Contracts:
+    """Make the contracts of an engine, as the settings say; nothing is opened.
+
+    Raises:
+        BadInput: a setting cannot be used; one of them is for how long answers are kept.
+        NotSupported: the engine's store has no transactions to share.
+    """
+    usual = idempotency_settings().scope(TRANSITION.name)
+    scope = replace(usual, fed_for=TRANSITION.fed_for)
+    return Contracts(engine, versions_in_force(), scope=scope, on_change=on_change)
+
+
 # What is answered: bytes, written once, members in the order of the specification.
 
 
@@ -251,14 +265,10 @@ def _refused(reason: str, from_: str | None, to: str, contract_version: str) -> 
         "ok": False, "reason": reason, "from": from_, "to": to,
         "contract_version": contract_version, "proof_id": None,
     }  # fmt: skip
-    if reason == rules.SUBJECT_NOT_FOUND:
+    if reason == SUBJECT_NOT_FOUND:
         # It may come to be: the event that creates it was overtaken by this one.
         document["retryable"] = True
     return Answer(STATUSES.get(reason, 422), msgspec.json.encode(document), JSON)
-
-
-def _proof_of(draft: Draft, ledger: Ledger) -> Proof | None:
-    return ledger.find_proof(draft.tenant_id, draft.kind, str(draft.idempotency_key))
 
 
 def _conflict(other: Draft | Proof) -> IdempotencyConflict:

@@ -18,7 +18,7 @@ from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS, bodies
 from ulak.services.contracts.bodies import Sent
 from ulak.services.contracts.ledger import Subject, document_of
-from ulak.services.contracts.outbox.deciding import Decider
+from ulak.services.contracts.outbox.modes import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.answers import answer

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,42 +11,13 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from ulak.clock import Duration
 from ulak.errors import UlakError
-from ulak.idempotency import Answer, Guard, Scope
+from ulak.idempotency import Answer, Guard
 from ulak.web import problems
-from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
-from ulak.web.idempotency.visit import Visit
-
-METHODS: Final = ("POST", "PATCH")
+from ulak.web.idempotency.visit import Protection, Visit
 
 Identify = Callable[[Connection], tuple[str, str] | Awaitable[tuple[str, str]]]
 """Answers the tenant and the actor of a request, or raises `Unauthenticated` or `Forbidden`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """Which requests are protected, and how; of several lines that fit, the first holds."""
-
-    path: str
-    """Such as `/orders/{id}`, below the path at which the application is mounted."""
-    scope: Scope
-    _: KW_ONLY
-    policy: Policy = "required"
-    """`required` refuses a request without a key, `optional` lets it through unprotected, and
-    `off` protects nothing, also what a later line would."""
-    methods: Sequence[str] = METHODS
-    in_body: str | None = None
-    """The member of a JSON body that may hold the key too."""
-    fingerprint: Fingerprint | None = None
-    """What must be the same under one key, instead of everything that is asked."""
-    wait: Duration = 0
-    """How long a duplicate waits for the first answer, instead of 409; the caller's
-    `Prefer: wait=N` wins, and 30 s are the most."""
-
-    def rule(self) -> Rule:
-        """Return how its requests are read."""
-        return Rule(self.scope, self.policy, self.in_body, self.fingerprint, self.wait)
 
 
 class IdempotencyMiddleware:
@@ -72,7 +41,7 @@ class IdempotencyMiddleware:
         self._guard = guard.aio
         self._identify = identify
         self._lines = [
-            (compile_path(line.path)[0], frozenset(line.methods), line.rule()) for line in routes
+            (compile_path(line.path)[0], frozenset(line.methods), line) for line in routes
         ]
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -83,7 +52,7 @@ class IdempotencyMiddleware:
         visit = Visit(self._guard, rule, scope, receive, send)
         await self._guard.carry_out(self._serve(visit))
 
-    def _rule_of(self, scope: Connection) -> Rule | None:
+    def _rule_of(self, scope: Connection) -> Protection | None:
         root = scope.get("root_path", "").rstrip("/")
         path = scope["path"]
         below = path[len(root) :] if root and path.startswith(f"{root}/") else path

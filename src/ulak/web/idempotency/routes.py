@@ -32,8 +32,7 @@ from ulak.errors import IdempotencyError, UlakError
 from ulak.idempotency import Answer, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
 from ulak.web.callers import each_route
-from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
-from ulak.web.idempotency.visit import Visit
+from ulak.web.idempotency.visit import Fingerprint, Policy, Protection, Visit
 
 _PENDING: Final = object()
 """Stands for the execution among what a handler is called with, until there is one."""
@@ -52,7 +51,7 @@ class _Protecting:
     """What a dependency of ours says of its route."""
 
     guard: AsyncGuard
-    rule: Rule
+    rule: Protection
     identify: Callable[[Request], Any] | None
     """Tells who asks of the request alone; None when FastAPI must be asked."""
 
@@ -85,7 +84,7 @@ def idempotent_route(
         wait: How long a duplicate waits for the first answer, instead of 409; the caller's
             `Prefer: wait=N` wins, and 30 s are the most.
     """
-    rule = Rule(scope, policy, in_body, fingerprint, wait)
+    rule = Protection("", scope, policy=policy, in_body=in_body, fingerprint=fingerprint, wait=wait)
     takes_request = _takes_only_the_request(identify)
     protecting = _Protecting(guard.aio, rule, identify if takes_request else None)
 

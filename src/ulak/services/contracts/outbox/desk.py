@@ -14,13 +14,10 @@ from ulak import Engine
 from ulak.errors import NotFound, UlakError
 from ulak.kit.clock import Instant, micros, rfc3339, to_datetime
 from ulak.services.contracts.ledger import HANDLER, SCHEMA, STATUS_CHANGE, TOPIC, Proof
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
+from ulak.services.contracts.outbox.settings import KEY_PREFIX, LONGEST_RETRY
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
-
-KEY_PREFIX: Final = "pazar"
-"""Whose proofs they are; two systems that tell the same remote need two."""
 
 PENDING: Final = "pending"
 PROCESSING: Final = "processing"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import threading
 import weakref
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ulak.errors import BadInput, NotSupported
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.settings import RemoteSettings
 
 if TYPE_CHECKING:
@@ -26,6 +28,49 @@ VERSIONS: Final = "/v1/contract"
 LARGEST_ANSWER: Final = 1024 * 1024
 # For how long a connection that is idle may be used: many servers close theirs after five seconds.
 KEPT: Final = timedelta(seconds=2)
+
+
+PASSING_STATUSES: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)  # fmt: skip
+"""Statuses below 500 that say nothing about the event itself: a key that is set anew, a pause."""
+FOREIGN: Final = "no answer of the remote, which says ok or repeats the key; see HOS_BASE_URL"
+"""Why an acceptance does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back from the remote."""
+
+    status: int
+    _: KW_ONLY
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
+
+    @property
+    def retry_after(self) -> str | None:
+        """When to ask again, as it was sent."""
+        return self.headers.get("retry-after")
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The body, if it is a JSON object; else an empty one."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """No answer came: why, for whoever reads `last_error`."""
+
+    why: str
 
 
 class Remote:
@@ -162,3 +207,27 @@ def _found_nobody(answer: Reply | Fault) -> bool:
         return True
     is_down = HTTPStatus.BAD_GATEWAY <= answer.status <= HTTPStatus.GATEWAY_TIMEOUT
     return is_down and answer.retry_after is None
+
+
+def is_of_the_remote(reply: Reply, key: str, *, verdict: str = "ok") -> bool:
+    """Whether an answer is the remote's and not a login page or a proxy's: it has the member of a
+    verdict, repeats the key, or is a refusal that says why in a word.
+
+    Args:
+        reply: The answer.
+        key: What was sent as the idempotency key; '' when there was none.
+        verdict: The member that says yes or no.
+    """
+    document = reply.document
+    if isinstance(document.get(verdict), bool):
+        return True
+    if key and key in (document.get("idempotency_key"), reply.headers.get("idempotency-key")):
+        return True
+    is_refusal = reply.status >= HTTPStatus.BAD_REQUEST
+    return is_refusal and any(isinstance(document.get(word), str) for word in ("code", "reason"))
+
+
+def is_passing(status: int) -> bool:
+    """Whether a status says nothing about what was sent: a redirect is an address that is wrong."""
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
+    return is_redirect or status in PASSING_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR

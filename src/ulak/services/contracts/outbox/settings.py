@@ -10,12 +10,15 @@ from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.services.contracts.outbox.desk import KEY_PREFIX
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.settings import read_variables
 
 Mode = Literal["embedded", "hybrid", "remote"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
+
+LONGEST_RETRY: Final = timedelta(days=3)
+"""For how long an event is tried again; whoever remembers its key must do so for longer."""
+KEY_PREFIX: Final = "pazar"
+"""Whose proofs they are; two systems that tell the same remote need two."""
 
 TIMEOUT: Final = timedelta(milliseconds=1500)
 RETRIES: Final = 1
