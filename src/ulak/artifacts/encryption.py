@@ -39,12 +39,8 @@ class EncryptedStorage:
     """Keeps artifacts encrypted in another storage. See `StorageBackend` for what it promises.
 
     `stat` reads the whole artifact, since what is known of it is encrypted with it. There are no
-    links past the service: what they led to could not be read.
-
-    Args:
-        inner: Where.
-        keys: 32 bytes for each id. The first encrypts; all decrypt, so that a key can follow
-            another without anything being written again.
+    links past the service: what they led to could not be read. `keys` are 32 bytes for each id:
+    the first encrypts; all decrypt, so that a key can follow another and nothing is written again.
 
     Raises:
         BadInput: there is no key, or one cannot be used.

@@ -18,11 +18,10 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ulak.artifacts.storage import (
     LONGEST_TYPE,
@@ -63,23 +62,14 @@ def open_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tup
 
 
 def make_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tuple[int, ...]]:
-    """Open folders as `open_folders` does; those that are not there are made.
-
-    Raises:
-        FileNotFoundError: somebody has removed one between its making and its opening.
-        Crooked: one is a link or no folder.
-    """
+    """Open folders as `open_folders` does; those that are not there are made. One that is removed
+    between its making and its opening raises `FileNotFoundError`."""
     _make_base(base)
     return _chain(base, names, _make_and_open)
 
 
 def open_file(name: str, folder: int) -> int:
-    """Open a file of a folder for reading.
-
-    Raises:
-        FileNotFoundError: there is none.
-        Crooked: it is a link or no file.
-    """
+    """Open a file of a folder for reading; raises as `must_be_file`."""
     try:
         file = os.open(name, _TO_READ, dir_fd=folder)
     except FileNotFoundError:
@@ -99,11 +89,11 @@ def create_file(name: str, folder: int) -> int:
 
 
 def must_be_file(name: str, folder: int) -> None:
-    """Check that what has this name in a folder is a file.
+    """Check that this name in a folder is a file.
 
     Raises:
-        FileNotFoundError: nothing has it.
-        Crooked: something else has it.
+        FileNotFoundError: there is none.
+        Crooked: it is a link or no file.
     """
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise _crooked(name)
@@ -170,11 +160,8 @@ class LocalStorage:
     """Keeps artifacts in files below a directory. See `StorageBackend` for what it promises.
 
     A write is a temporary file beside its place, flushed to the disk and renamed, and then each
-    folder above it is flushed. A link below the directory is never followed, whoever made it and
-    whenever. A key that is the folder of another cannot be stored.
-
-    Args:
-        base: The directory; made at the first write, for this user alone.
+    folder above it is flushed. The directory is made at the first write, for this user alone. A
+    key that is the folder of another cannot be stored.
     """
 
     def __init__(self, base: Path) -> None:
@@ -182,8 +169,6 @@ class LocalStorage:
 
     def __repr__(self) -> str:
         return f"LocalStorage({str(self._base)!r})"
-
-    # --- writing ----------------------------------------------------------------------
 
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
         *above, name = parts_of(key)
@@ -216,8 +201,6 @@ class LocalStorage:
         except OSError as error:
             raise ArtifactWriteFailed(f"{ref} was not deleted: {error}", key=ref) from error
 
-    # --- reading ----------------------------------------------------------------------
-
     def get_bytes(self, ref: str) -> bytes:
         with self._opened(ref) as file:
             found = _found(file, ref)
@@ -244,8 +227,6 @@ class LocalStorage:
         parts_of(ref)
         read_life(expires_in)
         return None
-
-    # --- looking around ---------------------------------------------------------------
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         before = None if older_than is None else to_instant(older_than)
@@ -304,10 +285,7 @@ class LocalStorage:
 
     def _entries(self, names: tuple[str, ...]) -> tuple[_Entry, ...]:
         """Return the files and folders of a folder; links and the like are left out."""
-        with (
-            open_folders(self._base, names) as chain,
-            os.scandir(chain[-1]) as found,
-        ):
+        with open_folders(self._base, names) as chain, os.scandir(chain[-1]) as found:
             return tuple(filter(None, map(_entry, found)))
 
     @contextmanager
@@ -328,10 +306,8 @@ class LocalStorage:
             os.close(file)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     name: str
-    _: KW_ONLY
     is_folder: bool
     changed_at: Instant
 
@@ -344,7 +320,7 @@ def _entry(found: os.DirEntry[str]) -> _Entry | None:
         changed_at = found.stat(follow_symlinks=False).st_mtime_ns // 1000
     except FileNotFoundError:
         return None
-    return _Entry(found.name, is_folder=is_folder, changed_at=changed_at)
+    return _Entry(found.name, is_folder, changed_at)
 
 
 def _temporary() -> str:
@@ -371,7 +347,7 @@ def _write(folder: int, name: str, data: bytes, seal: bytes) -> None:
 
 
 def _without_empty(chain: tuple[int, ...], names: list[str]) -> int:
-    """Remove the folders that are empty, from the last up, and answer the last that stays."""
+    """Remove the folders that are empty, from the last up, and return the last that stays."""
     for depth in range(len(names), 0, -1):
         try:
             os.rmdir(names[depth - 1], dir_fd=chain[depth - 1])
@@ -386,7 +362,6 @@ def _seal(data: bytes, content_type: str) -> bytes:
 
 
 def _found(file: int, ref: str) -> Stat:
-    """Read the last line of an artifact."""
     facts = os.fstat(file)
     begin = max(0, facts.st_size - _LONGEST_SEAL)
     seal = _SEAL.search(os.pread(file, _LONGEST_SEAL, begin))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -80,11 +81,7 @@ class S3Settings:
 
     @classmethod
     def from_settings(cls, said: Mapping[str, str]) -> S3Settings:
-        """Read the settings from variables; an empty one is not set.
-
-        Args:
-            said: `S3_BUCKET`, `S3_ENDPOINT_URL`, `S3_REGION`, `S3_ACCESS_KEY_ID`,
-                `S3_SECRET_ACCESS_KEY` and `S3_PREFIX`; others are not looked at.
+        """Read the settings from `VARIABLES`; an empty one is not set, others are not looked at.
 
         Raises:
             BadInput: naming every value that is missing or cannot be used, and no secret.
@@ -101,17 +98,14 @@ VARIABLES: Final[Mapping[str, str]] = {
     "secret_access_key": "S3_SECRET_ACCESS_KEY",
     "prefix": "S3_PREFIX",
 }
-"""For each setting that has one, its variable."""
 
 
 class S3Storage:
     """Keeps artifacts in a bucket. See `StorageBackend` for what it promises.
 
     Two deletions of one artifact at the same moment may both say that there was one: S3 does not
-    tell. Made in the process that uses it: what obstore runs does not survive a fork.
-
-    Args:
-        settings: Which bucket. Nothing is asked of it yet; `check` does.
+    tell. Made in the process that uses it: what obstore runs does not survive a fork. Nothing is
+    asked of the bucket before the first call.
 
     Raises:
         NotSupported: obstore is not installed.
@@ -130,8 +124,6 @@ class S3Storage:
     def __repr__(self) -> str:
         return f"S3Storage({self._settings!r})"
 
-    # --- writing ----------------------------------------------------------------------
-
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
         parts_of(key)
         must_be_storable(content_type, filename)
@@ -140,7 +132,7 @@ class S3Storage:
             _DIGEST: sha256(data).hexdigest(),
             # For who comes by a link: what is said to those who come to the service itself.
             "Cache-Control": "private, no-store",
-            "Content-Disposition": _disposition(filename),
+            "Content-Disposition": "attachment" + (f'; filename="{filename}"' if filename else ""),
         }
         # In one request, which a bucket takes whole or not at all; parts of an upload that broke
         # off would stay there unseen.
@@ -160,8 +152,6 @@ class S3Storage:
         if found:
             self._write(ref, "deleted", lambda: self._obstore.delete(self._store, ref))
         return found
-
-    # --- reading ----------------------------------------------------------------------
 
     def get_bytes(self, ref: str) -> bytes:
         parts_of(ref)
@@ -195,8 +185,6 @@ class S3Storage:
         parts_of(ref)
         life = read_life(expires_in)
         return str(self._read(ref, lambda: self._obstore.sign(self._store, "GET", ref, life)))
-
-    # --- looking around ---------------------------------------------------------------
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         below = "/".join(parts_of_prefix(prefix)) or None
@@ -242,10 +230,9 @@ class S3Storage:
     def _write(self, ref: str, done: str, ask: Callable[[], Any]) -> None:
         try:
             ask()
+            return
         except (OSError, self._obstore.exceptions.BaseError) as error:
             why = _why(error)
-        else:
-            return
         raise ArtifactWriteFailed(
             f"{ref} may not have been {done} in bucket {self._settings.bucket}: {why}", key=ref
         )
@@ -258,10 +245,8 @@ def _mistakes(settings: S3Settings) -> Iterator[tuple[str, str]]:
         yield VARIABLES["bucket"], f"{settings.bucket!r} is no name of a bucket"
     if settings.endpoint_url and not _is_endpoint(settings.endpoint_url):
         # It is not quoted: a password in it would be.
-        yield (
-            VARIABLES["endpoint_url"],
-            "write http:// or https:// and a host, without path, user or password",
-        )
+        advice = "write http:// or https:// and a host, without path, user or password"
+        yield VARIABLES["endpoint_url"], advice
     if not _REGION.fullmatch(settings.region):
         yield VARIABLES["region"], "write a region like us-east-1"
     if bool(settings.access_key_id) != bool(settings.secret_access_key):
@@ -273,11 +258,10 @@ def _mistakes(settings: S3Settings) -> Iterator[tuple[str, str]]:
         yield VARIABLES["prefix"], str(error)
     for name in ("timeout", "connect_timeout"):
         span: Duration = getattr(settings, name)
-        wrong = duration_complaint(span)
-        if wrong is None and micros(span) <= 0:
-            wrong = "a request needs some time"
-        if wrong is not None:
+        if (wrong := duration_complaint(span)) is not None:
             yield name, wrong
+        elif micros(span) <= 0:
+            yield name, "a request needs some time"
     if settings.retries < 0:
         yield "retries", "write 0 or more"
 
@@ -306,7 +290,7 @@ def _open(settings: S3Settings) -> S3Store:
     more: dict[str, Any] = {}
     if settings.access_key_id:
         # By a function and not as configuration, which obstore shows to whoever asks.
-        more = {"credential_provider": _Credentials(settings), "skip_signature": False}
+        more = {"credential_provider": partial(_credential, settings), "skip_signature": False}
     return S3Store(
         settings.bucket,
         prefix="/".join(parts_of_prefix(settings.prefix)) or None,
@@ -335,23 +319,13 @@ def _open(settings: S3Settings) -> S3Store:
     )
 
 
-class _Credentials:
-    """Answers the keys of the settings, and does not show them."""
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-
-    def __call__(self) -> S3Credential:
-        return {
-            "access_key_id": self._settings.access_key_id,
-            "secret_access_key": self._settings.secret_access_key,
-            "token": None,
-            "expires_at": None,
-        }
-
-
-def _disposition(filename: str) -> str:
-    return f'attachment; filename="{filename}"' if filename else "attachment"
+def _credential(settings: S3Settings) -> S3Credential:
+    return {
+        "access_key_id": settings.access_key_id,
+        "secret_access_key": settings.secret_access_key,
+        "token": None,
+        "expires_at": None,
+    }
 
 
 def _digest(attributes: Mapping[str, Any], ref: str) -> str:
@@ -364,7 +338,7 @@ def _digest(attributes: Mapping[str, Any], ref: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Say what happened in words that hold nothing of the request."""
+    """Return the reason in words that hold nothing of the request."""
     text = str(error)
     found = [match[1] for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
     if found:

@@ -48,9 +48,8 @@ class DownloadLinks:
         self._clock = clock or SystemClock()
 
     def make_code(self, artifact_key: str, job_id: str, life: Duration = LINK_LIFE) -> str:
-        """Return a code that reads this artifact of this job until its life is over.
-
-        Ends are whole seconds. The code is a secret until then.
+        """Return a code that reads this artifact of this job until its life is over, in whole
+        seconds. The code is a secret until then.
 
         Raises:
             BadInput: the artifact has no such key, or the code would live for no duration, less
@@ -64,13 +63,12 @@ class DownloadLinks:
         return f"{ends_at}.{self._sign(artifact_key, job_id, ends_at)}"
 
     def must_allow(self, code: str, artifact_key: str, job_id: str) -> None:
-        """Check that a code reads this artifact of this job, now.
-
-        How long the check takes tells nothing about the right signature.
+        """Check that a code reads this artifact of this job, now; in a time that tells nothing of
+        it.
 
         Raises:
-            Unauthenticated: `malformed`, `unknown` when it was made for something else or by
-                somebody else, or `expired`.
+            Unauthenticated: `malformed`, `expired`, or `unknown`: made for something else or by
+                somebody else.
         """
         found = _CODE.fullmatch(code)
         if found is None:

@@ -23,7 +23,6 @@ T = TypeVar("T")
 Told = Answer | IdempotencyError | None
 
 MOST_LOOKS: Final = 500
-"""How many keys one read asks for at most."""
 
 NEWS: Final = 16
 """After so many new keys in a row, nobody looks before the claim. A guess."""
@@ -60,12 +59,9 @@ class AsyncGuard:
     async def begin(
         self, asked: Asked, *, wait: Duration = 0
     ) -> Execution | Answer:  # fmt: skip
-        """Claim a key, or answer what was answered before, as `Guard.begin` does.
-
-        Args:
-            asked: What is asked.
-            wait: How long to wait for somebody else who executes it, besides the `lock_wait` of
-                a transactional scope, and be answered from the record then.
+        """Claim a key, or return what was answered before, as `Guard.begin` does. `wait` is how
+        long to wait for another execution, besides the `lock_wait` of a transactional scope, and be
+        answered from its record.
 
         Raises:
             BadInput: `wait` is no duration.
@@ -141,7 +137,6 @@ class AsyncGuard:
             here.over(execution.row.id)
 
     def _pass_on(self, here: _Here) -> None:
-        """Let the next one have its part in the turn, or commit."""
         turn = here.turn
         if turn is None:
             here.places.give()
@@ -222,7 +217,6 @@ class AsyncGuard:
         return self._guard.begin_within(asked, here.turn.begin_part())
 
     def _not_begun(self, here: _Here, asked: Asked) -> None:
-        """Nothing is executed after all."""
         if asked.scope.mode == "transactional":
             self._pass_on(here)
         here.over(asked.id)
@@ -272,7 +266,6 @@ class _Here:
         self._news: dict[str, int] = {}
 
     def over(self, id: RecordId) -> None:
-        """Let those go on who wait for a key."""
         running = self.running.pop(id, None)
         if running is not None and not running.done():
             running.set_result(None)
@@ -287,7 +280,6 @@ class _Here:
         return news < NEWS or news % NEWS == 0
 
     def was_known(self, asked: Asked) -> None:
-        """A key was there already: the next will be looked for."""
         self._news[asked.scope.name] = 0
 
     def look(self, asked: Asked) -> asyncio.Future[Told]:
@@ -332,11 +324,7 @@ class _Places:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self, patience_s: float) -> None:
-        """Wait for a place.
-
-        Raises:
-            GuardUnavailable: there was none for so long.
-        """
+        """Wait for a place; `GuardUnavailable`: there was none for so long."""
         if self._free:
             self._free -= 1
             return
@@ -355,11 +343,9 @@ class _Places:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for a place."""
         return any(not turn.done() for turn in self._waiting)
 
     def give(self) -> None:
-        """Let the next one have a place."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

@@ -50,7 +50,6 @@ class Execution(ABC):
 
     @property
     def is_over(self) -> bool:
-        """Whether it was settled or abandoned."""
         return self._is_over
 
     @property
@@ -61,9 +60,8 @@ class Execution(ABC):
     @property
     @abstractmethod
     def connection(self) -> Any:
-        """The connection whose rows commit with the record, or are taken back with it.
-
-        A refusal that is stored takes them back too. Do not commit or roll it back.
+        """The connection whose rows commit with the record, or are taken back with it, also by a
+        refusal that is stored. Do not commit or roll it back.
 
         Raises:
             BadInput: the scope's mode has no such transaction.
@@ -71,10 +69,10 @@ class Execution(ABC):
 
     @abstractmethod
     def phase(self, name: str, work: Callable[[Phase], T]) -> T:
-        """Run a part of the operation, unless an execution before this one has ended it: then
-        answer what it answered.
+        """Run a part of the operation; return its earlier answer where an execution before this one
+        has ended it.
 
-        What it answers must be JSON. It and what `work` writes with `phase.connection` are one
+        What it returns must be JSON. It and what `work` writes with `phase.connection` are one
         commit. What it does elsewhere may happen again if the process dies before that.
 
         Raises:
@@ -110,7 +108,6 @@ class Execution(ABC):
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Let `current()` answer this one."""
         token = _current.set(self)
         try:
             with self._turn():
@@ -119,7 +116,6 @@ class Execution(ABC):
             _current.reset(token)
 
     def _turn(self) -> AbstractContextManager[None]:
-        """What code inside has that nobody else can have meanwhile."""
         return nullcontext()
 
     @abstractmethod
@@ -261,8 +257,8 @@ class Phase:
 
     @property
     def connection(self) -> Any:
-        """The connection of the phase's transaction, which begins when it is first asked for:
-        do what takes long elsewhere before."""
+        """The connection of the phase's transaction, which begins when it is first asked for: do
+        what takes long elsewhere before."""
         return self._begin().connection
 
 
@@ -273,7 +269,8 @@ def _begin(store: Store) -> OpenTransaction:
 
 
 class Renewals:
-    """Renews each lease at a third of it; the thread lives while there is something to renew."""
+    """Renews each lease at a third of it; one thread, which lives while there is something to
+    renew."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store
@@ -284,7 +281,6 @@ class Renewals:
         self._process = os.getpid()
 
     def watch(self, execution: Leased) -> None:
-        """Renew its lease from now on."""
         if self._process != os.getpid():
             # A forked child: the lock, the thread and what it renews are the parent's.
             self._process, self._changed = os.getpid(), threading.Condition()
@@ -299,14 +295,12 @@ class Renewals:
             self._changed.notify()
 
     def unwatch(self, execution: Leased) -> None:
-        """Renew it no more."""
         with self._changed:
             self._due.pop(execution, None)
             self._lost.discard(execution)
             self._changed.notify()
 
     def has_lost(self, execution: Leased) -> bool:
-        """Tell whether a renewal has found another owner."""
         with self._changed:
             return execution in self._lost
 
@@ -327,7 +321,7 @@ class Renewals:
                 log.exception("leases could not be renewed")
 
     def _wait(self) -> list[Leased]:
-        """Wait until leases are to be renewed; answer none when nobody is left."""
+        """Wait until leases are to be renewed; return none when nobody is left."""
         with self._changed:
             while self._due:
                 now = time.monotonic()

@@ -28,11 +28,11 @@ def idempotent(
     tenant: Callable[P, str] | None = None,
     actor: Callable[P, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Protect a function, or a stage of a job: under one key it is run once, and whoever calls it
-    again gets what it returned.
+    """Protect a function, or a stage of a job: under one key it is run once, and a repeated call
+    gets what it returned.
 
     What it returns must be JSON of the type that it declares. An exception is let out and stores
-    nothing. `ulak.idempotency.current()` answers the execution inside, with its connection.
+    nothing. `ulak.idempotency.current()` returns the execution inside, with its connection.
     Decorate a stage below `@flow.stage(...)`.
 
     Args:
@@ -42,9 +42,7 @@ def idempotent(
         tenant: Makes the tenant; of a stage it is that of the job, else ''.
         actor: Makes who asks, '' without it.
 
-    Calling it raises:
-        BadKey: `key` made none.
-        IdempotencyError: as `Guard.begin` and `Execution.settle` do.
+    A call raises `BadKey` where `key` made none, and as `Guard.begin` and `Execution.settle` do.
     """
 
     def protect(function: Callable[P, R]) -> Callable[P, R]:
@@ -104,7 +102,7 @@ def idempotent(
 
 
 def _fact(value: Any) -> Any:
-    """What of an argument says what is asked: of a run, the job's payload."""
+    """Return what of an argument says what is asked: of a run, the job's payload."""
     return json.loads(codec.encode(value.payload if isinstance(value, Run) else value))
 
 

@@ -82,13 +82,10 @@ class Guard:
         return self._store.features
 
     def execute(self, asked: Asked, operation: Callable[[Execution], Answer]) -> Answered:
-        """Run an operation unless it was run under this key; answer what it answers, or did.
+        """Run an operation unless it was run under this key; return its answer, of now or of then.
 
         An exception of the operation is let out: nothing of it is stored, and a repeated request
-        runs it again.
-
-        Raises:
-            IdempotencyError: as `begin` and `Execution.settle` do.
+        runs it again. Raises as `begin` and `Execution.settle` do.
         """
         begun = self.begin(asked)
         if isinstance(begun, Answer):
@@ -102,7 +99,7 @@ class Guard:
         return Answered(answer, is_replay=False)
 
     def begin(self, asked: Asked) -> Execution | Answer:
-        """Claim a key, to be ended by whoever asked; or answer what was answered before.
+        """Claim a key, to be ended by the caller; or return what was answered before.
 
         Raises:
             InProgress: somebody else executes it now.
@@ -125,15 +122,9 @@ class Guard:
 
         return AsyncGuard(self)
 
-    # --- what `aio` begins with ---------------------------------------------------
-
     def open_at_once(self, asked: Asked) -> OpenTransaction | None:
-        """Open a transaction for an operation without waiting for anybody; None when somebody is
-        in the way. For a store with one writer, which asks no server.
-
-        Raises:
-            GuardUnavailable: the store cannot be asked.
-        """
+        """Open a transaction for an operation without waiting; None when somebody is in the way.
+        For a store with one writer, which asks no server."""
         with _asking():
             try:
                 return self._open(asked, patience_ms=0)
@@ -141,11 +132,8 @@ class Guard:
                 return None
 
     def open(self, asked: Asked) -> OpenTransaction | Answer:
-        """Open a transaction for an operation, or answer what was answered meanwhile.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        """Open a transaction for an operation, or return what was answered meanwhile; raises as
+        `begin`."""
         with _asking():
             try:
                 return self._open(asked)
@@ -154,21 +142,13 @@ class Guard:
 
     def begin_within(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
         """Begin an operation as `begin` does, in a transaction that is open. When nothing is to
-        be executed, or it cannot be asked, the transaction is rolled back.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        be executed, or it cannot be asked, the transaction is rolled back."""
         with _asking():
             return self._claim_in(asked, transaction)
 
     async def begin_on_loop(self, asked: Asked) -> Execution | Answer:
         """Begin a transactional operation as `begin` does, while the event loop goes on. For a
-        store with `Features.on_loop`.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        store with `Features.on_loop`."""
         with _asking():
             try:
                 transaction = cast(LoopTransaction, self._open(asked))
@@ -182,11 +162,9 @@ class Guard:
         await asyncio.to_thread(transaction.roll_back)
         return _told(asked, claim.row)
 
-    # --- looking, and the care of records -----------------------------------------
-
     def look(self, asked: Sequence[Asked]) -> list[Answer | IdempotencyError | None]:
-        """Tell what became of each: its answer, why it has none, or None when nobody has asked
-        for it before, or whoever did has died. Claims nothing; so many at once cost one read.
+        """Return for each its answer, why it has none, or None when it is new or its execution has
+        died. Claims nothing; so many at once cost one read.
 
         Raises:
             GuardUnavailable: the store cannot be asked.
@@ -210,14 +188,12 @@ class Guard:
         return self._store.find_records([id])[0]
 
     def forget(self, id: RecordId, *, actor: str, note: str = "") -> bool:
-        """Remove a record, so that the next request executes; audited.
-
-        Returns False when there is none.
-        """
+        """Remove a record, so that the next request executes; audited. Return False when there
+        is none."""
         return self._store.forget_record(id, actor=must_act(actor, note), note=note)
 
     def clean_up(self, batch: int = A_BATCH) -> int:
-        """Remove every record that has expired, `batch` in a transaction; answer how many."""
+        """Remove every record that has expired, `batch` in a transaction; return how many."""
         if batch < 1:
             raise BadInput(f"a batch of {batch} makes no sense; write 1 or more")
         removed = 0
@@ -241,7 +217,6 @@ class Guard:
         return _told(asked, claim.row)
 
     def _open(self, asked: Asked, patience_ms: int | None = None) -> OpenTransaction:
-        """Begin a transaction that waits as long as the scope says, or so long."""
         if not self._store.features.open_transactions:
             raise NotSupported(
                 f'the scope "{asked.scope.name}" is transactional, and the '
@@ -281,11 +256,8 @@ def _new_row(asked: Asked) -> RecordRow:
 
 
 def _told(asked: Asked, row: RecordRow) -> Answer:
-    """Answer from the record of another execution.
-
-    Raises:
-        IdempotencyError: it cannot be answered from.
-    """
+    """Return the answer of another execution from its record; raises `IdempotencyError` when
+    there is none."""
     if row.request_hash != asked.request_hash:
         raise IdempotencyConflict(
             f"the key {asked.key!r} was used for another request; use a new key for a new request"
@@ -309,7 +281,6 @@ def _asking() -> Iterator[None]:
 
 
 def in_progress(asked: Asked) -> InProgress:
-    """Say that somebody else executes it now."""
     return InProgress(
         f"a request with the key {asked.key!r} is being executed; ask again in a moment",
         retry_after=SOON,

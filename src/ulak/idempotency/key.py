@@ -18,7 +18,6 @@ CONFLICT: Final = "idempotency_key_conflict"
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
-"""The header that tells whether an answer was given before."""
 LONGEST: Final = 255
 
 # Members of a JSON body that change from one attempt to the next and ask for nothing.

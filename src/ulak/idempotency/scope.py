@@ -59,7 +59,6 @@ class Scope:
     cache_errors: bool = False
     """Whether 408, 425, 429 and 5xx are stored too, so that a retry does not try again."""
     max_body_bytes: int = LARGEST_BODY
-    """The largest answer that is kept."""
     headers: tuple[str, ...] = ()
     """Which headers are replayed besides Content-Type, Location, ETag and Link."""
     fingerprint_fields: tuple[str, ...] | None = None
@@ -101,7 +100,6 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether the operation was carried out."""
         return self.status < 400
 
     def is_kept(self, scope: Scope) -> bool:
@@ -111,7 +109,6 @@ class Answer:
         return self.status not in _NOT_ASKED
 
     def in_row(self, row: RecordRow, scope: Scope) -> RecordRow:
-        """Return the record with this answer in it."""
         text, data, digest = None, None, None
         if len(self.body) > scope.max_body_bytes:
             digest = sha256(self.body).hexdigest()
@@ -137,11 +134,7 @@ class Answer:
 
 
 def answer_in(row: RecordRow) -> Answer:
-    """Return what a finished record was answered with.
-
-    Raises:
-        AnswerNotStored: it was too large to be kept.
-    """
+    """Return the answer of a finished record; `AnswerNotStored`: it was too large to be kept."""
     if row.response_digest is not None:
         raise AnswerNotStored(
             f"this request was executed and answered with {row.response_status}; the answer was "

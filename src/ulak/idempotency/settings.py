@@ -29,11 +29,9 @@ class IdempotencySettings:
     lock_wait_ms: int = int(LOCK_WAIT.total_seconds() * 1000)
     max_body_bytes: int = LARGEST_BODY
     cleanup_cron: str = DAILY
-    """When records that have expired are removed, in UTC."""
     cleanup_batch: int = A_BATCH
 
     def scope(self, name: str, *, mode: Mode = "transactional") -> Scope:
-        """Make a scope with these settings."""
         return Scope(
             name, mode=mode, ttl=timedelta(seconds=self.ttl_seconds),
             lease=timedelta(seconds=self.lease_seconds),
@@ -43,12 +41,10 @@ class IdempotencySettings:
 
 
 def variable(name: str) -> str:
-    """Name the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
 def names() -> tuple[str, ...]:
-    """Every setting, in the order they are shown."""
     return tuple(field.name for field in fields(IdempotencySettings))
 
 
@@ -88,7 +84,6 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     variable("cleanup_cron"): _cron,
     variable("cleanup_batch"): _number(1, 100_000),
 }
-"""What reads the text of each variable."""
 
 
 def settings_of(found: Mapping[str, Any]) -> IdempotencySettings:

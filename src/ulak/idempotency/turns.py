@@ -45,24 +45,21 @@ class Turn:
         """Whether somebody will look whether those who have ended wait for too long."""
 
     def begin_part(self) -> Part:
-        """Begin the part of one execution; it ends before the next begins."""
         self._parts += 1
         self._part = Part(self, self._transaction)
         return self._part
 
     @property
     def may_go_on(self) -> bool:
-        """Whether another execution may have its part in this transaction."""
         is_young = self._loop.time() - self._begun_at < LONGEST_S / 2
         return is_young and not self._was_used and self._parts < MOST_PARTS
 
     @property
     def has_kept(self) -> bool:
-        """Whether somebody waits for the commit."""
         return bool(self._kept)
 
     def end_part(self, work: Callable[[], None]) -> asyncio.Future[None] | None:
-        """Do what ends the part; answer what is done with the commit, None when it was dropped."""
+        """Do what ends the part; return what is done with the commit, None when it was dropped."""
         with self._lock:
             part, self._part = self._part, None
             work()
@@ -96,7 +93,6 @@ class Turn:
                 self._transaction.roll_back()
 
     def tell(self, error: BaseException | None) -> None:
-        """Let those go on who wait for the commit."""
         if error is not None:
             self._was_used = True  # it is over
         kept, self._kept = self._kept, []
@@ -104,12 +100,10 @@ class Turn:
             call_on(self._loop, _tell, kept, error)
 
     def claim(self, claim: Callable[[], RecordClaim]) -> RecordClaim:
-        """Claim while nobody commits."""
         with self._lock:
             return claim()
 
     def drop(self, part: Part) -> None:
-        """Take a part back while nobody commits."""
         with self._lock:
             part.drop()
 
@@ -135,7 +129,6 @@ class Part:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether it may be claimed again."""
         return self._claim is not None and not self._is_over
 
     @property
@@ -157,10 +150,7 @@ class Part:
 
     def begin_anew(self) -> None:
         """Let what was kept before be committed, and claim again: nobody else could meanwhile.
-
-        Raises:
-            StoreError: what was kept could not be committed, or this claim could not be repeated.
-        """
+        `StoreError`: one of both failed."""
         self._transaction.drop_part()
         try:
             self._transaction.commit_parts()
@@ -189,7 +179,6 @@ class Part:
             self._turn.drop(self)
 
     def drop(self) -> None:
-        """Take it back; while nobody commits."""
         self._is_over = True
         try:
             self._transaction.drop_part()

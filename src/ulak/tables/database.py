@@ -22,23 +22,17 @@ class Database(ABC):
     """One of the two; `database_of` tells which."""
 
     name: str
-    """What `Features.dialect` calls it."""
     schema: str
-    """Where the tables are."""
     for_update: str
     """What locks the rows that a SELECT finds, until the transaction ends."""
     mark: str
-    """What stands for a value."""
 
     def __init__(self) -> None:
         self._written: dict[str, str] = {}
 
     def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:
-        """Run one statement and answer its rows.
-
-        Raises:
-            StoreError: the database cannot answer now, or a lock was not to be had in time.
-        """
+        """Run one statement and return its rows; `StoreError`: the database cannot answer now,
+        or a lock was not to be had in time."""
         text = self._written.get(statement)
         if text is None:
             text = statement.format(schema=self.schema, for_update=self.for_update)
@@ -51,8 +45,8 @@ class Database(ABC):
 
     @abstractmethod
     def translated(self) -> AbstractContextManager[None]:
-        """Have what the driver raises because the database cannot answer raised as StoreError,
-        whoever uses the connection inside."""
+        """Raise as StoreError what the driver raises because the database cannot answer, whoever
+        uses the connection inside."""
 
     @abstractmethod
     def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]: ...
@@ -129,16 +123,8 @@ _DATABASES: Final[dict[str, type[Database]]] = {kind.name: kind for kind in (Sql
 
 
 def database_of(features: Features, what: str, *, why: str) -> Database:
-    """Return the database of a store.
-
-    Args:
-        features: Of the store.
-        what: What cannot be kept where there is none, for the sentence that is raised.
-        why: Why it needs one.
-
-    Raises:
-        NotSupported: it has none whose transactions could be shared.
-    """
+    """Return the database of a store. `what` cannot be kept without one, and `why`, are for the
+    sentence of `NotSupported`: the store has none whose transactions could be shared."""
     if not features.open_transactions or features.dialect not in _DATABASES:
         raise NotSupported(
             f"{what} cannot be kept in the {features.name} store: {why}; connect to SQLite or "

@@ -103,11 +103,8 @@ class Schema:
 
 
 def newest(schema: Schema, database: Database) -> int:
-    """Return the number of the last file for a database.
-
-    Raises:
-        BadInput: there is none, or a number is missing.
-    """
+    """Return the number of the last file for a database; `BadInput`: there is none, or a number
+    is missing."""
     folder = schema.folder / database.name
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
@@ -128,11 +125,8 @@ def version_of(schema: Schema, database: Database, connection: Any) -> int:
 
 
 def must_be_known(schema: Schema, database: Database, connection: Any, version: int) -> None:
-    """Refuse tables at a version that a newer release has made and this one must not use.
-
-    Raises:
-        StoreError: naming the versions and the cure.
-    """
+    """Refuse with `StoreError` tables at a version that a newer release has made and this one
+    must not use."""
     last = newest(schema, database)
     if version <= last:
         return
@@ -146,11 +140,8 @@ def must_be_known(schema: Schema, database: Database, connection: Any, version: 
 
 
 def upgrade(schema: Schema, database: Database, connection: Any) -> None:
-    """Bring the tables to this release in an open transaction; those of a newer one stay.
-
-    Raises:
-        StoreError: a newer release has been here, and this one must not use what it made.
-    """
+    """Bring the tables to this release in an open transaction; those of a newer one stay, or
+    raise `StoreError` where this one must not use them."""
     last = newest(schema, database)
     _take_turns(schema, database, connection)
     version = version_of(schema, database, connection)
@@ -217,13 +208,10 @@ def _lock_of(schema: Schema) -> int:
 class Tables:
     """A service's own tables in its engine's database, made before they are first used.
 
-    Any number of threads and processes may have one of these for the same tables: whoever comes
-    first makes or upgrades them. A statement is written for both databases at once: values as
-    `?`, tables as `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows.
-
-    Args:
-        engine: In whose database they are. Nothing is opened yet.
-        schema: What they are.
+    Any number of threads and processes may have one of these for the same tables: the first makes
+    or upgrades them. A statement is written for both databases at once: values as `?`, tables as
+    `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows. Nothing is
+    opened before the first use.
 
     Raises:
         NotSupported: the store has no transactions to share.
@@ -242,11 +230,7 @@ class Tables:
         return self._engine.open().store.clock.now()
 
     def read(self, statement: str, *values: Any) -> list[Row]:
-        """Return the rows of one SELECT; nobody waits for it.
-
-        Raises:
-            StoreError: the database does not answer.
-        """
+        """Return the rows of one SELECT, as `reading` does."""
         with self.reading() as connection:
             return self.execute(connection, statement, *values)
 
@@ -267,10 +251,8 @@ class Tables:
         everything back.
 
         As `Engine.transaction`, whose promises it has: jobs may be submitted in it with
-        `connection=`, and on SQLite nobody else writes meanwhile.
-
-        Raises:
-            StoreError: nothing was written, or it is not known.
+        `connection=`, and on SQLite nobody else writes meanwhile. `StoreError`: nothing was
+        written, or it is not known.
         """
         self.ensure()
         with self._engine.transaction() as connection:
@@ -278,7 +260,7 @@ class Tables:
 
     def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:
         """Run one statement on a connection of `reading`, of `writing`, or of somebody's open
-        transaction before which `ensure` was called; answer its rows.
+        transaction before which `ensure` was called; return its rows.
 
         Raises:
             StoreError: the database cannot answer now, or a lock was not to be had in time.
@@ -291,10 +273,8 @@ class Tables:
         _take_turns(self._schema, self.database, connection)
 
     def ensure(self, connection: Any = None) -> None:
-        """Make or upgrade the tables, if need be; safe where many processes do so at once.
-
-        Args:
-            connection: An open transaction to make them in; by default one of its own.
+        """Make or upgrade the tables, if need be; safe where many processes do so at once. They are
+        made in `connection`, an open transaction, or in one of their own.
 
         Raises:
             StoreError: it cannot be done now, or a newer release has been here and this one must

@@ -31,8 +31,7 @@ AppOption = Annotated[
     typer.Option("--app", "-a", metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
 ]
 AppArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
+    str | None, typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject.")
 ]
 
 
@@ -46,8 +45,7 @@ ServiceOption = Annotated[
 
 
 def user_name() -> str:
-    """Return the name of the user who runs this process, as the system and not the environment
-    knows it."""
+    """Return the user of this process, as the system and not the environment knows it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -71,11 +69,8 @@ def reading(app: str | None) -> Iterator[Engine]:
 
 
 def in_force(app: str | None, services: list[str] | None = None) -> Settings:
-    """Return the settings with the APP and the services that were typed, if they were.
-
-    Raises:
-        BadParameter: nobody has named an APP or a service.
-    """
+    """Return the settings with the APP and the services that were typed; `BadParameter`: there
+    are none."""
     try:
         service = read_services(",".join(services)) if services else None
     except ValueError as error:
@@ -105,7 +100,6 @@ def load(found: Settings) -> Engine:
 
 
 def _made(found: Settings) -> Engine:
-    """Make the engine of services that nobody has named an APP for."""
     if found.store:
         return connect(found.store)
     found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,7 +107,6 @@ def _made(found: Settings) -> Engine:
 
 
 def _named(found: Settings) -> Engine:
-    """Import the module that APP names and answer its engine."""
     app, source = found.app, found.source("app")
     module_name, colon, path = app.partition(":")
     parts = [*module_name.split("."), *path.split(".")]

@@ -29,7 +29,6 @@ CONTRACT_TRANSITION: Final = AccessScope(
     "contract:transition", "move contract subjects and record proofs", roles={SERVICE, OPERATOR}
 )
 KEY_HEADERS: Final = ("X-HOS-API-KEY",)
-"""The headers in which the keys of callers may come."""
 
 
 def _attach(engine: Engine, settings: Settings) -> tuple[RemoteSettings, Decider]:

@@ -46,10 +46,8 @@ async def _raw(request: Request) -> RawBody:
 class RawBody:
     """A body; it is read on demand, in the thread of the route.
 
-    Args:
-        body: All of it.
-        keys: The lines of the header of idempotency keys.
-        marks: The headers that a problem of this request will have.
+    `keys` are the lines of the header of idempotency keys, `marks` the headers that a problem of
+    this request will have.
     """
 
     def __init__(self, body: bytes, keys: Sequence[str], marks: dict[str, str]) -> None:
@@ -59,11 +57,7 @@ class RawBody:
 
     def key(self, *, required: bool = True) -> str | None:
         """Return the idempotency key, of the header or of the body; the answer names it, also
-        when the rest cannot be used.
-
-        Raises:
-            BadKey: there is none and one is needed, it is no key, or there are two.
-        """
+        when the rest cannot be used. Raises `BadKey` as `read_key` does."""
         self._marks[REPLAYED] = "false"
         if len(self._keys) == 1 and self._keys[0].strip():
             self._marks[HEADER] = self._keys[0]
@@ -73,11 +67,7 @@ class RawBody:
         return key
 
     def read(self, model: type[Model]) -> Model:
-        """Return the body as a model.
-
-        Raises:
-            HTTPException: 400, naming what is wrong with it.
-        """
+        """Return the body as a model; 400 names what is wrong with it."""
         if self._found.wrong:
             raise HTTPException(400, self._found.wrong)
         try:
@@ -115,11 +105,9 @@ class _Found(NamedTuple):
     members: Mapping[str, Any]
     written: Mapping[str, msgspec.Raw]
     wrong: str = ""
-    """Why it cannot be used."""
 
 
 Sent = Annotated[RawBody, Depends(_raw)]
-"""What a route declares to get its body."""
 
 LONGEST_ID: Final = 200
 LONGEST_TEXT: Final = 500
@@ -162,7 +150,6 @@ Name = Annotated[
     str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_not_blank),
     AfterValidator(str.lower),
 ]  # fmt: skip
-"""A type or a status, however it is capitalised."""
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(storable)]
 
 
@@ -258,14 +245,8 @@ def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> T
 
 
 def recording_in(sent: RawBody, *, caller: str) -> Recording:
-    """Read the body of a proof that is to be recorded.
-
-    Raises:
-        BadKey: the idempotency key is none.
-        HTTPException: 400, something is missing or cannot be used.
-        TenantMismatch: it names two tenants.
-        ReservedKind: it is of a kind that only transitions leave.
-    """
+    """Read the body of a proof that is to be recorded; raises as `transition_in`, and
+    `ReservedKind` for a kind that only transitions leave."""
     key = sent.key(required=False)
     body = sent.read(RecordBody)
     if body.kind.lower() == STATUS_CHANGE:

@@ -52,12 +52,9 @@ requests that change nothing. It must not end the transaction or reach over a ne
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A proof that stands."""
-
     proof_id: int
     key: str
     is_replay: bool
-    """Whether it stood there before."""
 
 
 class Contracts:
@@ -82,15 +79,13 @@ class Contracts:
         self._tables = Tables(engine, SCHEMA)
 
     def transition(self, asked: Transition) -> Answered:
-        """Move a subject, once per key: the claim of the key, the change, its proof and the
-        answer are one commit.
-
-        A refusal is an answer too. A repeated request gets the same bytes, also after the
-        idempotency record was lost, as long as there is a proof.
+        """Move a subject, once per key: the claim of the key, the change, its proof and the answer
+        are one commit. A refusal is an answer too. A repeated request gets the same bytes, also
+        after the idempotency record was lost, as long as there is a proof.
 
         Raises:
             IdempotencyError: as `Guard.execute` does.
-            UnknownVersion: the request pins a contract version that nobody knows.
+            UnknownVersion: the request pins a contract version that is not known.
         """
         is_rebuilt = False
 
@@ -109,13 +104,9 @@ class Contracts:
         return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
 
     def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
-        """Judge without doing: the verdict, and the version it is by. Writes nothing.
-
-        Without an `id` it is judged as if the subject stood in `from_`.
-
-        Raises:
-            UnknownVersion: the request pins a contract version that nobody knows.
-        """
+        """Judge without doing: the verdict, and the version it is by. Writes nothing. Without an
+        `id` it is judged as if the subject stood in `from_`. Raises `UnknownVersion` as
+        `transition` does."""
         version = self.versions.get(asked.contract_version)
         status: str | None
         if not asked.id:
@@ -179,7 +170,6 @@ class Contracts:
     def _decide(
         self, asked: Transition, subject: Subject | None, ledger: Ledger, connection: Any
     ) -> Answer:
-        """Judge, and write what follows."""
         version = self.versions.get(asked.contract_version)
         if subject is None and (status := birth(version, asked)) is not None:
             subject = ledger.create_subject(asked.tenant_id, asked.type, asked.id, status=status)
@@ -190,10 +180,7 @@ class Contracts:
         if verdict.reason is not None:
             return _refused(verdict.reason, subject.status, asked.to, version.name)
         if not verdict.changes:
-            return _accepted(
-                subject.status, subject.status, version.name, subject.proof_id, subject.version,
-                is_changed=False,
-            )  # fmt: skip
+            return _unchanged(subject, version.name)
         draft = asked.draft(
             status=subject.status, version=subject.version + 1, contract_version=version.name
         )
@@ -238,24 +225,24 @@ def contracts_of(engine: Engine, *, on_change: OnChange | None = None) -> Contra
     return Contracts(engine, versions_in_force(), scope=scope, on_change=on_change)
 
 
-# What is answered: bytes, written once, members in the order of the specification.
+# Answers are bytes, written once, members in the order of the specification.
 
 
 def _changed(proof: Proof) -> Answer:
-    """Return a change by the proof that it left, now and ever after."""
-    return _accepted(
-        proof.from_status, proof.to_status, proof.contract_version, proof.proof_id, proof.version,
-        is_changed=True,
-    )  # fmt: skip
-
-
-def _accepted(
-    from_: str | None, to: str | None, contract_version: str | None, proof_id: int | None,
-    version: int, *, is_changed: bool,
-) -> Answer:  # fmt: skip
+    """Return the answer to a change from its proof, now and ever after."""
     document = {
-        "ok": True, "from": from_, "to": to, "contract_version": contract_version,
-        "proof_id": proof_id, "version": version, "changed": is_changed,
+        "ok": True, "from": proof.from_status, "to": proof.to_status,
+        "contract_version": proof.contract_version, "proof_id": proof.proof_id,
+        "version": proof.version, "changed": True,
+    }  # fmt: skip
+    return Answer(200, msgspec.json.encode(document), JSON)
+
+
+def _unchanged(subject: Subject, contract_version: str) -> Answer:
+    document = {
+        "ok": True, "from": subject.status, "to": subject.status,
+        "contract_version": contract_version, "proof_id": subject.proof_id,
+        "version": subject.version, "changed": False,
     }  # fmt: skip
     return Answer(200, msgspec.json.encode(document), JSON)
 

@@ -21,7 +21,6 @@ from ulak.kit.clock import Instant, rfc3339, to_datetime
 from ulak.tables import Database, DeliveryView, Schema
 
 HANDLER: Final = "contracts-remote"
-"""Under which name deliveries to the remote are stored."""
 TOPIC: Final = "contract.status_change"
 
 SCHEMA: Final = Schema(
@@ -37,7 +36,6 @@ SCHEMA: Final = Schema(
 STATUS_CHANGE: Final = "status_change"
 """The kind of proof that a transition leaves; nobody else writes one."""
 FIRST_HASH: Final = "0" * 64
-"""What the first proof of a tenant has as the hash of the one before."""
 
 
 class Draft(NamedTuple):
@@ -47,14 +45,12 @@ class Draft(NamedTuple):
     actor_id: str | None
     """Who acted, as the caller said; None for an event of the system."""
     source: str
-    """Where it was reported from: what the caller said, or the caller."""
     kind: str
     subject_type: str | None
     subject_id: str | None
     from_status: str | None
     to_status: str | None
     payload: str
-    """JSON, as it was written."""
     request_id: str | None
     idempotency_key: str | None
     request_hash: str
@@ -96,7 +92,6 @@ def hash_of(proof: Proof) -> str:
 
 
 def document_of(proof: Proof) -> dict[str, Any]:
-    """Return what is shown of a proof, its payload as it was written."""
     shown = {name.removesuffix("_status"): value for name, value in proof._asdict().items()}
     del shown["request_hash"]
     occurred_at, payload = rfc3339(to_datetime(proof.occurred_at)), proof.payload.encode()
@@ -111,7 +106,6 @@ class Subject(NamedTuple):
     id: str
     status: str
     version: int
-    """How often its status has changed."""
     proof_id: int | None
     """The proof of its last change; None before the first."""
     created_at: Instant
@@ -220,11 +214,8 @@ class Ledger:
         return subject
 
     def move_subject(self, subject: Subject, proof: Proof, *, status: str) -> None:
-        """Set the status that a proof is of, one version higher.
-
-        Raises:
-            StoreError: the subject has another version by now; the transaction must not commit.
-        """
+        """Set the status that a proof is of, one version higher; `StoreError` when the subject has
+        another version by now."""
         moved = self._execute(
             _MOVE_SUBJECT, status, subject.version + 1, proof.proof_id, self._now,
             subject.tenant_id, subject.type, subject.id, subject.version,
@@ -242,10 +233,8 @@ class Ledger:
         return next(iter(self._proofs(_PROOF_OF_KEY, tenant_id, kind, key)), None)
 
     def append(self, draft: Draft) -> Proof | None:
-        """Append a proof to its tenant's chain; None when there is one under its key.
-
-        The head stays locked, so that the chain has no fork; numbers rise along it.
-        """
+        """Append a proof to its tenant's chain; None when there is one under its key. The head
+        stays locked, so that the chain has no fork; numbers rise along it."""
         self._execute(_ADD_HEAD, draft.tenant_id, FIRST_HASH)
         ((prev_hash,),) = self._execute(_LOCK_HEAD, draft.tenant_id)
         ((proof_id,),) = self._execute(_NEXT_ID[self._database.name])
@@ -259,8 +248,8 @@ class Ledger:
     def list_proofs(
         self, *, limit: int, before: int | None = None, **columns: str | None
     ) -> list[Proof]:
-        """Return proofs, the newest first: those with a lower number than `before`, whose columns
-        have these values; None is any."""
+        """Return proofs, the newest first: with a number below `before` and these values; None
+        is any."""
         terms: dict[str, int | str | None] = {"proof_id < ?": before}
         terms |= {f"{name} = ?": value for name, value in columns.items()}
         given = {text: value for text, value in terms.items() if value is not None}
@@ -269,7 +258,6 @@ class Ledger:
         return self._proofs(statement, *given.values(), limit)
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has a chain."""
         return [tenant for (tenant,) in self._execute(_TENANTS)]
 
     def chain(
@@ -320,8 +308,6 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a check."""
-
     tenants: int
     proofs: int
     broken: tuple[Broken, ...]

@@ -34,7 +34,6 @@ class Transition:
     caller: str = ""
     """The client; it acts where no actor is named."""
     from_: str | None = None
-    """The status that the caller believes it has."""
     expected_version: int | None = None
     actor_id: str | None = None
     """None for an event of the system."""
@@ -57,7 +56,6 @@ class Transition:
         )  # fmt: skip
 
     def draft(self, *, status: str, version: int, contract_version: str) -> Draft:
-        """Make the proof of the change from a status, to a version, by a contract version."""
         return Draft(
             self.tenant_id, self.actor_id, self.source or self.caller, STATUS_CHANGE, self.type,
             self.id, status, self.to, join_object({"version": str(version), **self.details}),
@@ -72,7 +70,6 @@ class Recording:
     tenant_id: str
     kind: str
     payload: str
-    """JSON, as it was written."""
     _: KW_ONLY
     key: str | None = None
     """None for a key that is made of the content."""
@@ -118,29 +115,21 @@ class Verdict:
     """The judgment of a request."""
 
     reason: str | None
-    """Why it is refused; None when it is not."""
     changes: bool = False
     """Whether the status changes: it does not where the subject stands there already."""
 
 
 def birth(version: Version, asked: Transition) -> str | None:
-    """Return the status in which a new subject begins.
-
-    None when it must not: an event that overtook the creation of its subject would otherwise
-    create it in whatever status it was about.
-    """
+    """Return the status in which a new subject begins; None when it must not: an event that
+    overtook the creation of its subject would otherwise create it in whatever status it was
+    about."""
     table = version.tables.get(asked.type)
     return table.initial if table is not None and asked.from_ == table.initial else None
 
 
 def judge(version: Version, asked: Transition, status: str | None, number: int = 0) -> Verdict:
     """Judge a request against the status of its subject (None when there is no subject) and how
-    often that has changed.
-
-    In this order: an unknown type, no such subject, a target that it has reached already, a
-    caller who believes in an older status or version, a terminal status, a move that the table
-    does not list.
-    """
+    often that has changed. The order of the checks is a promise."""
     table = version.tables.get(asked.type)
     if table is None:
         return Verdict(UNKNOWN_SUBJECT_TYPE)

@@ -19,9 +19,7 @@ from ulak.kit import read_json
 from ulak.settings import read_variables
 
 VERSION: Final = "HOS_CONTRACT_VERSION"
-"""Names the version that is in force where nobody pins another."""
 TABLES: Final = "HOS_CONTRACT_TABLES"
-"""Names a folder with versions of the operator."""
 DEFAULT_VERSION: Final = "2025-12-28"
 LONGEST_NAME: Final = 100
 """Of a type or a status; with ids of their length, every index of PostgreSQL can hold them."""
@@ -29,16 +27,13 @@ LONGEST_NAME: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One type of subject: where it begins, and what may follow."""
+    """One type of subject."""
 
     initial: str
     moves: Mapping[str, tuple[str, ...]]
-    """What may follow each status that anything may follow, in the order of the file."""
     terminal: frozenset[str]
-    """The statuses that nothing follows."""
 
     def allows(self, source: str, target: str) -> bool:
-        """Tell whether one status may follow another."""
         return target in self.moves.get(source, ())
 
 
@@ -69,7 +64,7 @@ class Versions:
     active: Version
 
     def get(self, name: str | None) -> Version:
-        """Return the version of a name; the active one for None.
+        """Return the version of a name, the active one for None.
 
         Raises:
             UnknownVersion: naming those that are known.
@@ -82,22 +77,14 @@ class Versions:
 
 
 def versions_in_force(environ: Mapping[str, str] | None = None) -> Versions:
-    """Read the versions that the settings name.
-
-    Raises:
-        BadInput: a file cannot be used, or the active version is not among them.
-    """
+    """Read the versions that the settings name; raises as `load`."""
     found = read_variables({VERSION: str, TABLES: _folder}, environ)
     return load(found.get(VERSION, DEFAULT_VERSION), found.get(TABLES))
 
 
 def load(active: str, folder: Path | None = None) -> Versions:
-    """Read the versions that ulak brings and those of a folder.
-
-    Raises:
-        BadInput: a file is no contract version, or two say they are the same one.
-        UnknownVersion: the active one is not among them.
-    """
+    """Read the versions that ulak brings and those of a folder. `BadInput`: a file is no contract
+    version, two have the same name, or the active one is not among them."""
     known: dict[str, Version] = {}
     for source, text in _files(folder):
         version = read(text, source)
@@ -110,11 +97,8 @@ def load(active: str, folder: Path | None = None) -> Versions:
 
 
 def read(text: str, source: str) -> Version:
-    """Read and check one version from the text of a file.
-
-    Raises:
-        BadInput: naming the source, the type and what is wrong with it.
-    """
+    """Read and check one version. `BadInput` names the source, the type and what is wrong with
+    it."""
     try:
         document = read_json(text)
         version = _text(_member(document, "version"))

@@ -23,15 +23,10 @@ Identify = Callable[[Connection], tuple[str, str] | Awaitable[tuple[str, str]]]
 class IdempotencyMiddleware:
     """Lets every request with a key have one effect, and answers its repetitions from the record.
 
-    Place it inside of what authenticates: a repetition is answered without the application, so
-    whoever may not ask must be refused before, or by `identify`.
-
-    Args:
-        app: What is protected.
-        guard: Where the records are.
-        routes: What of it.
-        identify: Tells of a connection's scope the tenant and the actor, `("", "")` where there
-            are none; it may be async, and may refuse by an error of ulak.
+    Place it inside of what authenticates: a repetition is answered without the application, so a
+    caller without a right must be refused before, or by `identify`. That returns for a connection's
+    scope the tenant and the actor, `("", "")` where there are none; it may be async, and may refuse
+    by an error of ulak.
     """
 
     def __init__(
@@ -98,7 +93,7 @@ class IdempotencyMiddleware:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Hand a body on that was read already, then what else there is to hear."""
+    """Hand on a body that was read already, then what else there is to hear."""
     waiting = [body]
 
     async def again() -> dict[str, object]:

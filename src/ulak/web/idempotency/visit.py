@@ -49,7 +49,6 @@ class Requested(NamedTuple):
 
     method: str
     path: str
-    """With its parameters filled in."""
     query: str
     actor: str
     body: bytes
@@ -76,7 +75,6 @@ class Protection:
     in_body: str | None = None
     """The member of a JSON body that may hold the key too."""
     fingerprint: Fingerprint | None = None
-    """What must be the same under one key, instead of everything that is asked."""
     wait: Duration = 0
     """How long a duplicate waits for the first answer, instead of 409; the caller's
     `Prefer: wait=N` wins, and 30 s are the most."""
@@ -87,11 +85,8 @@ class Protection:
     async def read(
         self, connection: Connection, body: bytes, tenant: str, actor: str
     ) -> Asked | None:
-        """Return the request with its key; None when it has none, and needs none.
-
-        Raises:
-            BadKey: it has no key and needs one, or has one that is none.
-        """
+        """Return the request with its key; None when it has none, and needs none. `BadKey`: it
+        needs one, or has one that is none."""
         lines, is_required = _key_lines(connection), self.policy == "required"
         key = read_key(lines, self._key_in(body, connection), required=is_required)
         if key is None:
@@ -108,7 +103,7 @@ class Protection:
         return Asked(self.scope, key, request_hash=digest, tenant=tenant, actor=actor)
 
     def patience(self, connection: Connection) -> float:
-        """Return for how many seconds the caller would wait for somebody else's answer."""
+        """Return for how many seconds the caller would wait for another answer."""
         wish = _WAIT.search(_header(connection, b"prefer"))
         return min(seconds(self.wait) if wish is None else int(wish[1]), LONGEST_WAIT_S)
 
@@ -150,7 +145,6 @@ class Visit:
         """Returns the tenant and the actor, if that is to be asked right before the claim."""
         self.is_replay = False
         self.body: bytes | None = None
-        """What was sent, once all of it is here."""
         lines = _key_lines(connection)
         self._echo = lines[0].encode("latin-1") if len(lines) == 1 and lines[0].strip() else None
         self._receive = receive
@@ -262,11 +256,9 @@ class Visit:
 
 
 def _key_lines(connection: Connection) -> list[str]:
-    """Return the value of every header line with a key."""
     return [value.decode("latin-1") for name, value in connection["headers"] if name == _KEY]
 
 
 def _header(connection: Connection, name: bytes) -> str:
-    """Return the value of a header, '' when there is none."""
     value: bytes = next((value for found, value in connection["headers"] if found == name), b"")
     return value.decode("latin-1")

@@ -1,5 +1,4 @@
-"""`ulak outbox dispatch`, `list`, `redrive` and `discard`: events of contracts on their way to a
-remote."""
+"""`ulak outbox`: events of contracts on their way to a remote."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from threading import Event as Flag
 from typing import Annotated, Any, Final
 
@@ -155,10 +155,8 @@ def redrive(
         desk = Desk(engine)
         if every:
             events = [event.id for event in desk.events(statuses=(DEAD,), limit=MOST_REDRIVEN)]
-        _each(
-            REDRIVEN, events or [], as_json=as_json,
-            act=lambda id: desk.redrive(id, actor=actor, note=why, ttl=ttl, force=force),
-        )  # fmt: skip
+        act = partial(desk.redrive, actor=actor, note=why, ttl=ttl, force=force)
+        _each(REDRIVEN, events or [], act, as_json=as_json)
 
 
 @outbox.command("discard")
@@ -173,19 +171,15 @@ def discard(
     if not events:
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
-        desk = Desk(engine)
-        _each(
-            DISCARDED, events, lambda id: desk.discard(id, actor=actor, note=why), as_json=as_json
-        )
+        act = partial(Desk(engine).discard, actor=actor, note=why)
+        _each(DISCARDED, events, act, as_json=as_json)
 
 
 def _go_on(engine: Engine, every: float) -> None:
     """Send until SIGTERM or Ctrl-C: what is being sent is awaited; twice is once."""
     stopping = Flag()
-    before = {
-        number: signal.signal(number, lambda *_: stopping.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: stopping.set()) for each in signals}
     try:
         while not stopping.is_set():
             try:

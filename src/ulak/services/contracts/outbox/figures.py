@@ -47,22 +47,19 @@ class Figures:
     backlog: int = 0
     """Events that are to be sent and were not yet."""
     oldest: timedelta = timedelta()
-    """How long the oldest of them has been waiting."""
     dead: int = 0
     rejected: int = 0
     drift: int = 0
     """Events that the remote has judged otherwise, ever."""
     attempted: int = 0
-    """Events that were attempted within the window."""
     failed: int = 0
-    """Those of them of which an attempt within the window failed."""
     p95: timedelta | None = None
     """How long the remote took for the last attempts; None without any."""
     p99: timedelta | None = None
 
     @property
     def error_rate(self) -> float:
-        """The share of the events that were attempted of which an attempt failed."""
+        """The share of the attempted events of which an attempt failed."""
         return self.failed / self.attempted if self.attempted else 0.0
 
 
@@ -106,11 +103,7 @@ class Limits:
 
 
 def read(engine: Engine) -> Figures:
-    """Read how the outbox stands.
-
-    Raises:
-        StoreError: the store cannot be asked.
-    """
+    """Read how the outbox stands."""
     tables = Tables(engine, SCHEMA)
     now = tables.now
     since = now - micros(WINDOW)
@@ -164,7 +157,6 @@ class NotReady(ServiceError):
 
 
 def routes_of(engine: Engine, limits: Limits) -> Routes:
-    """Make the route of readiness, and what is scraped."""
     router = guarded_router()
 
     @router.get("/v1/outbox/ready", response_model=OutboxReady)

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ulak.contracts.remote")
 
 UNAVAILABLE: Final = "remote_unavailable"
-"""Why nothing is allowed while the remote cannot be asked."""
 NOTHING: Final = Versions(MappingProxyType({}), Version("", MappingProxyType({})))
-"""What is known while the remote cannot be asked."""
 
 _HANDED_ON: Final = {"content-type": "Content-Type", "retry-after": "Retry-After"}
 
@@ -82,10 +80,7 @@ class RemoteContracts:
 
     def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
         """Ask the remote whether it would; while it cannot be asked, nothing is allowed.
-
-        Raises:
-            BadInput: the remote does not understand the question.
-        """
+        `BadInput`: it does not understand the question."""
         reply = self._ask(CAN_TRANSITION, asked, "allowed")
         if reply is None:
             return Verdict(UNAVAILABLE), ""
@@ -113,11 +108,6 @@ class RemoteContracts:
             return NOTHING
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        """Refuse what is asked about subjects and proofs.
-
-        Raises:
-            NotSupported: the remote keeps them.
-        """
         raise NotSupported(
             "with HOS_MODE=remote subjects and proofs are kept by the remote; ask "
             f"{self._remote.settings.base_url}"
@@ -142,7 +132,6 @@ class RemoteContracts:
 
 
 Decider = Contracts | RemoteContracts
-"""Decides about changes, here or elsewhere."""
 
 
 def attach(engine: Engine, settings: RemoteSettings) -> Decider:

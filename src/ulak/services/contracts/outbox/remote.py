@@ -38,7 +38,6 @@ PASSING_STATUSES: Final = frozenset(
 )  # fmt: skip
 """Statuses below 500 that say nothing about the event itself: a key that is set anew, a pause."""
 FOREIGN: Final = "no answer of the remote, which says ok or repeats the key; see HOS_BASE_URL"
-"""Why an acceptance does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,6 @@ class Reply:
     _: KW_ONLY
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in lower case."""
-
-    @property
-    def retry_after(self) -> str | None:
-        """When to ask again, as it was sent."""
-        return self.headers.get("retry-after")
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -66,19 +59,15 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """No answer came: why, for whoever reads `last_error`."""
+class Fault(NamedTuple):
+    """No answer came, and why."""
 
     why: str
 
 
 class Remote:
-    """Where the remote is and how it is asked; may be used by many threads at once.
-
-    Args:
-        settings: Its address, its key, and how patient we are.
-        transport: What carries the requests, by default the network.
+    """Where the remote is and how it is asked; may be used by many threads at once. `transport`
+    carries the requests, by default over the network.
 
     Raises:
         BadInput: the address or the key is not set.
@@ -110,7 +99,7 @@ class Remote:
     ) -> Reply | Fault:
         """Post a body, or read where there is none, and wait for the answer; not on an event loop.
 
-        A question that found nobody is repeated at once, as often as is set. Only what is safe to
+        A request that found nobody is repeated at once, as often as is set. Only what is safe to
         repeat is asked: every change carries its key.
         """
         idle = self._idle.setdefault(os.getpid(), [])
@@ -118,7 +107,10 @@ class Remote:
             line = idle.pop()
         except IndexError:
             line = _Line(asyncio.Runner(loop_factory=asyncio.new_event_loop), self._make_client())
-        answer = line.loop.run(self._ask(line.client, path, body, headers))
+        for _ in range(1 + self.settings.retries):
+            answer = line.loop.run(self._ask(line.client, path, body, headers))
+            if not _found_nobody(answer):
+                break
         idle.append(line)
         return answer
 
@@ -146,20 +138,6 @@ class Remote:
         body: bytes | None,
         headers: dict[str, str] | None,
     ) -> Reply | Fault:
-        answer = await self._once(client, path, body, headers)
-        for _ in range(self.settings.retries):
-            if not _found_nobody(answer):
-                break
-            answer = await self._once(client, path, body, headers)
-        return answer
-
-    async def _once(
-        self,
-        client: httpx.AsyncClient,
-        path: str,
-        body: bytes | None,
-        headers: dict[str, str] | None,
-    ) -> Reply | Fault:
         import httpx
 
         method, timeout_s = "GET" if body is None else "POST", self.settings.timeout.total_seconds()
@@ -175,9 +153,8 @@ class Remote:
                     content += chunk
                     if len(content) > LARGEST_ANSWER:
                         return Fault(f"the answer is larger than {LARGEST_ANSWER} bytes")
-                return Reply(
-                    response.status_code, body=bytes(content), headers=dict(response.headers)
-                )
+                headers = dict(response.headers)
+                return Reply(response.status_code, body=bytes(content), headers=headers)
         except (TimeoutError, httpx.TimeoutException):
             return Fault(f"no answer within {timeout_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -206,18 +183,12 @@ def _found_nobody(answer: Reply | Fault) -> bool:
     if isinstance(answer, Fault):
         return True
     is_down = HTTPStatus.BAD_GATEWAY <= answer.status <= HTTPStatus.GATEWAY_TIMEOUT
-    return is_down and answer.retry_after is None
+    return is_down and "retry-after" not in answer.headers
 
 
 def is_of_the_remote(reply: Reply, key: str, *, verdict: str = "ok") -> bool:
-    """Whether an answer is the remote's and not a login page or a proxy's: it has the member of a
-    verdict, repeats the key, or is a refusal that says why in a word.
-
-    Args:
-        reply: The answer.
-        key: What was sent as the idempotency key; '' when there was none.
-        verdict: The member that says yes or no.
-    """
+    """Tell whether an answer is the remote's and no login page or proxy: it has the member of
+    a verdict, repeats the key ('' for none), or is a refusal that says why in a word."""
     document = reply.document
     if isinstance(document.get(verdict), bool):
         return True

@@ -70,11 +70,7 @@ _KEPT_DAYS: Final = 8
 
 def declare(engine: Engine, remote: Remote, *, retry: Backoff = RETRY) -> None:
     """Have the workers of an engine tell a remote of changes, in order per subject. An event that
-    is rejected or dead stops its subject.
-
-    Raises:
-        FlowError: it is declared already.
-    """
+    is rejected or dead stops its subject. `FlowError`: it is declared already."""
     sender = Sender(engine, remote, retry)
     engine.on(TOPIC, name=HANDLER, retry=retry, give_up=LONGEST_RETRY, block=True)(sender)
 
@@ -95,18 +91,19 @@ class Sender:
             Refused: the remote has rejected it, or will never take it.
             RetryLater: it is to be sent again.
         """
-        payload, event = json.loads(message.data["payload"]), _name(message)
+        payload, key = message.data["payload"], message.data["idempotency_key"]
+        event = (message.data["tenant_id"], key)
         self._begin(message, event)
         begun = time.monotonic()
-        reply = self._remote.ask(
-            TRANSITION, message.data["payload"].encode(), headers={"Idempotency-Key": event[1]}
-        )
+        reply = self._remote.ask(TRANSITION, payload.encode(), headers={"Idempotency-Key": key})
         took = timedelta(seconds=time.monotonic() - begun)
         now = self._tables.now
-        outcome = judge(reply, payload, now=now)
-        status, body = (
-            (reply.status, _text(reply.body)) if isinstance(reply, Reply) else (None, None)
-        )
+        outcome = judge(reply, json.loads(payload), now=now)
+        status, body = None, None
+        if isinstance(reply, Reply):
+            # As text that a database takes.
+            status, body = reply.status, reply.body.decode("utf-8", "replace")
+            body = body.replace("\x00", "\N{REPLACEMENT CHARACTER}")
         with self._tables.writing() as connection:
             self._tables.execute(
                 connection, _END, now, micros(took), now if outcome.is_failure else None, status,
@@ -115,10 +112,8 @@ class Sender:
         self._end(message, outcome)
 
     def _begin(self, message: Message, event: tuple[str, str]) -> None:
-        """Write down that a request is about to be made, unless that is too late.
-
-        An event that was never tried is sent however late: nobody can have forgotten its key.
-        """
+        """Write down that a request is about to be made, unless that is too late: an event that
+        was never tried is sent however late, since nobody can have forgotten its key."""
         with self._tables.writing() as connection:
             known = self._tables.execute(connection, _KNOWN, *event)
             now = self._tables.now
@@ -158,20 +153,10 @@ class Sender:
             raise RetryLater(wait, spend_attempt=outcome.is_counted, why=outcome.why)
 
 
-def _name(message: Message) -> tuple[str, str]:
-    return message.data["tenant_id"], message.data["idempotency_key"]
-
-
 def _may_be_known_there(under_way: int, attempted_at: int | None, acts: str) -> bool:
     """Whether the remote may have heard of an event, and no operator sends it all the same."""
-    done: list[dict[str, Any]] = json.loads(acts)
-    is_forced = bool(done) and "forced" in done[-1]
+    is_forced = "forced" in (json.loads(acts) or [{}])[-1]
     return not is_forced and bool(under_way or attempted_at is not None)
-
-
-def _text(body: bytes) -> str:
-    """Write an answer as text that a database takes."""
-    return body.decode("utf-8", "replace").replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 Verdict = Literal["sent", "rejected", "dead", "retry"]
@@ -194,7 +179,6 @@ LASTING: Final = frozenset(
         "idempotency_key_invalid", "idempotency_key_conflict",
     }
 )  # fmt: skip
-"""Codes that the same request would be answered with for ever."""
 COMPARED: Final = ("from", "to", "contract_version")
 
 
@@ -209,7 +193,6 @@ class Outcome:
     wait: timedelta = timedelta()
     """How long the next attempt must wait at least, of a retry."""
     is_counted: bool = True
-    """Whether the attempt counts against the limit."""
     drift: str | None = None
     """In what the remote differs; None when it does not, or has not judged."""
 
@@ -220,18 +203,12 @@ class Outcome:
 
 
 def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> Outcome:
-    """Decide what becomes of an event, by what the answer says before by its status.
-
-    Args:
-        reply: The answer to the attempt that has just ended.
-        payload: What was sent.
-        now: The store's time.
-    """
+    """Decide what becomes of an event, by what the answer says before by its status."""
     if isinstance(reply, Fault):
         return Outcome("retry", why=reply.why)
     document = reply.document
     why = _quote(reply, document)
-    wait = timedelta(seconds=seconds_of(reply.retry_after, now))
+    wait = timedelta(seconds=seconds_of(reply.headers.get("retry-after"), now))
     said = {word for word in (document.get("code"), document.get("reason")) if type(word) is str}
     if IN_PROGRESS in said:
         # What was not judged does not count.

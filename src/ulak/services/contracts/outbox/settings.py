@@ -31,11 +31,7 @@ LONGEST_PREFIX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """What the environment says of the remote service.
-
-    Raises:
-        BadInput: these cannot be used together; says what would work.
-    """
+    """The settings of the remote service; `BadInput` when these cannot be used together."""
 
     _: KW_ONLY
     mode: Mode = "embedded"
@@ -50,7 +46,6 @@ class RemoteSettings:
     retries: int = RETRIES
     """How often a request that found nobody is repeated at once, inside one attempt."""
     ttl: timedelta = TTL
-    """For how long the remote remembers the key of a request."""
     key_prefix: str = KEY_PREFIX
     """What the keys of events begin with: of two systems that tell one remote, each has its own,
     since both count their proofs from 1."""
@@ -67,20 +62,14 @@ class RemoteSettings:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Which variables must be set before anything can be sent."""
+        """The variables that must be set before anything can be sent."""
         said = {"HOS_BASE_URL": self.base_url, "HOS_API_KEY": self.api_key}
         return tuple(name for name, value in said.items() if not value)
 
 
 def load(environ: Mapping[str, str] | None = None) -> RemoteSettings:
-    """Read the settings of this process.
-
-    Args:
-        environ: The environment, by default the process's own.
-
-    Raises:
-        BadInput: naming every value that cannot be used, or what is missing.
-    """
+    """Read the settings of this process; `BadInput` names every value that cannot be used or is
+    missing."""
     found = read_variables({name: read for name, (_, read) in _VARIABLES.items()}, environ)
     return RemoteSettings(**{_VARIABLES[name][0]: value for name, value in found.items()})
 
