@@ -173,7 +173,8 @@ class LocalStorage:
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
         *above, name = parts_of(key)
         must_be_storable(content_type, filename)
-        seal = _seal(data, content_type)
+        digest = sha256(data).hexdigest()
+        seal = f"\n%ulak 1 sha256={digest} size={len(data)} type={content_type}\n".encode("ascii")
         for _ in range(_TRIES):
             try:
                 with make_folders(self._base, above) as chain:
@@ -354,11 +355,6 @@ def _without_empty(chain: tuple[int, ...], names: list[str]) -> int:
         except OSError:  # it has other files, or somebody else has removed it
             return chain[depth]
     return chain[0]
-
-
-def _seal(data: bytes, content_type: str) -> bytes:
-    digest = sha256(data).hexdigest()
-    return f"\n%ulak 1 sha256={digest} size={len(data)} type={content_type}\n".encode("ascii")
 
 
 def _found(file: int, ref: str) -> Stat:

@@ -46,11 +46,7 @@ class Execution(ABC):
     def __init__(self, scope: Scope, row: RecordRow) -> None:
         self.scope = scope
         self.row = row
-        self._is_over = False
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
+        self.is_over = False
 
     @property
     def attempt(self) -> int:
@@ -96,14 +92,14 @@ class Execution(ABC):
             raise GuardUnavailable(f"the answer could not be stored: {error}") from error
 
     def _end(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise BadInput("this execution is over")
-        self._is_over = True
+        self.is_over = True
 
     def abandon(self) -> None:
         """End it as if it had never been: another request may execute. Never raises."""
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._give_up()
 
     @contextmanager

@@ -35,7 +35,7 @@ class Turn:
     def __init__(self, transaction: PartedTransaction) -> None:
         self._transaction = transaction
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._part: Part | None = None
         self._kept: list[asyncio.Future[None]] = []
         self._parts = 0
@@ -60,7 +60,7 @@ class Turn:
 
     def end_part(self, work: Callable[[], None]) -> asyncio.Future[None] | None:
         """Do what ends the part; return what is done with the commit, None when it was dropped."""
-        with self._lock:
+        with self.lock:
             part, self._part = self._part, None
             work()
             if part is None or not part.is_kept:
@@ -73,7 +73,7 @@ class Turn:
     def relieve(self) -> None:
         """Commit what has ended while somebody still executes, if nobody has written with the
         connection; on a thread."""
-        with self._lock, suppress(StoreError):  # whoever executes finds out when it ends
+        with self.lock, suppress(StoreError):  # whoever executes finds out when it ends
             part = self._part
             if self._kept and part is not None and part.is_claimed and not part.was_used:
                 part.begin_anew()
@@ -81,7 +81,7 @@ class Turn:
     def commit(self) -> None:
         """Commit what was kept and give the turn back; on a thread. Never raises: whoever waits
         is told."""
-        with self._lock:
+        with self.lock:
             try:
                 if self._kept:
                     self._transaction.commit()
@@ -99,17 +99,9 @@ class Turn:
         if kept:
             call_on(self._loop, _tell, kept, error)
 
-    def claim(self, claim: Callable[[], RecordClaim]) -> RecordClaim:
-        with self._lock:
-            return claim()
-
-    def drop(self, part: Part) -> None:
-        with self._lock:
-            part.drop()
-
     def use(self, part: Part) -> None:
         """Have a part alone in its transaction before it writes."""
-        with self._lock:
+        with self.lock:
             if self._kept:
                 part.begin_anew()
             part.was_used = True
@@ -144,7 +136,8 @@ class Part:
             self._transaction.begin_part(digest_of(row.id))
             return self._transaction.claim_record(row, ttl_us=ttl_us, lease_us=lease_us)
 
-        claimed = self._turn.claim(claim)
+        with self._turn.lock:
+            claimed = claim()
         self._claim = claim
         return claimed
 
@@ -175,16 +168,15 @@ class Part:
         self._is_over = self.is_kept = True
 
     def roll_back(self) -> None:
-        if not self._is_over:
-            self._turn.drop(self)
-
-    def drop(self) -> None:
-        self._is_over = True
-        try:
-            self._transaction.drop_part()
-        except (BadInput, StoreError):
-            # It was ended by hand; there is nobody else whom that harms.
-            self._transaction.roll_back()
+        if self._is_over:
+            return
+        with self._turn.lock:
+            self._is_over = True
+            try:
+                self._transaction.drop_part()
+            except (BadInput, StoreError):
+                # It was ended by hand; there is nobody else whom that harms.
+                self._transaction.roll_back()
 
 
 def _tell(kept: list[asyncio.Future[None]], error: BaseException | None) -> None:

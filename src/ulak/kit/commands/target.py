@@ -93,17 +93,16 @@ def load(found: Settings) -> Engine:
         NotFound: a service is not installed.
     """
     services = [get_service(name) for name in found.services]
-    engine = _named(found) if found.app else _made(found)
+    if found.app:
+        engine = _named(found)
+    elif found.store:
+        engine = connect(found.store)
+    else:
+        found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engine = connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
     for service in services:
         attach(service, engine, found)
     return engine
-
-
-def _made(found: Settings) -> Engine:
-    if found.store:
-        return connect(found.store)
-    found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
 
 
 def _named(found: Settings) -> Engine:

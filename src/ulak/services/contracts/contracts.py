@@ -12,6 +12,7 @@ import msgspec
 from ulak import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, StoreError, WriteRefused
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
+from ulak.services.contracts import requests
 from ulak.services.contracts.ledger import (
     SCHEMA,
     STATUS_CHANGE,
@@ -23,23 +24,18 @@ from ulak.services.contracts.ledger import (
     verify,
 )
 from ulak.services.contracts.outbox.settings import LONGEST_RETRY
-from ulak.services.contracts.requests import (
-    STALE_STATUS,
-    STALE_VERSION,
-    SUBJECT_NOT_FOUND,
-    Recording,
-    Transition,
-    Verdict,
-    birth,
-    judge,
-)
+from ulak.services.contracts.requests import Recording, Transition, Verdict, birth, judge
 from ulak.services.contracts.tables import Versions, versions_in_force
 from ulak.tables import Tables
 from ulak.wiring import idempotency_settings
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
-STATUSES: Final = {STALE_STATUS: 409, STALE_VERSION: 409, SUBJECT_NOT_FOUND: 404}
+STATUSES: Final = {
+    requests.STALE_STATUS: 409,
+    requests.STALE_VERSION: 409,
+    requests.SUBJECT_NOT_FOUND: 404,
+}
 """The HTTP status of a refusal, where it is not 422."""
 JSON: Final = (("Content-Type", "application/json"),)
 
@@ -252,7 +248,7 @@ def _refused(reason: str, from_: str | None, to: str, contract_version: str) -> 
         "ok": False, "reason": reason, "from": from_, "to": to,
         "contract_version": contract_version, "proof_id": None,
     }  # fmt: skip
-    if reason == SUBJECT_NOT_FOUND:
+    if reason == requests.SUBJECT_NOT_FOUND:
         # It may come to be: the event that creates it was overtaken by this one.
         document["retryable"] = True
     return Answer(STATUSES.get(reason, 422), msgspec.json.encode(document), JSON)

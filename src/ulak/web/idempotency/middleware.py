@@ -59,7 +59,8 @@ class IdempotencyMiddleware:
     async def _serve(self, visit: Visit) -> None:
         connection, rule = visit.connection, visit.rule
         try:
-            tenant, actor = await self._who(connection)
+            who = self._identify(connection)
+            tenant, actor = await who if inspect.isawaitable(who) else who
             while visit.body is None:
                 if (await visit.receive())["type"] == "http.disconnect":
                     return
@@ -86,10 +87,6 @@ class IdempotencyMiddleware:
                 await self._app(connection, receive, visit.send)
         finally:
             await visit.abandon()
-
-    async def _who(self, connection: Connection) -> tuple[str, str]:
-        who = self._identify(connection)
-        return await who if inspect.isawaitable(who) else who
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -51,6 +51,7 @@ outbox = typer.Typer(no_args_is_help=True, help="Events of contracts on their wa
 
 VERDICTS: Final = {"sent": "sent", "rejected": "refused", "dead": "dead", "retry": "pending"}
 """For each word of `dispatch` the state of the delivery."""
+DUE: Final = ("pending", "processing")
 A_ROUND: Final = 50
 # How many a loop sends before it looks whether it is to stop: as many as go at once.
 A_FEW: Final = 8
@@ -122,7 +123,9 @@ def list_(
             [
                 (
                     str(event.id), event.tenant_id, event.aggregate, event.status,
-                    str(event.attempts), when(_due(event)), event.last_error or "-",
+                    str(event.attempts),
+                    when(to_datetime(event.available_at) if event.status in DUE else None),
+                    event.last_error or "-",
                 )
                 for event in found
             ],
@@ -213,11 +216,6 @@ def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: b
         complain(why)
     if refused:
         raise typer.Exit(1)
-
-
-def _due(event: Event) -> Any:
-    """When somebody does something about it; None when nobody does."""
-    return to_datetime(event.available_at) if event.status in ("pending", "processing") else None
 
 
 def _document(event: Event) -> dict[str, Any]:

@@ -20,9 +20,6 @@ LONGEST_RETRY: Final = timedelta(days=3)
 KEY_PREFIX: Final = "pazar"
 """Whose proofs they are; two systems that tell the same remote need two."""
 
-TIMEOUT: Final = timedelta(milliseconds=1500)
-RETRIES: Final = 1
-TTL: Final = timedelta(days=7)
 # Guesses: who waits longer than a minute or asks more often at once has another problem.
 LONGEST_TIMEOUT_MS: Final = 60_000
 MOST_RETRIES: Final = 10
@@ -41,24 +38,25 @@ class RemoteSettings:
     """Where the remote is, without a slash at the end; '' when nobody has said it."""
     api_key: str = field(default="", repr=False)
     """The key that the remote knows this service by; '' when nobody has said it."""
-    timeout: timedelta = TIMEOUT
+    timeout: timedelta = timedelta(milliseconds=1500)
     """How long a request may take, from connecting to the last byte of the answer."""
-    retries: int = RETRIES
+    retries: int = 1
     """How often a request that found nobody is repeated at once, inside one attempt."""
-    ttl: timedelta = TTL
+    ttl: timedelta = timedelta(days=7)
     key_prefix: str = KEY_PREFIX
     """What the keys of events begin with: of two systems that tell one remote, each has its own,
     since both count their proofs from 1."""
 
     def __post_init__(self) -> None:
-        if self.mode != "embedded" and (lacking := self.lacking):
+        if self.mode == "embedded":
+            return
+        if lacking := self.lacking:
             raise BadInput(
                 f"HOS_MODE={self.mode} needs {' and '.join(lacking)}; set "
                 f"{'it' if len(lacking) == 1 else 'them'}, or HOS_MODE=embedded for no remote"
             )
-        if self.mode != "embedded":
-            # A key that the remote forgets while we still try would be a second change.
-            Scope("HOS_REMOTE_TTL_SECONDS", ttl=self.ttl, fed_for=LONGEST_RETRY)
+        # A key that the remote forgets while we still try would be a second change.
+        Scope("HOS_REMOTE_TTL_SECONDS", ttl=self.ttl, fed_for=LONGEST_RETRY)
 
     @property
     def lacking(self) -> tuple[str, ...]:
