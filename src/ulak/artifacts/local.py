@@ -23,17 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ulak.artifacts.storage import (
-    LONGEST_TYPE,
-    Stat,
-    cut,
-    is_part,
-    must_be_storable,
-    must_be_whole,
-    parts_of,
-    parts_of_prefix,
-    read_life,
-)
+from ulak.artifacts import storage
 from ulak.clock import Duration, Instant, to_datetime, to_instant
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
 
@@ -151,7 +141,8 @@ TEMPORARY: Final = ".writing-"
 # file. A guess; in sixteen rows something else is wrong.
 _TRIES = 16
 _SEAL = re.compile(
-    rb"\n%%ulak 1 sha256=([0-9a-f]{64}) size=(\d{1,19}) type=([\x20-\x7e]{1,%d})\n\Z" % LONGEST_TYPE
+    rb"\n%%ulak 1 sha256=([0-9a-f]{64}) size=(\d{1,19}) type=([\x20-\x7e]{1,%d})\n\Z"
+    % storage.LONGEST_TYPE
 )
 _LONGEST_SEAL = 512
 
@@ -171,8 +162,8 @@ class LocalStorage:
         return f"LocalStorage({str(self._base)!r})"
 
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
-        *above, name = parts_of(key)
-        must_be_storable(content_type, filename)
+        *above, name = storage.parts_of(key)
+        storage.must_be_storable(content_type, filename)
         digest = sha256(data).hexdigest()
         seal = f"\n%ulak 1 sha256={digest} size={len(data)} type={content_type}\n".encode("ascii")
         for _ in range(_TRIES):
@@ -190,7 +181,7 @@ class LocalStorage:
         raise ArtifactWriteFailed(f"{key} was not stored: its folder is always removed", key=key)
 
     def delete(self, ref: str) -> bool:
-        *above, name = parts_of(ref)
+        *above, name = storage.parts_of(ref)
         try:
             with open_folders(self._base, above) as chain:
                 must_be_file(name, chain[-1])
@@ -207,13 +198,13 @@ class LocalStorage:
             found = _found(file, ref)
             with os.fdopen(file, "rb", closefd=False) as stream:
                 data = stream.read(found.size)
-        return must_be_whole(data, found.sha256, ref)
+        return storage.must_be_whole(data, found.sha256, ref)
 
     def read_range(self, ref: str, start: int, end: int) -> bytes:
-        cut(b"", start, end)  # a range that is none is refused before anything is read
-        return cut(self.get_bytes(ref), start, end)
+        storage.cut(b"", start, end)  # a range that is none is refused before anything is read
+        return storage.cut(self.get_bytes(ref), start, end)
 
-    def stat(self, ref: str) -> Stat:
+    def stat(self, ref: str) -> storage.Stat:
         with self._opened(ref) as file:
             return _found(file, ref)
 
@@ -225,13 +216,13 @@ class LocalStorage:
             return False
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        parts_of(ref)
-        read_life(expires_in)
+        storage.parts_of(ref)
+        storage.read_life(expires_in)
         return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         before = None if older_than is None else to_instant(older_than)
-        return self._list(tuple(parts_of_prefix(prefix)), before)
+        return self._list(tuple(storage.parts_of_prefix(prefix)), before)
 
     def tidy(self, *, older_than: datetime) -> int:
         try:
@@ -255,7 +246,7 @@ class LocalStorage:
             return  # it is gone, or a link by now: nothing of ours is there
         except OSError as error:
             raise ArtifactUnreadable(f"{self._base} cannot be listed: {error}") from error
-        for entry in filter(lambda entry: is_part(entry.name), entries):
+        for entry in filter(lambda entry: storage.is_part(entry.name), entries):
             if entry.is_folder:
                 yield from self._list((*names, entry.name), before)
             elif before is None or entry.changed_at < before:
@@ -268,7 +259,7 @@ class LocalStorage:
         except (FileNotFoundError, Crooked):
             return 0
         for entry in entries:
-            if entry.is_folder and is_part(entry.name):
+            if entry.is_folder and storage.is_part(entry.name):
                 removed += self._tidy((*names, entry.name), before)
         gone = (FileNotFoundError, Crooked)
         with suppress(*gone), open_folders(self._base, names) as chain:
@@ -291,7 +282,7 @@ class LocalStorage:
 
     @contextmanager
     def _opened(self, ref: str) -> Iterator[int]:
-        *above, name = parts_of(ref)
+        *above, name = storage.parts_of(ref)
         try:
             with open_folders(self._base, above) as chain:
                 file = open_file(name, chain[-1])
@@ -357,7 +348,7 @@ def _without_empty(chain: tuple[int, ...], names: list[str]) -> int:
     return chain[0]
 
 
-def _found(file: int, ref: str) -> Stat:
+def _found(file: int, ref: str) -> storage.Stat:
     facts = os.fstat(file)
     begin = max(0, facts.st_size - _LONGEST_SEAL)
     seal = _SEAL.search(os.pread(file, _LONGEST_SEAL, begin))
@@ -366,4 +357,4 @@ def _found(file: int, ref: str) -> Stat:
             f"{ref} is damaged: it does not end as it was stored, or was never stored", key=ref
         )
     digest, size, content_type = seal[1].decode(), int(seal[2]), seal[3].decode()
-    return Stat(size, digest, content_type, to_datetime(facts.st_mtime_ns // 1000))
+    return storage.Stat(size, digest, content_type, to_datetime(facts.st_mtime_ns // 1000))

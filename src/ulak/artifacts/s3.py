@@ -14,24 +14,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ulak.artifacts.storage import (
-    Stat,
-    cut,
-    is_part,
-    must_be_storable,
-    must_be_whole,
-    parts_of,
-    parts_of_prefix,
-    read_life,
-)
+from ulak import errors
+from ulak.artifacts import storage
 from ulak.clock import Duration, duration_complaint, micros, seconds
-from ulak.errors import (
-    ArtifactMissing,
-    ArtifactUnreadable,
-    ArtifactWriteFailed,
-    BadInput,
-    NotSupported,
-)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -77,7 +62,7 @@ class S3Settings:
     def __post_init__(self) -> None:
         wrong = [f"{name}: {said}" for name, said in _mistakes(self)]
         if wrong:
-            raise BadInput("; ".join(wrong))
+            raise errors.BadInput("; ".join(wrong))
 
     @classmethod
     def from_settings(cls, said: Mapping[str, str]) -> S3Settings:
@@ -125,8 +110,8 @@ class S3Storage:
         return f"S3Storage({self._settings!r})"
 
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
-        parts_of(key)
-        must_be_storable(content_type, filename)
+        storage.parts_of(key)
+        storage.must_be_storable(content_type, filename)
         attributes = {
             _TYPE: content_type,
             _DIGEST: sha256(data).hexdigest(),
@@ -147,47 +132,47 @@ class S3Storage:
     def delete(self, ref: str) -> bool:
         try:
             found = self.exists(ref)
-        except ArtifactUnreadable as error:
-            raise ArtifactWriteFailed(str(error), key=ref) from None
+        except errors.ArtifactUnreadable as error:
+            raise errors.ArtifactWriteFailed(str(error), key=ref) from None
         if found:
             self._write(ref, "deleted", lambda: self._obstore.delete(self._store, ref))
         return found
 
     def get_bytes(self, ref: str) -> bytes:
-        parts_of(ref)
+        storage.parts_of(ref)
 
         def get() -> tuple[Mapping[str, str], bytes]:
             found = self._obstore.get(self._store, ref)
             return found.attributes, found.bytes().to_bytes()
 
         attributes, data = self._read(ref, get)
-        return must_be_whole(data, _digest(attributes, ref), ref)
+        return storage.must_be_whole(data, _digest(attributes, ref), ref)
 
     def read_range(self, ref: str, start: int, end: int) -> bytes:
-        cut(b"", start, end)  # a range that is none is refused before anything is read
-        return cut(self.get_bytes(ref), start, end)
+        storage.cut(b"", start, end)  # a range that is none is refused before anything is read
+        return storage.cut(self.get_bytes(ref), start, end)
 
-    def stat(self, ref: str) -> Stat:
-        parts_of(ref)
+    def stat(self, ref: str) -> storage.Stat:
+        storage.parts_of(ref)
         found = self._read(ref, lambda: self._head(ref))
         digest, kind = _digest(found.attributes, ref), found.attributes.get(_TYPE, "")
-        return Stat(found.meta["size"], digest, str(kind), found.meta["last_modified"])
+        return storage.Stat(found.meta["size"], digest, str(kind), found.meta["last_modified"])
 
     def exists(self, ref: str) -> bool:
-        parts_of(ref)
+        storage.parts_of(ref)
         try:
             self._read(ref, lambda: self._head(ref))
-        except ArtifactMissing:
+        except errors.ArtifactMissing:
             return False
         return True
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        parts_of(ref)
-        life = read_life(expires_in)
+        storage.parts_of(ref)
+        life = storage.read_life(expires_in)
         return str(self._read(ref, lambda: self._obstore.sign(self._store, "GET", ref, life)))
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
-        below = "/".join(parts_of_prefix(prefix)) or None
+        below = "/".join(storage.parts_of_prefix(prefix)) or None
         return self._list(below, older_than)
 
     def tidy(self, *, older_than: datetime) -> int:
@@ -200,7 +185,7 @@ class S3Storage:
         pages = iter(self._obstore.list(self._store, prefix, chunk_size=1000))
         while (page := self._read("", lambda: next(pages, None))) is not None:
             for found in page:
-                if all(map(is_part, found["path"].split("/"))) and (
+                if all(map(storage.is_part, found["path"].split("/"))) and (
                     older_than is None or found["last_modified"] < older_than
                 ):
                     yield found["path"]
@@ -218,11 +203,11 @@ class S3Storage:
             return ask()
         except FileNotFoundError as error:
             if _NO_BUCKET not in str(error):
-                raise ArtifactMissing(ref) from None
+                raise errors.ArtifactMissing(ref) from None
             why = _why(error)
         except (OSError, self._obstore.exceptions.BaseError) as error:
             why = _why(error)
-        raise ArtifactUnreadable(
+        raise errors.ArtifactUnreadable(
             f"bucket {self._settings.bucket} does not answer for {ref or 'its list'}: {why}",
             key=ref,
         )
@@ -233,7 +218,7 @@ class S3Storage:
             return
         except (OSError, self._obstore.exceptions.BaseError) as error:
             why = _why(error)
-        raise ArtifactWriteFailed(
+        raise errors.ArtifactWriteFailed(
             f"{ref} may not have been {done} in bucket {self._settings.bucket}: {why}", key=ref
         )
 
@@ -253,8 +238,8 @@ def _mistakes(settings: S3Settings) -> Iterator[tuple[str, str]]:
         names = (VARIABLES["access_key_id"], VARIABLES["secret_access_key"])
         yield " and ".join(names), "set both, or neither"
     try:
-        parts_of_prefix(settings.prefix)
-    except BadInput as error:
+        storage.parts_of_prefix(settings.prefix)
+    except errors.BadInput as error:
         yield VARIABLES["prefix"], str(error)
     for name in ("timeout", "connect_timeout"):
         span: Duration = getattr(settings, name)
@@ -293,7 +278,7 @@ def _open(settings: S3Settings) -> S3Store:
         more = {"credential_provider": partial(_credential, settings), "skip_signature": False}
     return S3Store(
         settings.bucket,
-        prefix="/".join(parts_of_prefix(settings.prefix)) or None,
+        prefix="/".join(storage.parts_of_prefix(settings.prefix)) or None,
         endpoint=endpoint.rstrip("/"),
         # A variable for Amazon's tools would win over `endpoint`.
         aws_endpoint_url_s3=endpoint.rstrip("/"),
@@ -331,7 +316,7 @@ def _credential(settings: S3Settings) -> S3Credential:
 def _digest(attributes: Mapping[str, Any], ref: str) -> str:
     digest = attributes.get(_DIGEST)
     if not digest:
-        raise ArtifactUnreadable(
+        raise errors.ArtifactUnreadable(
             f"{ref} has no SHA-256 in its metadata, so it was not stored as an artifact", key=ref
         )
     return str(digest)
@@ -351,7 +336,7 @@ def _obstore() -> ModuleType:
         import obstore
         import obstore.exceptions
     except ImportError as error:
-        raise NotSupported(
+        raise errors.NotSupported(
             f"buckets need obstore, which is not installed ({error}); pip install 'ulak[s3]'"
         ) from None
     return obstore

@@ -12,19 +12,9 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, cast
 
+from ulak import errors
 from ulak.clock import micros
 from ulak.core.acts import must_act
-from ulak.errors import (
-    BadInput,
-    Contended,
-    GuardUnavailable,
-    IdempotencyConflict,
-    IdempotencyError,
-    InProgress,
-    NotSupported,
-    StoreError,
-    WriteRefused,
-)
 from ulak.idempotency.execution import Execution, Leased, Renewals, Transactional
 from ulak.idempotency.scope import Answer, Scope, answer_in
 from ulak.store.protocol import Features, Store
@@ -112,7 +102,7 @@ class Guard:
                 if asked.scope.mode == "lease":
                     return self._lease(asked)
                 return self._claim_in(asked, self._open(asked))
-            except Contended as error:
+            except errors.Contended as error:
                 return self._without_waiting(asked, error)
 
     @cached_property
@@ -128,7 +118,7 @@ class Guard:
         with _asking():
             try:
                 return self._open(asked, patience_ms=0)
-            except Contended:
+            except errors.Contended:
                 return None
 
     def open(self, asked: Asked) -> OpenTransaction | Answer:
@@ -137,7 +127,7 @@ class Guard:
         with _asking():
             try:
                 return self._open(asked)
-            except Contended as error:
+            except errors.Contended as error:
                 return self._without_waiting(asked, error)
 
     def begin_within(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
@@ -155,14 +145,14 @@ class Guard:
                 claim = await transaction.claim_record_on_loop(
                     _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=None
                 )
-            except Contended as error:
+            except errors.Contended as error:
                 return await asyncio.to_thread(self._without_waiting, asked, error)
         if claim.is_mine:
             return Transactional(asked.scope, claim.row, self._store, transaction)
         await asyncio.to_thread(transaction.roll_back)
         return _told(asked, claim.row)
 
-    def look(self, asked: Sequence[Asked]) -> list[Answer | IdempotencyError | None]:
+    def look(self, asked: Sequence[Asked]) -> list[Answer | errors.IdempotencyError | None]:
         """Return for each its answer, why it has none, or None when it is new or its execution has
         died. Claims nothing; so many at once cost one read.
 
@@ -172,14 +162,14 @@ class Guard:
         with _asking():
             rows = self._store.find_records([one.id for one in asked])
         now = self._store.clock.now()
-        found: list[Answer | IdempotencyError | None] = []
+        found: list[Answer | errors.IdempotencyError | None] = []
         for one, row in zip(asked, rows, strict=True):
             if row is None or (row.status == PROCESSING and (row.lease_until or 0) <= now):
                 found.append(None)
                 continue
             try:
                 found.append(_told(one, row))
-            except IdempotencyError as refusal:
+            except errors.IdempotencyError as refusal:
                 found.append(refusal)
         return found
 
@@ -195,7 +185,7 @@ class Guard:
     def clean_up(self, batch: int = A_BATCH) -> int:
         """Remove every record that has expired, `batch` in a transaction; return how many."""
         if batch < 1:
-            raise BadInput(f"a batch of {batch} makes no sense; write 1 or more")
+            raise errors.BadInput(f"a batch of {batch} makes no sense; write 1 or more")
         removed = 0
         while gone := self._store.clean_records(batch):
             removed += gone
@@ -218,7 +208,7 @@ class Guard:
 
     def _open(self, asked: Asked, patience_ms: int | None = None) -> OpenTransaction:
         if not self._store.features.open_transactions:
-            raise NotSupported(
+            raise errors.NotSupported(
                 f'the scope "{asked.scope.name}" is transactional, and the '
                 f"{self._store.features.name} store has no transaction to share; give it the mode "
                 '"lease", or connect to SQLite or PostgreSQL'
@@ -237,7 +227,7 @@ class Guard:
             return Leased(asked.scope, claim.row, self._store, self._renewals)
         return _told(asked, claim.row)
 
-    def _without_waiting(self, asked: Asked, error: Contended) -> Answer:
+    def _without_waiting(self, asked: Asked, error: errors.Contended) -> Answer:
         """Answer from the record if there is one: whoever is in the way may be another duplicate
         that reads its answer. Else tell who executes the same from who only writes beside."""
         (row,) = self._store.find_records([asked.id])
@@ -245,7 +235,7 @@ class Guard:
             return _told(asked, row)
         if error.holder in (None, digest_of(asked.id)):
             raise in_progress(asked) from error
-        raise GuardUnavailable(TOO_LONG) from error
+        raise errors.GuardUnavailable(TOO_LONG) from error
 
 
 def _new_row(asked: Asked) -> RecordRow:
@@ -259,7 +249,7 @@ def _told(asked: Asked, row: RecordRow) -> Answer:
     """Return the answer of another execution from its record; raises `IdempotencyError` when
     there is none."""
     if row.request_hash != asked.request_hash:
-        raise IdempotencyConflict(
+        raise errors.IdempotencyConflict(
             f"the key {asked.key!r} was used for another request; use a new key for a new request"
         )
     if row.status == PROCESSING:
@@ -272,16 +262,16 @@ def _asking() -> Iterator[None]:
     """Say of a store that cannot be asked that nothing was done; what it refuses is let out."""
     try:
         yield
-    except WriteRefused:
+    except errors.WriteRefused:
         raise
-    except StoreError as error:
-        raise GuardUnavailable(
+    except errors.StoreError as error:
+        raise errors.GuardUnavailable(
             f"the store of idempotency records cannot be asked, so nothing was done: {error}"
         ) from error
 
 
-def in_progress(asked: Asked) -> InProgress:
-    return InProgress(
+def in_progress(asked: Asked) -> errors.InProgress:
+    return errors.InProgress(
         f"a request with the key {asked.key!r} is being executed; ask again in a moment",
         retry_after=SOON,
     )

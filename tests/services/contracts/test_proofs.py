@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.contracts.house import TENANT, House, backdoor
 from ulak.clock import ManualClock
-from ulak.services.contracts.ledger import SCHEMA, Draft, Ledger, Proof
+from ulak.services.contracts.ledger import SCHEMA, Ledger
 from ulak.services.contracts.requests import Transition
 from ulak.store.records import RecordId
 from ulak.tables import Tables
@@ -21,11 +21,6 @@ RECORD = "/v1/proof/record"
 
 def record_of(key: str) -> RecordId:
     return RecordId(TENANT, "contract.transition", key)
-
-
-def test_a_proof_has_what_its_draft_has_in_the_same_order() -> None:
-    """The row is made of the draft by position, and its hash covers the order."""
-    assert Proof._fields == ("proof_id", "occurred_at", *Draft._fields, "prev_hash", "hash")
 
 
 @pytest.mark.shows("I-43")

@@ -16,7 +16,6 @@ from ulak.services.contracts import requests
 from ulak.services.contracts.ledger import (
     SCHEMA,
     STATUS_CHANGE,
-    Draft,
     Ledger,
     Proof,
     Report,
@@ -254,8 +253,8 @@ def _refused(reason: str, from_: str | None, to: str, contract_version: str) -> 
     return Answer(STATUSES.get(reason, 422), msgspec.json.encode(document), JSON)
 
 
-def _conflict(other: Draft | Proof) -> IdempotencyConflict:
+def _conflict(proof: Proof) -> IdempotencyConflict:
     return IdempotencyConflict(
-        f"the key {other.idempotency_key!r} was used for another request, of which there is a "
+        f"the key {proof.idempotency_key!r} was used for another request, of which there is a "
         "proof; use a new key for a new request"
     )

@@ -38,28 +38,9 @@ STATUS_CHANGE: Final = "status_change"
 FIRST_HASH: Final = "0" * 64
 
 
-class Draft(NamedTuple):
-    """What is to be proved; the ledger gives it its number, its time and its hashes."""
-
-    tenant_id: str
-    actor_id: str | None
-    """Who acted, as the caller said; None for an event of the system."""
-    source: str
-    kind: str
-    subject_type: str | None
-    subject_id: str | None
-    from_status: str | None
-    to_status: str | None
-    payload: str
-    request_id: str | None
-    idempotency_key: str | None
-    request_hash: str
-    """What was asked, so that the same key for something else is told from a repetition."""
-    contract_version: str | None
-
-
 class Proof(NamedTuple):
-    """One row of `hos_proofs`, in the order of its columns."""
+    """One row of `hos_proofs`, in the order of its columns. A draft has no number, time and hashes
+    yet: the ledger gives it those."""
 
     proof_id: int
     occurred_at: Instant
@@ -75,6 +56,7 @@ class Proof(NamedTuple):
     request_id: str | None
     idempotency_key: str | None
     request_hash: str
+    """Tells the same key for something else from a repetition."""
     contract_version: str | None
     prev_hash: str
     hash: str
@@ -232,13 +214,13 @@ class Ledger:
         """Return the proof that was written under a key."""
         return next(iter(self._proofs(_PROOF_OF_KEY, tenant_id, kind, key)), None)
 
-    def append(self, draft: Draft) -> Proof | None:
+    def append(self, draft: Proof) -> Proof | None:
         """Append a proof to its tenant's chain; None when there is one under its key. The head
         stays locked, so that the chain has no fork; numbers rise along it."""
         self._execute(_ADD_HEAD, draft.tenant_id, FIRST_HASH)
         ((prev_hash,),) = self._execute(_LOCK_HEAD, draft.tenant_id)
         ((proof_id,),) = self._execute(_NEXT_ID[self._database.name])
-        proof = Proof(proof_id, self._now, *draft, prev_hash, "")
+        proof = draft._replace(proof_id=proof_id, occurred_at=self._now, prev_hash=prev_hash)
         proof = proof._replace(hash=hash_of(proof))
         if not self._execute(_ADD_PROOF, *proof):
             return None

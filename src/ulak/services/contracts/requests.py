@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from ulak.idempotency import fingerprint
-from ulak.services.contracts.ledger import STATUS_CHANGE, Draft
+from ulak.services.contracts.ledger import STATUS_CHANGE, Proof
 from ulak.services.contracts.tables import Version
 
 UNKNOWN_SUBJECT_TYPE: Final = "unknown_subject_type"
@@ -55,11 +55,12 @@ class Transition:
             **{"from": self.from_},
         )  # fmt: skip
 
-    def draft(self, *, status: str, version: int, contract_version: str) -> Draft:
-        return Draft(
-            self.tenant_id, self.actor_id, self.source or self.caller, STATUS_CHANGE, self.type,
-            self.id, status, self.to, join_object({"version": str(version), **self.details}),
-            self.request_id, self.key, self.request_hash, contract_version,
+    def draft(self, *, status: str, version: int, contract_version: str) -> Proof:
+        return Proof(
+            0, 0, self.tenant_id, self.actor_id, self.source or self.caller, STATUS_CHANGE,
+            self.type, self.id, status, self.to,
+            join_object({"version": str(version), **self.details}),
+            self.request_id, self.key, self.request_hash, contract_version, "", "",
         )  # fmt: skip
 
 
@@ -83,17 +84,17 @@ class Recording:
     request_id: str | None = None
     contract_version: str | None = None
 
-    def draft(self) -> Draft:
+    def draft(self) -> Proof:
         """Make the proof; another request id is the same recording."""
         digest = _hash(
             "/v1/proof/record", self.actor_id or self.caller, {"payload": self.payload},
             tenant_id=self.tenant_id, kind=self.kind, type=self.type, id=self.id, to=self.to,
             source=self.source, contract_version=self.contract_version, **{"from": self.from_},
         )  # fmt: skip
-        return Draft(
-            self.tenant_id, self.actor_id, self.source or self.caller, self.kind, self.type,
+        return Proof(
+            0, 0, self.tenant_id, self.actor_id, self.source or self.caller, self.kind, self.type,
             self.id, self.from_, self.to, self.payload, self.request_id,
-            self.key or f"sha256:{digest}", digest, self.contract_version,
+            self.key or f"sha256:{digest}", digest, self.contract_version, "", "",
         )  # fmt: skip
 
 
