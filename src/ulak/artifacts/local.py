@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ulak.artifacts import storage
-from ulak.clock import Duration, Instant, to_datetime, to_instant
+from ulak.clock import Instant, to_datetime, to_instant
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
 
 # Artifacts are private: whoever runs the browser, as another user, cannot read them.
@@ -41,21 +41,38 @@ class Crooked(OSError):
     """On the way stands a link, or something else than a folder or a file."""
 
 
-def open_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tuple[int, ...]]:
+def _open(name: str, folder: int) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:
+        raise _crooked(name) from error
+
+
+@contextmanager
+def open_folders(
+    base: Path, names: Sequence[str], open_next: Callable[[str, int], int] = _open
+) -> Iterator[tuple[int, ...]]:
     """Open a base and the folders below it, and return their descriptors from the base down.
 
     Raises:
         FileNotFoundError: one is not there.
         Crooked: one is a link or no folder.
     """
-    return _chain(base, names, _open)
+    with ExitStack() as stack:
+        # The base itself may be a link: where artifacts are kept is the operator's to say.
+        chain = [os.open(base, _FOLDER)]
+        stack.callback(os.close, chain[0])
+        for name in names:
+            chain.append(open_next(name, chain[-1]))
+            stack.callback(os.close, chain[-1])
+        yield tuple(chain)
 
 
 def make_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tuple[int, ...]]:
     """Open folders as `open_folders` does; those that are not there are made. One that is removed
     between its making and its opening raises `FileNotFoundError`."""
     _make_base(base)
-    return _chain(base, names, _make_and_open)
+    return open_folders(base, names, _make_and_open)
 
 
 def open_file(name: str, folder: int) -> int:
@@ -87,27 +104,6 @@ def must_be_file(name: str, folder: int) -> None:
     """
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise _crooked(name)
-
-
-@contextmanager
-def _chain(
-    base: Path, names: Sequence[str], open_next: Callable[[str, int], int]
-) -> Iterator[tuple[int, ...]]:
-    with ExitStack() as stack:
-        # The base itself may be a link: where artifacts are kept is the operator's to say.
-        chain = [os.open(base, _FOLDER)]
-        stack.callback(os.close, chain[0])
-        for name in names:
-            chain.append(open_next(name, chain[-1]))
-            stack.callback(os.close, chain[-1])
-        yield tuple(chain)
-
-
-def _open(name: str, folder: int) -> int:
-    try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-    except NotADirectoryError as error:
-        raise _crooked(name) from error
 
 
 def _make_and_open(name: str, folder: int) -> int:
@@ -147,7 +143,7 @@ _SEAL = re.compile(
 _LONGEST_SEAL = 512
 
 
-class LocalStorage:
+class LocalStorage(storage.WholeReads):
     """Keeps artifacts in files below a directory. See `StorageBackend` for what it promises.
 
     A write is a temporary file beside its place, flushed to the disk and renamed, and then each
@@ -194,15 +190,10 @@ class LocalStorage:
             raise ArtifactWriteFailed(f"{ref} was not deleted: {error}", key=ref) from error
 
     def get_bytes(self, ref: str) -> bytes:
-        with self._opened(ref) as file:
+        with self._opened(ref) as file, os.fdopen(file, "rb", closefd=False) as stream:
             found = _found(file, ref)
-            with os.fdopen(file, "rb", closefd=False) as stream:
-                data = stream.read(found.size)
+            data = stream.read(found.size)
         return storage.must_be_whole(data, found.sha256, ref)
-
-    def read_range(self, ref: str, start: int, end: int) -> bytes:
-        storage.cut(b"", start, end)  # a range that is none is refused before anything is read
-        return storage.cut(self.get_bytes(ref), start, end)
 
     def stat(self, ref: str) -> storage.Stat:
         with self._opened(ref) as file:
@@ -214,11 +205,6 @@ class LocalStorage:
                 return True
         except ArtifactMissing:
             return False
-
-    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        storage.parts_of(ref)
-        storage.read_life(expires_in)
-        return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         before = None if older_than is None else to_instant(older_than)

@@ -85,7 +85,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 }
 
 
-class S3Storage:
+class S3Storage(storage.WholeReads):
     """Keeps artifacts in a bucket. See `StorageBackend` for what it promises.
 
     Two deletions of one artifact at the same moment may both say that there was one: S3 does not
@@ -147,10 +147,6 @@ class S3Storage:
 
         attributes, data = self._read(ref, get)
         return storage.must_be_whole(data, _digest(attributes, ref), ref)
-
-    def read_range(self, ref: str, start: int, end: int) -> bytes:
-        storage.cut(b"", start, end)  # a range that is none is refused before anything is read
-        return storage.cut(self.get_bytes(ref), start, end)
 
     def stat(self, ref: str) -> storage.Stat:
         storage.parts_of(ref)

@@ -179,13 +179,6 @@ def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
     return data
 
 
-def cut(data: bytes, start: int, end: int) -> bytes:
-    """Return a range of bytes; `BadInput`: there is no such range."""
-    if not 0 <= start <= end:
-        raise BadInput(f"bytes {start} to {end} are no range; write 0 <= start <= end")
-    return data[start:end]
-
-
 LONGEST_LINK: Final = timedelta(days=7)
 
 
@@ -199,3 +192,20 @@ def read_life(expires_in: Duration) -> timedelta:
     if not timedelta(seconds=1) <= life <= LONGEST_LINK:
         raise BadInput(f"a link is good for a second to seven days, not for {life}")
     return life
+
+
+class WholeReads:
+    """What a storage without ranges and links of its own does."""
+
+    def get_bytes(self, ref: str) -> bytes:
+        raise NotImplementedError
+
+    def read_range(self, ref: str, start: int, end: int) -> bytes:
+        if not 0 <= start <= end:
+            raise BadInput(f"bytes {start} to {end} are no range; write 0 <= start <= end")
+        return self.get_bytes(ref)[start:end]
+
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
+        parts_of(ref)
+        read_life(expires_in)
+        return None

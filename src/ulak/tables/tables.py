@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
@@ -146,7 +146,6 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
 _PLAIN: Final = "use lower-case letters, digits and underscores"
 _FILE: Final = re.compile(r"([0-9]{4})\.sql")
 
-_LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
 _EXISTS: Final = {
     "sqlite": "SELECT count(*) FROM {schema}.sqlite_master WHERE name = ?",
     # Not `to_regclass`: asked again behind a lock, it remembers that there was no such table.
@@ -226,109 +225,6 @@ class Schema:
             raise BadInput(f"{self.version_table!r} cannot be the table of a version: {_PLAIN}")
 
 
-def newest(schema: Schema, database: Database) -> int:
-    """Return the number of the last file for a database; `BadInput`: there is none, or a number
-    is missing."""
-    folder = schema.folder / database.name
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
-    if not numbers or numbers != list(range(1, len(numbers) + 1)):
-        raise BadInput(
-            f"the files of {schema.what} for {database.name} must be 0001.sql, 0002.sql and so "
-            f"on; there are {', '.join(f'{number:04}.sql' for number in numbers) or 'none'}"
-        )
-    return numbers[-1]
-
-
-def version_of(schema: Schema, database: Database, connection: Any) -> int:
-    """Return the version of the tables, 0 when there are none."""
-    if not database.execute(connection, _EXISTS[database.name], schema.version_table)[0][0]:
-        return 0
-    statement = f"SELECT version FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
-    return int(database.execute(connection, statement)[0][0])
-
-
-def must_be_known(schema: Schema, database: Database, connection: Any, version: int) -> None:
-    """Refuse with `StoreError` tables at a version that a newer release has made and this one
-    must not use."""
-    last = newest(schema, database)
-    if version <= last:
-        return
-    oldest = _oldest_of(schema, database, connection) or version
-    if oldest > last:
-        raise StoreError(
-            f"the tables of {schema.what} are at schema {version}, this release knows {last}, and "
-            f"only releases that know {oldest} or later may use them: a newer one has been here; "
-            "install that"
-        )
-
-
-def upgrade(schema: Schema, database: Database, connection: Any) -> None:
-    """Bring the tables to this release in an open transaction; those of a newer one stay, or
-    raise `StoreError` where this one must not use them."""
-    last = newest(schema, database)
-    _take_turns(schema, database, connection)
-    version = version_of(schema, database, connection)
-    must_be_known(schema, database, connection, version)
-    if version >= last:
-        return
-    table = f"{{schema}}.{schema.version_table}"
-    if version == 0:
-        database.execute(
-            connection,
-            f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL, oldest INTEGER)",
-        )
-        database.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
-    elif not _names_oldest(schema, database, connection):
-        database.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
-
-    def script(number: int) -> str:
-        path = schema.folder / database.name / f"{number:04}.sql"
-        return path.read_text(encoding="utf-8")
-
-    if (view := schema.deliveries) is not None:
-        database.run_script(
-            connection,
-            make_script(database.name, view=view.name, handler=view.handler, topic=view.topic),
-        )
-    for number in range(version + 1, last + 1):
-        database.run_script(connection, script(number))
-    database.execute(
-        connection,
-        f"UPDATE {table} SET version = ?, oldest = ?",  # noqa: S608 - checked
-        last,
-        find_oldest(script, last),
-    )
-
-
-def _take_turns(schema: Schema, database: Database, connection: Any) -> None:
-    """Wait for whoever else has taken a turn, and keep it until the transaction ends."""
-    # On SQLite a transaction that writes is alone by itself.
-    if database.name == "postgresql":
-        database.execute(connection, _LOCK, _lock_of(schema))
-
-
-def _oldest_of(schema: Schema, database: Database, connection: Any) -> int | None:
-    """Return the oldest file that a release must know to use the tables, None if none is named."""
-    if not _names_oldest(schema, database, connection):
-        return None
-    statement = f"SELECT oldest FROM {{schema}}.{schema.version_table}"  # noqa: S608 - checked
-    oldest: int | None = database.execute(connection, statement)[0][0]
-    return oldest
-
-
-def _names_oldest(schema: Schema, database: Database, connection: Any) -> bool:
-    found = database.execute(connection, _NAMES_OLDEST[database.name], schema.version_table)
-    return bool(found[0][0])
-
-
-def _lock_of(schema: Schema) -> int:
-    if schema.lock is not None:
-        return schema.lock
-    digest = sha256(schema.version_table.encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
-
-
 class Tables:
     """A service's own tables in its engine's database, made before they are first used.
 
@@ -394,11 +290,16 @@ class Tables:
     def take_turns(self, connection: Any) -> None:
         """Let one transaction at a time go on from here, until it ends; making the tables takes
         its turn too."""
-        _take_turns(self._schema, self.database, connection)
+        # On SQLite a transaction that writes is alone by itself.
+        if self.database.name == "postgresql":
+            digest = sha256(self._schema.version_table.encode()).digest()
+            derived = int.from_bytes(digest[:8], "big", signed=True)
+            lock = derived if self._schema.lock is None else self._schema.lock
+            self.execute(connection, "SELECT pg_advisory_xact_lock(?)", lock)
 
     def ensure(self, connection: Any = None) -> None:
-        """Make or upgrade the tables, if need be; safe where many processes do so at once. They are
-        made in `connection`, an open transaction, or in one of their own.
+        """Make or upgrade the tables, if need be; safe where many processes do so at once. They
+        are made in `connection`, an open transaction, or in one of their own.
 
         Raises:
             StoreError: it cannot be done now, or a newer release has been here and this one must
@@ -407,7 +308,7 @@ class Tables:
         if self._are_there:
             return
         if connection is not None:
-            upgrade(self._schema, self.database, connection)
+            self._upgrade(connection)
             return
         with self._one:
             if self._are_there:
@@ -415,9 +316,74 @@ class Tables:
             # Where one writes at a time, a process that starts must not wait for its turn only
             # to find the tables there: it has requests to answer meanwhile.
             with self._engine.reading() as connection:
-                version = version_of(self._schema, self.database, connection)
-                must_be_known(self._schema, self.database, connection, version)
-            if version < newest(self._schema, self.database):
+                is_old = self._read_version(connection) < self._newest()
+            if is_old:
                 with self._engine.transaction() as connection:
-                    upgrade(self._schema, self.database, connection)
+                    self._upgrade(connection)
             self._are_there = True
+
+    def _newest(self) -> int:
+        """Return the number of the last file; `BadInput`: there is none, or one is missing."""
+        folder = self._schema.folder / self.database.name
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
+        if not numbers or numbers != list(range(1, len(numbers) + 1)):
+            raise BadInput(
+                f"the files of {self._schema.what} for {self.database.name} must be 0001.sql, "
+                "0002.sql and so on; there are "
+                f"{', '.join(f'{number:04}.sql' for number in numbers) or 'none'}"
+            )
+        return numbers[-1]
+
+    def _read_version(self, connection: Any) -> int:
+        """Return the version of the tables, 0 when there are none; refuse with `StoreError` those
+        that a newer release has made and this one must not use."""
+        if not self._has(connection, _EXISTS):
+            return 0
+        table, last = self._schema.version_table, self._newest()
+        statement = f"SELECT version FROM {{schema}}.{table}"  # noqa: S608 - checked
+        version = int(self.execute(connection, statement)[0][0])
+        if version <= last:
+            return version
+        oldest: int | None = None
+        if self._has(connection, _NAMES_OLDEST):
+            statement = f"SELECT oldest FROM {{schema}}.{table}"  # noqa: S608 - checked
+            oldest = self.execute(connection, statement)[0][0]
+        if (oldest or version) > last:
+            raise StoreError(
+                f"the tables of {self._schema.what} are at schema {version}, this release knows "
+                f"{last}, and only releases that know {oldest or version} or later may use them: "
+                "a newer one has been here; install that"
+            )
+        return version
+
+    def _upgrade(self, connection: Any) -> None:
+        """Bring the tables to this release in an open transaction; those of a newer one stay."""
+        last, database = self._newest(), self.database
+        self.take_turns(connection)
+        version = self._read_version(connection)
+        if version >= last:
+            return
+        table = f"{{schema}}.{self._schema.version_table}"
+        if version == 0:
+            columns = "version INTEGER NOT NULL, oldest INTEGER"
+            self.execute(connection, f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            self.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
+        elif not self._has(connection, _NAMES_OLDEST):
+            self.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
+
+        def script(number: int) -> str:
+            path = self._schema.folder / database.name / f"{number:04}.sql"
+            return path.read_text(encoding="utf-8")
+
+        if (view := self._schema.deliveries) is not None:
+            words = {"view": view.name, "handler": view.handler, "topic": view.topic}
+            database.run_script(connection, make_script(database.name, **words))
+        for number in range(version + 1, last + 1):
+            database.run_script(connection, script(number))
+        statement = f"UPDATE {table} SET version = ?, oldest = ?"  # noqa: S608 - checked
+        self.execute(connection, statement, last, find_oldest(script, last))
+
+    def _has(self, connection: Any, statements: Mapping[str, str]) -> bool:
+        statement = statements[self.database.name]
+        return bool(self.execute(connection, statement, self._schema.version_table)[0][0])
