@@ -38,12 +38,10 @@ class EncryptedStorage(WholeReads):
     """Keeps artifacts encrypted in another storage. See `StorageBackend` for what it promises.
 
     `stat` reads the whole artifact, since what is known of it is encrypted with it. There are no
-    links past the service: what they led to could not be read. `keys` are 32 bytes for each id:
-    the first encrypts; all decrypt, so that a key can follow another and nothing is written again.
-
-    Raises:
-        BadInput: there is no key, or one cannot be used.
-        NotSupported: cryptography is not installed.
+    links past the service: what they led to could not be read. `keys` are 32 bytes for each id: the
+    first encrypts; all decrypt, so that a key can follow another and nothing is written again.
+    Raises `BadInput` when there is no key, or one cannot be used, and `NotSupported` without
+    cryptography.
     """
 
     def __init__(self, inner: StorageBackend, keys: Mapping[str, bytes]) -> None:
@@ -122,11 +120,8 @@ class EncryptedStorage(WholeReads):
 
 
 def read_keys(text: str) -> dict[str, bytes]:
-    """Read keys as a setting holds them: `ID:BASE64`, with commas between them, the newest first.
-
-    Raises:
-        ValueError: one cannot be used; no key is quoted.
-    """
+    """Read keys as a setting holds them: `ID:BASE64`, with commas between them, the newest
+    first. Raises `ValueError`: one cannot be used; no key is quoted."""
     keys: dict[str, bytes] = {}
     for item in text.split(","):
         id, _, encoded = item.strip().partition(":")

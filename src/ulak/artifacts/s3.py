@@ -37,11 +37,9 @@ _NO_BUCKET = "NoSuchBucket"
 class S3Settings:
     """Which bucket, and how it is asked.
 
-    Nothing else of the environment has a say, with one exception: without a key of their own
-    the requests are signed by the role of the machine, as obstore finds it.
-
-    Raises:
-        BadInput: naming every value that cannot be used.
+    Nothing else of the environment has a say, with one exception: without a key of their own the
+    requests are signed by the role of the machine, as obstore finds it. Raises `BadInput`: naming
+    every value that cannot be used.
     """
 
     bucket: str
@@ -67,10 +65,7 @@ class S3Settings:
     @classmethod
     def from_settings(cls, said: Mapping[str, str]) -> S3Settings:
         """Read the settings from `VARIABLES`; an empty one is not set, others are not looked at.
-
-        Raises:
-            BadInput: naming every value that is missing or cannot be used, and no secret.
-        """
+        Raises `BadInput`: naming every value that is missing or cannot be used, and no secret."""
         given = {name: said[variable] for name, variable in VARIABLES.items() if said.get(variable)}
         return cls(given.pop("bucket", ""), **given)  # type: ignore[arg-type] # all are texts
 
@@ -90,10 +85,7 @@ class S3Storage(storage.WholeReads):
 
     Two deletions of one artifact at the same moment may both say that there was one: S3 does not
     tell. Made in the process that uses it: what obstore runs does not survive a fork. Nothing is
-    asked of the bucket before the first call.
-
-    Raises:
-        NotSupported: obstore is not installed.
+    asked of the bucket before the first call. Raises `NotSupported`: obstore is not installed.
     """
 
     def __init__(self, settings: S3Settings) -> None:

@@ -71,34 +71,22 @@ class StorageBackend(Protocol):
         """
 
     def stat(self, ref: str) -> Stat:
-        """Return what is known of an artifact; its bytes are not checked.
-
-        Raises:
-            ArtifactError: as `get_bytes` does.
-        """
+        """Return what is known of an artifact; its bytes are not checked. Raises
+        `ArtifactError`: as `get_bytes` does."""
 
     def exists(self, ref: str) -> bool:
-        """Tell whether there is an artifact.
-
-        Raises:
-            ArtifactUnreadable: the storage does not answer, so nobody knows.
-        """
+        """Tell whether there is an artifact. Raises `ArtifactUnreadable`: the storage does not
+        answer, so nobody knows."""
 
     def delete(self, ref: str) -> bool:
-        """Delete an artifact, and tell whether there was one.
-
-        Raises:
-            ArtifactWriteFailed: it was not confirmed; the same call may be made again.
-        """
+        """Delete an artifact, and tell whether there was one. Raises `ArtifactWriteFailed`: it
+        was not confirmed; the same call may be made again."""
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
         """Return a link that reads the artifact without asking us, None where there is none; a
         secret until it expires. Whether the artifact exists is not looked at. A number means
-        seconds.
-
-        Raises:
-            BadInput: it would not be good for a second, or for more than seven days.
-        """
+        seconds. Raises `BadInput`: it would not be good for a second, or for more than seven
+        days."""
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         """Return the ref of every artifact below a prefix, in no order; what is stored or deleted
@@ -113,27 +101,18 @@ class StorageBackend(Protocol):
         """
 
     def tidy(self, *, older_than: datetime) -> int:
-        """Remove what writes that broke off before have left, and return how much it was. A write
-        that is under way and older than that begins anew or fails.
-
-        Raises:
-            ArtifactWriteFailed: the storage does not answer.
-        """
+        """Remove what writes that broke off before have left, and return how much it was. A
+        write that is under way and older than that begins anew or fails. Raises
+        `ArtifactWriteFailed`: the storage does not answer."""
 
     def check(self) -> None:
-        """Ask whether artifacts can be kept here now, as for `/health/ready`.
-
-        Raises:
-            ArtifactError: they cannot; the message says why.
-        """
+        """Ask whether artifacts can be kept here now, as for `/health/ready`. Raises
+        `ArtifactError`: they cannot; the message says why."""
 
 
 def parts_of(key: str) -> list[str]:
-    """Return the parts of a key.
-
-    Raises:
-        BadInput: it is none; an escape from where artifacts are kept is none either.
-    """
+    """Return the parts of a key. Raises `BadInput`: it is none; an escape from where artifacts
+    are kept is none either."""
     parts = key.split("/")
     if len(key) > LONGEST_KEY or not all(map(_PART.fullmatch, parts)):
         raise BadInput(
@@ -149,7 +128,8 @@ def is_part(name: str) -> bool:
 
 
 def parts_of_prefix(prefix: str) -> list[str]:
-    """Return the parts of a prefix; a `/` at its end says nothing. `BadInput`: no key begins so."""
+    """Return the parts of a prefix; a `/` at its end says nothing. Raises `BadInput`: no key
+    begins so."""
     return parts_of(prefix.removesuffix("/")) if prefix else []
 
 
@@ -167,11 +147,8 @@ def must_be_storable(content_type: str, filename: str) -> None:
 
 
 def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
-    """Return the bytes if they have this SHA-256.
-
-    Raises:
-        ArtifactUnreadable: they are not those that were stored.
-    """
+    """Return the bytes if they have this SHA-256. Raises `ArtifactUnreadable`: they are not
+    those that were stored."""
     if sha256(data).hexdigest() != digest:
         raise ArtifactUnreadable(
             f"{key} is damaged: its bytes are not those that were stored", key=key
@@ -183,11 +160,8 @@ LONGEST_LINK: Final = timedelta(days=7)
 
 
 def read_life(expires_in: Duration) -> timedelta:
-    """Return how long a link is good.
-
-    Raises:
-        BadInput: it is no duration, less than a second, or more than seven days.
-    """
+    """Return how long a link is good. Raises `BadInput`: it is no duration, less than a second,
+    or more than seven days."""
     life = timedelta(microseconds=read_micros(expires_in, "expires_in="))
     if not timedelta(seconds=1) <= life <= LONGEST_LINK:
         raise BadInput(f"a link is good for a second to seven days, not for {life}")

@@ -56,17 +56,11 @@ class AsyncGuard:
         self._tasks: set[asyncio.Task[None]] = set()
         weakref.finalize(self, _close, (self._looking, self._waiting, self._ending))
 
-    async def begin(
-        self, asked: Asked, *, wait: Duration = 0
-    ) -> Execution | Answer:  # fmt: skip
+    async def begin(self, asked: Asked, *, wait: Duration = 0) -> Execution | Answer:
         """Claim a key, or return what was answered before, as `Guard.begin` does. `wait` is how
-        long to wait for another execution, besides the `lock_wait` of a transactional scope, and be
-        answered from its record.
-
-        Raises:
-            BadInput: `wait` is no duration.
-            IdempotencyError: as `Guard.begin` does.
-        """
+        long to wait for another execution, besides the `lock_wait` of a transactional scope, and
+        be answered from its record. Raises as `Guard.begin`, and `BadInput` when `wait` is no
+        duration."""
         until = asyncio.get_running_loop().time() + read_micros(wait, "wait=") / 1e6
         while True:
             try:

@@ -29,11 +29,7 @@ _current: ContextVar[Execution | None] = ContextVar("ulak-idempotent-execution",
 
 
 def current() -> Execution:
-    """Return the execution that this code is part of.
-
-    Raises:
-        BadInput: it is part of none.
-    """
+    """Return the execution that this code is part of. Raises `BadInput`: it is part of none."""
     execution = _current.get()
     if execution is None:
         raise BadInput("this code runs outside of any protected operation")
@@ -57,11 +53,8 @@ class Execution(ABC):
     @abstractmethod
     def connection(self) -> Any:
         """The connection whose rows commit with the record, or are taken back with it, also by a
-        refusal that is stored. Do not commit or roll it back.
-
-        Raises:
-            BadInput: the scope's mode has no such transaction.
-        """
+        refusal that is stored. Do not commit or roll it back. Raises `BadInput`: the scope's
+        mode has no such transaction."""
 
     @abstractmethod
     def phase(self, name: str, work: Callable[[Phase], T]) -> T:
@@ -69,19 +62,14 @@ class Execution(ABC):
         has ended it.
 
         What it returns must be JSON. It and what `work` writes with `phase.connection` are one
-        commit. What it does elsewhere may happen again if the process dies before that.
-
-        Raises:
-            ClaimLost: somebody else has taken over; nothing was kept.
+        commit. What it does elsewhere may happen again if the process dies before that. Raises
+        `ClaimLost`: somebody else has taken over; nothing was kept.
         """
 
     def settle(self, answer: Answer) -> None:
-        """End it with an answer: store what is to be replayed, and take back the rest.
-
-        Raises:
-            ClaimLost: somebody else has taken over; nothing was stored.
-            GuardUnavailable: nothing was stored, or it is not known.
-        """
+        """End it with an answer: store what is to be replayed, and take back the rest. Raises
+        `ClaimLost` when somebody else has taken over and nothing was stored, `GuardUnavailable`
+        when nothing was stored or it is not known."""
         self._end()
         try:
             if answer.is_kept(self.scope):

@@ -153,12 +153,9 @@ class Guard:
         return _told(asked, claim.row)
 
     def look(self, asked: Sequence[Asked]) -> list[Answer | errors.IdempotencyError | None]:
-        """Return for each its answer, why it has none, or None when it is new or its execution has
-        died. Claims nothing; so many at once cost one read.
-
-        Raises:
-            GuardUnavailable: the store cannot be asked.
-        """
+        """Return for each its answer, why it has none, or None when it is new or its execution
+        has died. Claims nothing; so many at once cost one read. Raises `GuardUnavailable`: the
+        store cannot be asked."""
         with _asking():
             rows = self._store.find_records([one.id for one in asked])
         now = self._store.clock.now()

@@ -95,11 +95,9 @@ def fingerprint(
     bytes and its media type. Headers do not count.
 
     Args:
-        method: The HTTP method.
         path: The path with its parameters filled in.
         query: The query string; its order does not matter.
         actor: Who asks: the same key of another actor is another request.
-        body: What was sent.
         media_type: Of the body; parameters such as `charset` do not count.
         fields: The members of the outermost object that count, instead of all.
     """

@@ -37,12 +37,8 @@ _TRANSIENT: Final = frozenset({408, 425, 429})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is protected, and how. The same key in two scopes is two records.
-
-    Raises:
-        BadInput: a value cannot be used, or its records are forgotten while some caller may
-            still try again.
-    """
+    """What is protected, and how. The same key in two scopes is two records. Raises `BadInput`:
+    a value cannot be used, or its records are forgotten while some caller may still try again."""
 
     name: str
     """Such as `letters.write`; '' is one too."""

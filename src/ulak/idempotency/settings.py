@@ -12,10 +12,6 @@ from ulak.errors import FlowError
 from ulak.idempotency.guard import A_BATCH
 from ulak.idempotency.scope import LARGEST_BODY, LEASE, LOCK_WAIT, TTL, Mode, Scope
 
-PREFIX: Final = "IDEMPOTENCY_"
-BACKENDS: Final = ("sql", "memory")
-DAILY: Final = "0 3 * * *"
-
 
 @dataclass(frozen=True, slots=True)
 class IdempotencySettings:
@@ -28,7 +24,7 @@ class IdempotencySettings:
     lease_seconds: int = int(LEASE.total_seconds())
     lock_wait_ms: int = int(LOCK_WAIT.total_seconds() * 1000)
     max_body_bytes: int = LARGEST_BODY
-    cleanup_cron: str = DAILY
+    cleanup_cron: str = "0 3 * * *"
     cleanup_batch: int = A_BATCH
 
     def scope(self, name: str, *, mode: Mode = "transactional") -> Scope:
@@ -41,7 +37,7 @@ class IdempotencySettings:
 
 
 def variable(name: str) -> str:
-    return PREFIX + name.upper()
+    return f"IDEMPOTENCY_{name.upper()}"
 
 
 def names() -> tuple[str, ...]:
@@ -51,8 +47,8 @@ def names() -> tuple[str, ...]:
 def _backend(text: str) -> str:
     if text == "redis":
         raise ValueError("there is no Redis backend yet; write sql")
-    if text not in BACKENDS:
-        raise ValueError(f"{text!r} is none; write {' or '.join(BACKENDS)}")
+    if text not in ("sql", "memory"):
+        raise ValueError(f"{text!r} is none; write sql or memory")
     return text
 
 

@@ -108,8 +108,7 @@ class Turn:
 
 
 class Part:
-    """The transaction of one execution, as far as it can tell
-    (`ulak.store.transaction.OpenTransaction`)."""
+    """The transaction of one execution: an `ulak.store.transaction.OpenTransaction` to it."""
 
     def __init__(self, turn: Turn, transaction: PartedTransaction) -> None:
         self.is_kept = False

@@ -19,8 +19,8 @@ class FaultPoint:
     STAMPED = FaultPoint("letters.stamped")
 
     The service calls `STAMPED()` where it passes the point, which costs one comparison. A test
-    kills the process there: `ulak.testing.faults.run(work, kill_at=STAMPED)`. `BadInput`: the name
-    is not lower-case words with dots between them, or is a point of a store.
+    kills the process there: `ulak.testing.faults.run(work, kill_at=STAMPED)`. Raises `BadInput`:
+    the name is not lower-case words with dots between them, or is a point of a store.
     """
 
     name: str

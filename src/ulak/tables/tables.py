@@ -231,10 +231,7 @@ class Tables:
     Any number of threads and processes may have one of these for the same tables: the first makes
     or upgrades them. A statement is written for both databases at once: values as `?`, tables as
     `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows. Nothing is
-    opened before the first use.
-
-    Raises:
-        NotSupported: the store has no transactions to share.
+    opened before the first use. Raises `NotSupported`: the store has no transactions to share.
     """
 
     def __init__(self, engine: Engine, schema: Schema) -> None:
@@ -256,11 +253,8 @@ class Tables:
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """Lend a connection that only reads, for several SELECTs; nobody waits for it.
-
-        Raises:
-            StoreError: the database does not answer.
-        """
+        """Lend a connection that only reads, for several SELECTs; nobody waits for it. Raises
+        `StoreError`: the database does not answer."""
         self.ensure()
         with self._engine.reading() as connection:
             yield connection
@@ -271,7 +265,7 @@ class Tables:
         everything back.
 
         As `Engine.transaction`, whose promises it has: jobs may be submitted in it with
-        `connection=`, and on SQLite nobody else writes meanwhile. `StoreError`: nothing was
+        `connection=`, and on SQLite nobody else writes meanwhile. Raises `StoreError`: nothing was
         written, or it is not known.
         """
         self.ensure()
@@ -280,11 +274,8 @@ class Tables:
 
     def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:
         """Run one statement on a connection of `reading`, of `writing`, or of somebody's open
-        transaction before which `ensure` was called; return its rows.
-
-        Raises:
-            StoreError: the database cannot answer now, or a lock was not to be had in time.
-        """
+        transaction before which `ensure` was called; return its rows. Raises `StoreError`: the
+        database cannot answer now, or a lock was not to be had in time."""
         return self.database.execute(connection, statement, *values)
 
     def take_turns(self, connection: Any) -> None:
@@ -299,12 +290,9 @@ class Tables:
 
     def ensure(self, connection: Any = None) -> None:
         """Make or upgrade the tables, if need be; safe where many processes do so at once. They
-        are made in `connection`, an open transaction, or in one of their own.
-
-        Raises:
-            StoreError: it cannot be done now, or a newer release has been here and this one must
-                not use what it made.
-        """
+        are made in `connection`, an open transaction, or in one of their own. Raises
+        `StoreError`: it cannot be done now, or a newer release has been here and this one must
+        not use what it made."""
         if self._are_there:
             return
         if connection is not None:

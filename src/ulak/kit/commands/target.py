@@ -87,11 +87,8 @@ def in_force(app: str | None, services: list[str] | None = None) -> Settings:
 
 def load(found: Settings) -> Engine:
     """Return the engine that APP names, or one on the store of the settings, with the services.
-
-    Raises:
-        BadInput: there is no such engine, importing it fails, or a service cannot be used.
-        NotFound: a service is not installed.
-    """
+    Raises `BadInput` when there is no such engine, importing it fails or a service cannot be
+    used, and `NotFound` when a service is not installed."""
     services = [get_service(name) for name in found.services]
     if found.app:
         engine = _named(found)

@@ -220,13 +220,8 @@ class RecordBody(_AboutASubject):
 
 def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> Transition:
     """Read the body of a transition, or of the question whether it would be made: that needs no
-    key, and no subject.
-
-    Raises:
-        BadKey: the idempotency key is missing, or is none.
-        HTTPException: 400, something is missing or cannot be used.
-        TenantMismatch: it names two tenants.
-    """
+    key, and no subject. Raises `BadKey`, 400 for what is missing or cannot be used, and
+    `TenantMismatch`."""
     key = "" if is_question else sent.key()
     body = sent.read(TransitionBody)
     id = body.id if is_question else _given("subject_ref.id", body.id)

@@ -54,10 +54,7 @@ class Recorded:
 
 class Contracts:
     """What the service does, without HTTP; any number of threads and processes share a store.
-
-    Raises:
-        NotSupported: the store has no transactions to share.
-    """
+    Raises `NotSupported`: the store has no transactions to share."""
 
     def __init__(
         self,
@@ -74,14 +71,11 @@ class Contracts:
         self._tables = Tables(engine, SCHEMA)
 
     def transition(self, asked: Transition) -> Answered:
-        """Move a subject, once per key: the claim of the key, the change, its proof and the answer
-        are one commit. A refusal is an answer too. A repeated request gets the same bytes, also
-        after the idempotency record was lost, as long as there is a proof.
-
-        Raises:
-            IdempotencyError: as `Guard.execute` does.
-            UnknownVersion: the request pins a contract version that is not known.
-        """
+        """Move a subject, once per key: the claim of the key, the change, its proof and the
+        answer are one commit. A refusal is an answer too. A repeated request gets the same
+        bytes, also after the idempotency record was lost, as long as there is a proof. Raises as
+        `Guard.execute` does, and `UnknownVersion` when the request pins a contract version that
+        is not known."""
         is_rebuilt = False
 
         def operation(execution: Execution) -> Answer:
@@ -118,12 +112,9 @@ class Contracts:
             return ledger.find_subject(tenant_id, type, id)
 
     def record(self, asked: Recording) -> Recorded:
-        """Record a proof, once per tenant, kind and key; without a key, once per content.
-
-        Raises:
-            IdempotencyConflict: the key has a proof of something else.
-            GuardUnavailable: the store cannot be asked; nothing was recorded.
-        """
+        """Record a proof, once per tenant, kind and key; without a key, once per content. Raises
+        `IdempotencyConflict` when the key has a proof of something else, `GuardUnavailable` when
+        the store cannot be asked; then nothing was recorded."""
         draft = asked.draft()
         with self._failing_closed(), self._tables.writing() as connection:
             ledger = self._ledger(connection)
@@ -209,12 +200,9 @@ class Contracts:
 
 
 def contracts_of(engine: Engine, *, on_change: OnChange | None = None) -> Contracts:
-    """Make the contracts of an engine, as the settings say; nothing is opened.
-
-    Raises:
-        BadInput: a setting cannot be used; one of them is for how long answers are kept.
-        NotSupported: the engine's store has no transactions to share.
-    """
+    """Make the contracts of an engine, as the settings say; nothing is opened. Raises `BadInput`
+    for a setting that cannot be used, also for how long answers are kept, and `NotSupported` as
+    `Contracts`."""
     usual = idempotency_settings().scope(TRANSITION.name)
     scope = replace(usual, fed_for=TRANSITION.fed_for)
     return Contracts(engine, versions_in_force(), scope=scope, on_change=on_change)

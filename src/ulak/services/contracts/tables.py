@@ -64,11 +64,8 @@ class Versions:
     active: Version
 
     def get(self, name: str | None) -> Version:
-        """Return the version of a name, the active one for None.
-
-        Raises:
-            UnknownVersion: naming those that are known.
-        """
+        """Return the version of a name, the active one for None. Raises `UnknownVersion`: naming
+        those that are known."""
         if name is None:
             return self.active
         if name not in self.known:
@@ -83,8 +80,8 @@ def versions_in_force(environ: Mapping[str, str] | None = None) -> Versions:
 
 
 def load(active: str, folder: Path | None = None) -> Versions:
-    """Read the versions that ulak brings and those of a folder. `BadInput`: a file is no contract
-    version, two have the same name, or the active one is not among them."""
+    """Read the versions that ulak brings and those of a folder. Raises `BadInput`: a file is no
+    contract version, two have the same name, or the active one is not among them."""
     known: dict[str, Version] = {}
     for source, text in _files(folder):
         version = read(text, source)

@@ -7,9 +7,14 @@
 `docs/idempotency.md` tells the rest.
 """
 
-from ulak.web.idempotency.middleware import IdempotencyMiddleware
 from ulak.web.idempotency.routes import IdempotentRoute, check, idempotent_route
-from ulak.web.idempotency.visit import EXECUTION, Policy, Protection, Requested
+from ulak.web.idempotency.visit import (
+    EXECUTION,
+    IdempotencyMiddleware,
+    Policy,
+    Protection,
+    Requested,
+)
 
 __all__ = [
     "EXECUTION",

@@ -78,10 +78,7 @@ def idempotent_route(
         scope: What the operation is called in them.
         identify: A dependency of its own that returns the tenant and the actor. One that takes
             nothing but the request is asked last, so it may read what others have left there.
-        policy: `required`, `optional` or `off`.
-        in_body: The member of a JSON body that may hold the key too.
-        fingerprint: What must be the same under one key, instead of everything that is asked.
-        wait: How long a duplicate waits for the first answer, instead of 409.
+        policy: This and the rest as in `Protection`.
     """
     rule = Protection("", scope, policy=policy, in_body=in_body, fingerprint=fingerprint, wait=wait)
     takes_request = _takes_only_the_request(identify)

@@ -32,16 +32,7 @@ from ulak.kit.commands import (
     when,
 )
 from ulak.services.contracts.ledger import HANDLER
-from ulak.services.contracts.outbox import settings
-from ulak.services.contracts.outbox.desk import (
-    DEAD,
-    DISCARDED,
-    REDRIVEN,
-    STATUSES,
-    Desk,
-    Event,
-    NotNow,
-)
+from ulak.services.contracts.outbox import desk, settings
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 
@@ -106,13 +97,13 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List events in the order of their numbers; without --status all that are not sent."""
-    wanted = status or [name for name in STATUSES if name != "sent"]
-    if unknown := sorted(set(wanted) - set(STATUSES)):
+    wanted = status or [name for name in desk.STATUSES if name != "sent"]
+    if unknown := sorted(set(wanted) - set(desk.STATUSES)):
         raise typer.BadParameter(
-            f"{', '.join(unknown)}; write {', '.join(STATUSES)}", param_hint="--status"
+            f"{', '.join(unknown)}; write {', '.join(desk.STATUSES)}", param_hint="--status"
         )
     with reading(app) as engine:
-        found = Desk(engine).events(
+        found = desk.Desk(engine).events(
             statuses=wanted, tenant_id=tenant, aggregate=aggregate, after=after, limit=limit
         )
     if as_json:
@@ -155,11 +146,12 @@ def redrive(
         raise typer.BadParameter("name the events, or say --all", param_hint="EVENT")
     ttl = settings.load().ttl
     with reading(app) as engine:
-        desk = Desk(engine)
+        redriver = desk.Desk(engine)
         if every:
-            events = [event.id for event in desk.events(statuses=(DEAD,), limit=MOST_REDRIVEN)]
-        act = partial(desk.redrive, actor=actor, note=why, ttl=ttl, force=force)
-        _each(REDRIVEN, events or [], act, as_json=as_json)
+            found = redriver.events(statuses=(desk.DEAD,), limit=MOST_REDRIVEN)
+            events = [event.id for event in found]
+        act = partial(redriver.redrive, actor=actor, note=why, ttl=ttl, force=force)
+        _each(desk.REDRIVEN, events or [], act, as_json=as_json)
 
 
 @outbox.command("discard")
@@ -174,8 +166,8 @@ def discard(
     if not events:
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
-        act = partial(Desk(engine).discard, actor=actor, note=why)
-        _each(DISCARDED, events, act, as_json=as_json)
+        act = partial(desk.Desk(engine).discard, actor=actor, note=why)
+        _each(desk.DISCARDED, events, act, as_json=as_json)
 
 
 def _go_on(engine: Engine, every: float) -> None:
@@ -206,7 +198,7 @@ def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: b
         try:
             act(id)
             done.append(id)
-        except (NotFound, NotNow) as error:
+        except (NotFound, desk.NotNow) as error:
             refused[str(id)] = str(error)
     if as_json:
         print_json({name: done, "refused": refused})
@@ -218,7 +210,7 @@ def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: b
         raise typer.Exit(1)
 
 
-def _document(event: Event) -> dict[str, Any]:
+def _document(event: desk.Event) -> dict[str, Any]:
     document = asdict(event) | {"payload": event.body, "acts": json.loads(event.acts)}
     for name, value in document.items():
         if name.endswith(("_at", "_until")) and value is not None:

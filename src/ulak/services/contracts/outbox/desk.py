@@ -132,13 +132,9 @@ class Desk:
     def redrive(
         self, id: int, *, actor: str, note: str = "", ttl: timedelta, force: bool = False
     ) -> None:
-        """Have a dead or rejected event sent again, under its own key, with all its attempts; with
-        `force` although the remote, which remembers a key for `ttl`, may have forgotten it.
-
-        Raises:
-            NotFound: there is none.
-            NotNow: it is neither dead nor rejected, or it is too old.
-        """
+        """Have a dead or rejected event sent again, under its own key, with all its attempts;
+        with `force` although the remote, which remembers a key for `ttl`, may have forgotten it.
+        Raises `NotFound`, or `NotNow` when it is neither dead nor rejected, or too old."""
         refusal = "only what is dead or rejected is redriven"
         event, delivery = self._find(id, (DEAD, REJECTED), refusal)
         left = timedelta(microseconds=event.created_at + micros(ttl) - self._tables.now)
@@ -157,12 +153,8 @@ class Desk:
             )
 
     def discard(self, id: int, *, actor: str, note: str = "") -> None:
-        """Give an event up: it is never sent, and what follows in its subject is.
-
-        Raises:
-            NotFound: there is none.
-            NotNow: it is being sent, or was sent or discarded already.
-        """
+        """Give an event up: it is never sent, and what follows in its subject is. Raises
+        `NotFound`, or `NotNow` when it is being sent, or was sent or discarded already."""
         statuses = (PENDING, DEAD, REJECTED)
         event, delivery = self._find(id, statuses, "it cannot be discarded")
         with self._acting(event, DISCARDED, actor, note) as connection:

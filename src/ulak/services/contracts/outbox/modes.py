@@ -58,12 +58,9 @@ class RemoteContracts:
         self._remote = remote
 
     def transition(self, asked: Transition) -> Answered:
-        """Have the remote move a subject, once per key, and return its answer.
-
-        Raises:
-            RemoteUnavailable: it could not be asked, or has not answered; it may have made the
-                change, and says so when it is asked again with the same key.
-        """
+        """Have the remote move a subject, once per key, and return its answer. Raises
+        `RemoteUnavailable`: it could not be asked, or has not answered; it may have made the
+        change, and says so when it is asked again with the same key."""
         reply = self._ask(TRANSITION, asked, "ok")
         if reply is None:
             raise RemoteUnavailable(
@@ -137,11 +134,8 @@ Decider = Contracts | RemoteContracts
 def attach(engine: Engine, settings: RemoteSettings) -> Decider:
     """Return who decides about changes; in mode `hybrid`, have workers tell the remote of each.
 
-    Nothing is opened. To be called once for an engine.
-
-    Raises:
-        BadInput: a setting cannot be used.
-        NotSupported: the store has no transactions to share, or an extra is not installed.
+    Nothing is opened. To be called once for an engine. Raises `BadInput` for a setting that cannot
+    be used, `NotSupported` where the store has no transactions to share or an extra is missing.
     """
     if settings.mode == "remote":
         return RemoteContracts(Remote(settings))

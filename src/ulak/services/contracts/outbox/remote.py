@@ -67,12 +67,8 @@ class Fault(NamedTuple):
 
 class Remote:
     """Where the remote is and how it is asked; may be used by many threads at once. `transport`
-    carries the requests, by default over the network.
-
-    Raises:
-        BadInput: the address or the key is not set.
-        NotSupported: the extra is not installed.
-    """
+    carries the requests, by default over the network. Raises `BadInput` when the address or the
+    key is not set, `NotSupported` when the extra is not installed."""
 
     def __init__(
         self, settings: RemoteSettings, *, transport: httpx.AsyncBaseTransport | None = None

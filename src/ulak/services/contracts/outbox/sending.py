@@ -70,7 +70,7 @@ _KEPT_DAYS: Final = 8
 
 def declare(engine: Engine, remote: Remote, *, retry: Backoff = RETRY) -> None:
     """Have the workers of an engine tell a remote of changes, in order per subject. An event that
-    is rejected or dead stops its subject. `FlowError`: it is declared already."""
+    is rejected or dead stops its subject. Raises `FlowError`: it is declared already."""
     sender = Sender(engine, remote, retry)
     engine.on(TOPIC, name=HANDLER, retry=retry, give_up=LONGEST_RETRY, block=True)(sender)
 
@@ -85,12 +85,8 @@ class Sender:
         self._pruned_on = 0
 
     def __call__(self, message: Message) -> None:
-        """Tell the remote of one change.
-
-        Raises:
-            Refused: the remote has rejected it, or will never take it.
-            RetryLater: it is to be sent again.
-        """
+        """Tell the remote of one change. Raises `Refused` when the remote has rejected it or
+        will never take it, `RetryLater` when it is to be sent again."""
         payload, key = message.data["payload"], message.data["idempotency_key"]
         event = (message.data["tenant_id"], key)
         self._begin(message, event)
