@@ -6,7 +6,7 @@ import pytest
 
 from ulak.auth.identity import Identity
 from ulak.errors import Unauthenticated
-from ulak.kit.commands.person import user_name
+from ulak.kit.commands.target import user_name
 from ulak.store.sqlite import SqliteStore
 
 LINK = re.compile(r"(.+)/auth/link\?code=(\S+)\n")

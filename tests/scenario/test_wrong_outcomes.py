@@ -20,7 +20,7 @@ from ulak.clock import ManualClock
 from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
 from ulak.store.memory import MemoryStore
 from ulak.testing import Harness
-from ulak.web.idempotency.requests import Rule
+from ulak.web.idempotency import Protection
 
 HOUR = timedelta(hours=1)
 
@@ -330,7 +330,7 @@ def test_scopes_credentials_and_links_refuse_what_is_no_duration(tmp_path: Path)
         "lease=": lambda value: Scope("s", lease=value),
         "lock_wait=": lambda value: Scope("s", lock_wait=value),
         "fed_for=": lambda value: Scope("s", fed_for=value),
-        "wait=": lambda value: Rule(scope, wait=value),
+        "wait=": lambda value: Protection("/", scope, wait=value),
         "wait= ": lambda value: asyncio.run(Guard(store).aio.begin(None, wait=value)),  # type: ignore[arg-type]
         "life=": lambda value: identity.create_key("ci", roles=["service"], actor="a", life=value),
         "overlap=": lambda value: identity.rotate_key(issued.key.id, actor="a", overlap=value),

@@ -33,7 +33,6 @@ from ulak import ids
 from ulak.auth.identity import Identity
 from ulak.clock import ManualClock, micros, to_datetime
 from ulak.idempotency import Guard
-from ulak.services.contracts import configuration
 from ulak.services.contracts.contracts import Contracts
 from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox.desk import emit
@@ -41,6 +40,7 @@ from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.services.contracts.requests import Recording
+from ulak.services.contracts.tables import versions_in_force
 from ulak.testing import Harness
 from ulak.testing.servers import Postgres, find_program
 from ulak.wiring import store_of
@@ -203,9 +203,7 @@ def _transact(engine: ulak.Engine) -> None:
     settings = RemoteSettings(mode="hybrid", base_url="http://remote.test", api_key="k" * 32)
     transport = httpx.MockTransport(lambda request: answers[_subject(request)])
     declare(engine, Remote(settings, transport=transport))
-    contracts = Contracts(
-        engine, configuration.versions_in_force({}), on_change=partial(emit, engine)
-    )
+    contracts = Contracts(engine, versions_in_force({}), on_change=partial(emit, engine))
     for subject in ("sent", "rejected", "dead", "leased", "due"):
         contracts.transition(program.transition(subject))
     contracts.record(Recording("acme", "note", '{"text": "seen"}', key="note-1", caller="ada"))

@@ -17,8 +17,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ulak.artifacts.storage import Stat, StorageBackend, cut, must_be_storable, parts_of, read_life
-from ulak.clock import Duration
+from ulak.artifacts.storage import Stat, StorageBackend, WholeReads, must_be_storable, parts_of
 from ulak.errors import ArtifactUnreadable, BadInput, NotSupported
 
 if TYPE_CHECKING:
@@ -35,20 +34,14 @@ _HEADER = re.compile(rb"ulak-aes256gcm-1\n([A-Za-z0-9_-]{1,32})\n(.{12})", re.DO
 _LONGEST_HEADER = len(_MARK) + 32 + 1 + _NONCE_BYTES
 
 
-class EncryptedStorage:
+class EncryptedStorage(WholeReads):
     """Keeps artifacts encrypted in another storage. See `StorageBackend` for what it promises.
 
     `stat` reads the whole artifact, since what is known of it is encrypted with it. There are no
-    links past the service: what they led to could not be read.
-
-    Args:
-        inner: Where.
-        keys: 32 bytes for each id. The first encrypts; all decrypt, so that a key can follow
-            another without anything being written again.
-
-    Raises:
-        BadInput: there is no key, or one cannot be used.
-        NotSupported: cryptography is not installed.
+    links past the service: what they led to could not be read. `keys` are 32 bytes for each id: the
+    first encrypts; all decrypt, so that a key can follow another and nothing is written again.
+    Raises `BadInput` when there is no key, or one cannot be used, and `NotSupported` without
+    cryptography.
     """
 
     def __init__(self, inner: StorageBackend, keys: Mapping[str, bytes]) -> None:
@@ -79,10 +72,6 @@ class EncryptedStorage:
     def get_bytes(self, ref: str) -> bytes:
         return self._open(ref)[1]
 
-    def read_range(self, ref: str, start: int, end: int) -> bytes:
-        cut(b"", start, end)
-        return cut(self.get_bytes(ref), start, end)
-
     def stat(self, ref: str) -> Stat:
         outer = self._inner.stat(ref)
         content_type, data = self._open(ref)
@@ -95,11 +84,6 @@ class EncryptedStorage:
 
     def delete(self, ref: str) -> bool:
         return self._inner.delete(ref)
-
-    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        parts_of(ref)
-        read_life(expires_in)
-        return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         return self._inner.list(prefix, older_than=older_than)
@@ -136,11 +120,8 @@ class EncryptedStorage:
 
 
 def read_keys(text: str) -> dict[str, bytes]:
-    """Read keys as a setting holds them: `ID:BASE64`, with commas between them, the newest first.
-
-    Raises:
-        ValueError: one cannot be used; no key is quoted.
-    """
+    """Read keys as a setting holds them: `ID:BASE64`, with commas between them, the newest
+    first. Raises `ValueError`: one cannot be used; no key is quoted."""
     keys: dict[str, bytes] = {}
     for item in text.split(","):
         id, _, encoded = item.strip().partition(":")

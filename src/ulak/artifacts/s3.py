@@ -9,28 +9,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ulak.artifacts.storage import (
-    Stat,
-    cut,
-    is_part,
-    must_be_storable,
-    must_be_whole,
-    parts_of,
-    parts_of_prefix,
-    read_life,
-)
+from ulak import errors
+from ulak.artifacts import storage
 from ulak.clock import Duration, duration_complaint, micros, seconds
-from ulak.errors import (
-    ArtifactMissing,
-    ArtifactUnreadable,
-    ArtifactWriteFailed,
-    BadInput,
-    NotSupported,
-)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,11 +37,9 @@ _NO_BUCKET = "NoSuchBucket"
 class S3Settings:
     """Which bucket, and how it is asked.
 
-    Nothing else of the environment has a say, with one exception: without a key of their own
-    the requests are signed by the role of the machine, as obstore finds it.
-
-    Raises:
-        BadInput: naming every value that cannot be used.
+    Nothing else of the environment has a say, with one exception: without a key of their own the
+    requests are signed by the role of the machine, as obstore finds it. Raises `BadInput`: naming
+    every value that cannot be used.
     """
 
     bucket: str
@@ -76,19 +60,12 @@ class S3Settings:
     def __post_init__(self) -> None:
         wrong = [f"{name}: {said}" for name, said in _mistakes(self)]
         if wrong:
-            raise BadInput("; ".join(wrong))
+            raise errors.BadInput("; ".join(wrong))
 
     @classmethod
     def from_settings(cls, said: Mapping[str, str]) -> S3Settings:
-        """Read the settings from variables; an empty one is not set.
-
-        Args:
-            said: `S3_BUCKET`, `S3_ENDPOINT_URL`, `S3_REGION`, `S3_ACCESS_KEY_ID`,
-                `S3_SECRET_ACCESS_KEY` and `S3_PREFIX`; others are not looked at.
-
-        Raises:
-            BadInput: naming every value that is missing or cannot be used, and no secret.
-        """
+        """Read the settings from `VARIABLES`; an empty one is not set, others are not looked at.
+        Raises `BadInput`: naming every value that is missing or cannot be used, and no secret."""
         given = {name: said[variable] for name, variable in VARIABLES.items() if said.get(variable)}
         return cls(given.pop("bucket", ""), **given)  # type: ignore[arg-type] # all are texts
 
@@ -101,20 +78,14 @@ VARIABLES: Final[Mapping[str, str]] = {
     "secret_access_key": "S3_SECRET_ACCESS_KEY",
     "prefix": "S3_PREFIX",
 }
-"""For each setting that has one, its variable."""
 
 
-class S3Storage:
+class S3Storage(storage.WholeReads):
     """Keeps artifacts in a bucket. See `StorageBackend` for what it promises.
 
     Two deletions of one artifact at the same moment may both say that there was one: S3 does not
-    tell. Made in the process that uses it: what obstore runs does not survive a fork.
-
-    Args:
-        settings: Which bucket. Nothing is asked of it yet; `check` does.
-
-    Raises:
-        NotSupported: obstore is not installed.
+    tell. Made in the process that uses it: what obstore runs does not survive a fork. Nothing is
+    asked of the bucket before the first call. Raises `NotSupported`: obstore is not installed.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -130,17 +101,15 @@ class S3Storage:
     def __repr__(self) -> str:
         return f"S3Storage({self._settings!r})"
 
-    # --- writing ----------------------------------------------------------------------
-
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
-        parts_of(key)
-        must_be_storable(content_type, filename)
+        storage.parts_of(key)
+        storage.must_be_storable(content_type, filename)
         attributes = {
             _TYPE: content_type,
             _DIGEST: sha256(data).hexdigest(),
             # For who comes by a link: what is said to those who come to the service itself.
             "Cache-Control": "private, no-store",
-            "Content-Disposition": _disposition(filename),
+            "Content-Disposition": "attachment" + (f'; filename="{filename}"' if filename else ""),
         }
         # In one request, which a bucket takes whole or not at all; parts of an upload that broke
         # off would stay there unseen.
@@ -155,51 +124,43 @@ class S3Storage:
     def delete(self, ref: str) -> bool:
         try:
             found = self.exists(ref)
-        except ArtifactUnreadable as error:
-            raise ArtifactWriteFailed(str(error), key=ref) from None
+        except errors.ArtifactUnreadable as error:
+            raise errors.ArtifactWriteFailed(str(error), key=ref) from None
         if found:
             self._write(ref, "deleted", lambda: self._obstore.delete(self._store, ref))
         return found
 
-    # --- reading ----------------------------------------------------------------------
-
     def get_bytes(self, ref: str) -> bytes:
-        parts_of(ref)
+        storage.parts_of(ref)
 
         def get() -> tuple[Mapping[str, str], bytes]:
             found = self._obstore.get(self._store, ref)
             return found.attributes, found.bytes().to_bytes()
 
         attributes, data = self._read(ref, get)
-        return must_be_whole(data, _digest(attributes, ref), ref)
+        return storage.must_be_whole(data, _digest(attributes, ref), ref)
 
-    def read_range(self, ref: str, start: int, end: int) -> bytes:
-        cut(b"", start, end)  # a range that is none is refused before anything is read
-        return cut(self.get_bytes(ref), start, end)
-
-    def stat(self, ref: str) -> Stat:
-        parts_of(ref)
+    def stat(self, ref: str) -> storage.Stat:
+        storage.parts_of(ref)
         found = self._read(ref, lambda: self._head(ref))
         digest, kind = _digest(found.attributes, ref), found.attributes.get(_TYPE, "")
-        return Stat(found.meta["size"], digest, str(kind), found.meta["last_modified"])
+        return storage.Stat(found.meta["size"], digest, str(kind), found.meta["last_modified"])
 
     def exists(self, ref: str) -> bool:
-        parts_of(ref)
+        storage.parts_of(ref)
         try:
             self._read(ref, lambda: self._head(ref))
-        except ArtifactMissing:
+        except errors.ArtifactMissing:
             return False
         return True
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        parts_of(ref)
-        life = read_life(expires_in)
+        storage.parts_of(ref)
+        life = storage.read_life(expires_in)
         return str(self._read(ref, lambda: self._obstore.sign(self._store, "GET", ref, life)))
 
-    # --- looking around ---------------------------------------------------------------
-
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
-        below = "/".join(parts_of_prefix(prefix)) or None
+        below = "/".join(storage.parts_of_prefix(prefix)) or None
         return self._list(below, older_than)
 
     def tidy(self, *, older_than: datetime) -> int:
@@ -212,7 +173,7 @@ class S3Storage:
         pages = iter(self._obstore.list(self._store, prefix, chunk_size=1000))
         while (page := self._read("", lambda: next(pages, None))) is not None:
             for found in page:
-                if all(map(is_part, found["path"].split("/"))) and (
+                if all(map(storage.is_part, found["path"].split("/"))) and (
                     older_than is None or found["last_modified"] < older_than
                 ):
                     yield found["path"]
@@ -230,11 +191,11 @@ class S3Storage:
             return ask()
         except FileNotFoundError as error:
             if _NO_BUCKET not in str(error):
-                raise ArtifactMissing(ref) from None
+                raise errors.ArtifactMissing(ref) from None
             why = _why(error)
         except (OSError, self._obstore.exceptions.BaseError) as error:
             why = _why(error)
-        raise ArtifactUnreadable(
+        raise errors.ArtifactUnreadable(
             f"bucket {self._settings.bucket} does not answer for {ref or 'its list'}: {why}",
             key=ref,
         )
@@ -242,11 +203,10 @@ class S3Storage:
     def _write(self, ref: str, done: str, ask: Callable[[], Any]) -> None:
         try:
             ask()
+            return
         except (OSError, self._obstore.exceptions.BaseError) as error:
             why = _why(error)
-        else:
-            return
-        raise ArtifactWriteFailed(
+        raise errors.ArtifactWriteFailed(
             f"{ref} may not have been {done} in bucket {self._settings.bucket}: {why}", key=ref
         )
 
@@ -258,26 +218,23 @@ def _mistakes(settings: S3Settings) -> Iterator[tuple[str, str]]:
         yield VARIABLES["bucket"], f"{settings.bucket!r} is no name of a bucket"
     if settings.endpoint_url and not _is_endpoint(settings.endpoint_url):
         # It is not quoted: a password in it would be.
-        yield (
-            VARIABLES["endpoint_url"],
-            "write http:// or https:// and a host, without path, user or password",
-        )
+        advice = "write http:// or https:// and a host, without path, user or password"
+        yield VARIABLES["endpoint_url"], advice
     if not _REGION.fullmatch(settings.region):
         yield VARIABLES["region"], "write a region like us-east-1"
     if bool(settings.access_key_id) != bool(settings.secret_access_key):
         names = (VARIABLES["access_key_id"], VARIABLES["secret_access_key"])
         yield " and ".join(names), "set both, or neither"
     try:
-        parts_of_prefix(settings.prefix)
-    except BadInput as error:
+        storage.parts_of_prefix(settings.prefix)
+    except errors.BadInput as error:
         yield VARIABLES["prefix"], str(error)
     for name in ("timeout", "connect_timeout"):
         span: Duration = getattr(settings, name)
-        wrong = duration_complaint(span)
-        if wrong is None and micros(span) <= 0:
-            wrong = "a request needs some time"
-        if wrong is not None:
+        if (wrong := duration_complaint(span)) is not None:
             yield name, wrong
+        elif micros(span) <= 0:
+            yield name, "a request needs some time"
     if settings.retries < 0:
         yield "retries", "write 0 or more"
 
@@ -306,10 +263,10 @@ def _open(settings: S3Settings) -> S3Store:
     more: dict[str, Any] = {}
     if settings.access_key_id:
         # By a function and not as configuration, which obstore shows to whoever asks.
-        more = {"credential_provider": _Credentials(settings), "skip_signature": False}
+        more = {"credential_provider": partial(_credential, settings), "skip_signature": False}
     return S3Store(
         settings.bucket,
-        prefix="/".join(parts_of_prefix(settings.prefix)) or None,
+        prefix="/".join(storage.parts_of_prefix(settings.prefix)) or None,
         endpoint=endpoint.rstrip("/"),
         # A variable for Amazon's tools would win over `endpoint`.
         aws_endpoint_url_s3=endpoint.rstrip("/"),
@@ -335,36 +292,26 @@ def _open(settings: S3Settings) -> S3Store:
     )
 
 
-class _Credentials:
-    """Answers the keys of the settings, and does not show them."""
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-
-    def __call__(self) -> S3Credential:
-        return {
-            "access_key_id": self._settings.access_key_id,
-            "secret_access_key": self._settings.secret_access_key,
-            "token": None,
-            "expires_at": None,
-        }
-
-
-def _disposition(filename: str) -> str:
-    return f'attachment; filename="{filename}"' if filename else "attachment"
+def _credential(settings: S3Settings) -> S3Credential:
+    return {
+        "access_key_id": settings.access_key_id,
+        "secret_access_key": settings.secret_access_key,
+        "token": None,
+        "expires_at": None,
+    }
 
 
 def _digest(attributes: Mapping[str, Any], ref: str) -> str:
     digest = attributes.get(_DIGEST)
     if not digest:
-        raise ArtifactUnreadable(
+        raise errors.ArtifactUnreadable(
             f"{ref} has no SHA-256 in its metadata, so it was not stored as an artifact", key=ref
         )
     return str(digest)
 
 
 def _why(error: Exception) -> str:
-    """Say what happened in words that hold nothing of the request."""
+    """Return the reason in words that hold nothing of the request."""
     text = str(error)
     found = [match[1] for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
     if found:
@@ -377,7 +324,7 @@ def _obstore() -> ModuleType:
         import obstore
         import obstore.exceptions
     except ImportError as error:
-        raise NotSupported(
+        raise errors.NotSupported(
             f"buckets need obstore, which is not installed ({error}); pip install 'ulak[s3]'"
         ) from None
     return obstore

@@ -48,14 +48,9 @@ class DownloadLinks:
         self._clock = clock or SystemClock()
 
     def make_code(self, artifact_key: str, job_id: str, life: Duration = LINK_LIFE) -> str:
-        """Return a code that reads this artifact of this job until its life is over.
-
-        Ends are whole seconds. The code is a secret until then.
-
-        Raises:
-            BadInput: the artifact has no such key, or the code would live for no duration, less
-                than a second or more than an hour.
-        """
+        """Return a code that reads this artifact of this job until its life is over, in whole
+        seconds. The code is a secret until then. Raises `BadInput`: the artifact has no such
+        key, or the code would live for no duration, less than a second or more than an hour."""
         parts_of(artifact_key)
         life_us = read_micros(life, "life=")
         if not SECOND <= life_us <= micros(LONGEST_LIFE):
@@ -64,14 +59,9 @@ class DownloadLinks:
         return f"{ends_at}.{self._sign(artifact_key, job_id, ends_at)}"
 
     def must_allow(self, code: str, artifact_key: str, job_id: str) -> None:
-        """Check that a code reads this artifact of this job, now.
-
-        How long the check takes tells nothing about the right signature.
-
-        Raises:
-            Unauthenticated: `malformed`, `unknown` when it was made for something else or by
-                somebody else, or `expired`.
-        """
+        """Check that a code reads this artifact of this job, now; in a time that tells nothing
+        of it. Raises `Unauthenticated`: `malformed`, `expired`, or `unknown`: made for something
+        else or by somebody else."""
         found = _CODE.fullmatch(code)
         if found is None:
             raise Unauthenticated("this is no code of a link", reason="malformed")

@@ -32,7 +32,6 @@ class Stat:
     """Of its bytes, in hexadecimal; two artifacts with the same one are the same."""
     content_type: str
     stored_at: datetime
-    """When, by the clock of the storage."""
 
 
 class StorageBackend(Protocol):
@@ -43,16 +42,10 @@ class StorageBackend(Protocol):
     """
 
     def put_bytes(self, key: str, data: bytes, content_type: str, *, filename: str = "") -> str:
-        """Store an artifact whole and durably, and answer its ref; what was there is replaced.
+        """Store an artifact whole and durably, and return its ref; what was there is replaced.
 
-        Nobody sees half of it, also when the process dies: a reader finds what was there before,
-        or this.
-
-        Args:
-            key: Where.
-            data: What.
-            content_type: What it is, as HTTP says it.
-            filename: How a browser is to call it that comes by `get_presigned_url`.
+        A reader finds what was there before, or this, never half of it. `filename` is the name in a
+        browser that comes by `get_presigned_url`.
 
         Raises:
             BadInput: the key, the type or the file name cannot be used.
@@ -60,9 +53,8 @@ class StorageBackend(Protocol):
         """
 
     def get_bytes(self, ref: str) -> bytes:
-        """Return the bytes that were stored, compared with their SHA-256.
-
-        A deletion meanwhile does no harm to a reading that has begun.
+        """Return the bytes that were stored, compared with their SHA-256; a deletion meanwhile does
+        no harm to a reading that has begun.
 
         Raises:
             ArtifactMissing: there is none.
@@ -70,55 +62,35 @@ class StorageBackend(Protocol):
         """
 
     def read_range(self, ref: str, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to before `end`; what lies behind the last is cut off.
-
-        They are checked as those of `get_bytes`, so a part costs as much as the whole.
+        """Return the bytes from `start` to before `end`, cut off at the last. They are checked as
+        those of `get_bytes`, so a part costs as much as the whole.
 
         Raises:
             BadInput: the range begins before 0, or after its end.
-            ArtifactMissing: there is no such artifact.
-            ArtifactUnreadable: it is damaged, or the storage does not answer.
+            ArtifactError: as `get_bytes` does.
         """
 
     def stat(self, ref: str) -> Stat:
-        """Return what is known of an artifact; whether its bytes are whole is not looked at.
-
-        Raises:
-            ArtifactMissing: there is none.
-            ArtifactUnreadable: it is not an artifact, or the storage does not answer.
-        """
+        """Return what is known of an artifact; its bytes are not checked. Raises
+        `ArtifactError`: as `get_bytes` does."""
 
     def exists(self, ref: str) -> bool:
-        """Tell whether there is an artifact.
-
-        Raises:
-            ArtifactUnreadable: the storage does not answer, so nobody knows.
-        """
+        """Tell whether there is an artifact. Raises `ArtifactUnreadable`: the storage does not
+        answer, so nobody knows."""
 
     def delete(self, ref: str) -> bool:
-        """Delete an artifact, and tell whether there was one.
-
-        Raises:
-            ArtifactWriteFailed: it was not confirmed; the same call may be made again.
-        """
+        """Delete an artifact, and tell whether there was one. Raises `ArtifactWriteFailed`: it
+        was not confirmed; the same call may be made again."""
 
     def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        """Return a link that reads the artifact without asking us; None where there is none.
-
-        The link is a secret until it expires. Whether the artifact exists is not looked at.
-
-        Args:
-            ref: Which artifact.
-            expires_in: How long it is good; a number means seconds.
-
-        Raises:
-            BadInput: it would not be good for a second, or for more than seven days.
-        """
+        """Return a link that reads the artifact without asking us, None where there is none; a
+        secret until it expires. Whether the artifact exists is not looked at. A number means
+        seconds. Raises `BadInput`: it would not be good for a second, or for more than seven
+        days."""
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
-        """Return the ref of every artifact below a prefix, in no order.
-
-        What is stored or deleted meanwhile may be among them or not.
+        """Return the ref of every artifact below a prefix, in no order; what is stored or deleted
+        meanwhile may be among them or not.
 
         Args:
             prefix: Whole parts of keys: `pdfs` is one of `pdfs/a`, not of `pdfs2/a`; '' of all.
@@ -129,31 +101,18 @@ class StorageBackend(Protocol):
         """
 
     def tidy(self, *, older_than: datetime) -> int:
-        """Remove what writes have left that broke off before, and answer how much it was.
-
-        A write that is under way and older than that begins anew or fails.
-
-        Raises:
-            ArtifactWriteFailed: the storage does not answer.
-        """
+        """Remove what writes that broke off before have left, and return how much it was. A
+        write that is under way and older than that begins anew or fails. Raises
+        `ArtifactWriteFailed`: the storage does not answer."""
 
     def check(self) -> None:
-        """Ask whether artifacts can be kept here now, as for `/health/ready`.
-
-        Raises:
-            ArtifactError: they cannot; the message says why.
-        """
-
-
-# --- what every storage does alike ----------------------------------------------------
+        """Ask whether artifacts can be kept here now, as for `/health/ready`. Raises
+        `ArtifactError`: they cannot; the message says why."""
 
 
 def parts_of(key: str) -> list[str]:
-    """Take a key apart.
-
-    Raises:
-        BadInput: it is none; an escape from where artifacts are kept is none either.
-    """
+    """Return the parts of a key. Raises `BadInput`: it is none; an escape from where artifacts
+    are kept is none either."""
     parts = key.split("/")
     if len(key) > LONGEST_KEY or not all(map(_PART.fullmatch, parts)):
         raise BadInput(
@@ -169,20 +128,13 @@ def is_part(name: str) -> bool:
 
 
 def parts_of_prefix(prefix: str) -> list[str]:
-    """Take a prefix apart; a `/` at its end says nothing.
-
-    Raises:
-        BadInput: no key begins so.
-    """
+    """Return the parts of a prefix; a `/` at its end says nothing. Raises `BadInput`: no key
+    begins so."""
     return parts_of(prefix.removesuffix("/")) if prefix else []
 
 
 def must_be_storable(content_type: str, filename: str) -> None:
-    """Check what is stored with an artifact.
-
-    Raises:
-        BadInput: it would not be read as it was meant.
-    """
+    """Refuse with `BadInput` what would not be read as it was meant."""
     if not _TYPE.fullmatch(content_type):
         raise BadInput(
             f"{content_type[:LONGEST_TYPE]!r} is no content type; write one like application/pdf"
@@ -195,11 +147,8 @@ def must_be_storable(content_type: str, filename: str) -> None:
 
 
 def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
-    """Return the bytes if they have this SHA-256.
-
-    Raises:
-        ArtifactUnreadable: they are not those that were stored.
-    """
+    """Return the bytes if they have this SHA-256. Raises `ArtifactUnreadable`: they are not
+    those that were stored."""
     if sha256(data).hexdigest() != digest:
         raise ArtifactUnreadable(
             f"{key} is damaged: its bytes are not those that were stored", key=key
@@ -207,28 +156,30 @@ def must_be_whole(data: bytes, digest: str, key: str) -> bytes:
     return data
 
 
-def cut(data: bytes, start: int, end: int) -> bytes:
-    """Return a range of bytes.
-
-    Raises:
-        BadInput: there is no such range.
-    """
-    if not 0 <= start <= end:
-        raise BadInput(f"bytes {start} to {end} are no range; write 0 <= start <= end")
-    return data[start:end]
-
-
 LONGEST_LINK: Final = timedelta(days=7)
-"""What the signature of S3 allows."""
 
 
 def read_life(expires_in: Duration) -> timedelta:
-    """Return how long a link is good.
-
-    Raises:
-        BadInput: it is no duration, less than a second, or more than seven days.
-    """
+    """Return how long a link is good. Raises `BadInput`: it is no duration, less than a second,
+    or more than seven days."""
     life = timedelta(microseconds=read_micros(expires_in, "expires_in="))
     if not timedelta(seconds=1) <= life <= LONGEST_LINK:
         raise BadInput(f"a link is good for a second to seven days, not for {life}")
     return life
+
+
+class WholeReads:
+    """What a storage without ranges and links of its own does."""
+
+    def get_bytes(self, ref: str) -> bytes:
+        raise NotImplementedError
+
+    def read_range(self, ref: str, start: int, end: int) -> bytes:
+        if not 0 <= start <= end:
+            raise BadInput(f"bytes {start} to {end} are no range; write 0 <= start <= end")
+        return self.get_bytes(ref)[start:end]
+
+    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
+        parts_of(ref)
+        read_life(expires_in)
+        return None

@@ -15,8 +15,7 @@ from ulak.engine.engine import Engine
 from ulak.engine.schedules import Schedule, ScheduleTick
 from ulak.errors import BadInput, JobNotFound
 from ulak.kit.commands import output as out
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading
 
 flow_group = typer.Typer(invoke_without_command=True, help="What a program declares.")
 

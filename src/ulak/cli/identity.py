@@ -16,8 +16,15 @@ from ulak.auth.secrets import PREFIX
 from ulak.cli.spans import read_span
 from ulak.errors import BadInput, NotSupported
 from ulak.kit.commands.output import JsonOption, note, print_fact, print_json, print_list, when
-from ulak.kit.commands.person import ActorOption, NoteOption, user_name
-from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.kit.commands.target import (
+    ActorOption,
+    AppOption,
+    NoteOption,
+    in_force,
+    load,
+    reading,
+    user_name,
+)
 from ulak.service import scopes_in
 from ulak.settings import variable
 

@@ -23,8 +23,7 @@ from ulak.engine.view import Job, TrailEvent
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
 from ulak.kit.commands import output as out
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 from ulak.store.protocol import JobFilter, Progress
 
 group = typer.Typer(no_args_is_help=True, help="Read jobs and act on them.")

@@ -20,8 +20,7 @@ from ulak.kit.commands.output import (
     print_list,
     when,
 )
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 
 limits = typer.Typer(invoke_without_command=True, help="How many runs there may be at once.")
 rates = typer.Typer(invoke_without_command=True, help="How many runs there may be in a span.")

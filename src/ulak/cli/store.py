@@ -15,8 +15,7 @@ from ulak.engine.documents import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.idempotency.guard import Guard
 from ulak.kit.commands import output as out
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, in_force, load, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading
 from ulak.service import get_service
 from ulak.store.records import RecordId, RecordRow
 from ulak.wiring import idempotency_settings

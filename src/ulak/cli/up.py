@@ -31,8 +31,7 @@ from ulak.engine.worker import Worker, settle_in
 from ulak.errors import NotSupported, UlakError
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note
-from ulak.kit.commands.person import user_name
-from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
+from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load, user_name
 from ulak.service import get_service
 from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
 from ulak.store.protocol import JobFilter

@@ -9,13 +9,11 @@
 later request is answered from the record. `docs/idempotency.md` tells the rest.
 """
 
-from ulak.idempotency.answer import Answer
 from ulak.idempotency.execution import Execution, current
-from ulak.idempotency.fingerprint import fingerprint
 from ulak.idempotency.functions import idempotent
 from ulak.idempotency.guard import Answered, Asked, Guard
-from ulak.idempotency.key import HEADER, REPLAYED, read_key
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.key import HEADER, REPLAYED, fingerprint, read_key
+from ulak.idempotency.scope import Answer, Scope
 
 __all__ = [
     "HEADER",

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, cast
 from ulak.clock import Duration, read_micros, seconds
 from ulak.engine.threads import Aside
 from ulak.errors import BadInput, GuardUnavailable, IdempotencyError, InProgress
-from ulak.idempotency.answer import Answer
 from ulak.idempotency.execution import Execution, Transactional
 from ulak.idempotency.guard import TOO_LONG, Asked, Guard, in_progress
+from ulak.idempotency.scope import Answer
 from ulak.idempotency.turns import LONGEST_S, Turn
 from ulak.store.records import RecordId
 from ulak.store.transaction import OpenTransaction, PartedTransaction
@@ -23,7 +23,6 @@ T = TypeVar("T")
 Told = Answer | IdempotencyError | None
 
 MOST_LOOKS: Final = 500
-"""How many keys one read asks for at most."""
 
 NEWS: Final = 16
 """After so many new keys in a row, nobody looks before the claim. A guess."""
@@ -57,20 +56,11 @@ class AsyncGuard:
         self._tasks: set[asyncio.Task[None]] = set()
         weakref.finalize(self, _close, (self._looking, self._waiting, self._ending))
 
-    async def begin(
-        self, asked: Asked, *, wait: Duration = 0
-    ) -> Execution | Answer:  # fmt: skip
-        """Claim a key, or answer what was answered before, as `Guard.begin` does.
-
-        Args:
-            asked: What is asked.
-            wait: How long to wait for somebody else who executes it, besides the `lock_wait` of
-                a transactional scope, and be answered from the record then.
-
-        Raises:
-            BadInput: `wait` is no duration.
-            IdempotencyError: as `Guard.begin` does.
-        """
+    async def begin(self, asked: Asked, *, wait: Duration = 0) -> Execution | Answer:
+        """Claim a key, or return what was answered before, as `Guard.begin` does. `wait` is how
+        long to wait for another execution, besides the `lock_wait` of a transactional scope, and
+        be answered from its record. Raises as `Guard.begin`, and `BadInput` when `wait` is no
+        duration."""
         until = asyncio.get_running_loop().time() + read_micros(wait, "wait=") / 1e6
         while True:
             try:
@@ -141,7 +131,6 @@ class AsyncGuard:
             here.over(execution.row.id)
 
     def _pass_on(self, here: _Here) -> None:
-        """Let the next one have its part in the turn, or commit."""
         turn = here.turn
         if turn is None:
             here.places.give()
@@ -222,7 +211,6 @@ class AsyncGuard:
         return self._guard.begin_within(asked, here.turn.begin_part())
 
     def _not_begun(self, here: _Here, asked: Asked) -> None:
-        """Nothing is executed after all."""
         if asked.scope.mode == "transactional":
             self._pass_on(here)
         here.over(asked.id)
@@ -272,7 +260,6 @@ class _Here:
         self._news: dict[str, int] = {}
 
     def over(self, id: RecordId) -> None:
-        """Let those go on who wait for a key."""
         running = self.running.pop(id, None)
         if running is not None and not running.done():
             running.set_result(None)
@@ -287,7 +274,6 @@ class _Here:
         return news < NEWS or news % NEWS == 0
 
     def was_known(self, asked: Asked) -> None:
-        """A key was there already: the next will be looked for."""
         self._news[asked.scope.name] = 0
 
     def look(self, asked: Asked) -> asyncio.Future[Told]:
@@ -332,11 +318,7 @@ class _Places:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self, patience_s: float) -> None:
-        """Wait for a place.
-
-        Raises:
-            GuardUnavailable: there was none for so long.
-        """
+        """Wait for a place; `GuardUnavailable`: there was none for so long."""
         if self._free:
             self._free -= 1
             return
@@ -355,11 +337,9 @@ class _Places:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for a place."""
         return any(not turn.done() for turn in self._waiting)
 
     def give(self) -> None:
-        """Let the next one have a place."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

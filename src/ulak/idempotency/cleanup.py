@@ -11,7 +11,6 @@ from ulak.idempotency.guard import Guard
 from ulak.idempotency.settings import IdempotencySettings
 
 NAME: Final = "idempotency-cleanup"
-"""What the schedule and its flow are called."""
 
 
 def attach(engine: Engine, settings: IdempotencySettings) -> None:

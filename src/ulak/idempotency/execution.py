@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from ulak.clock import micros
+from ulak.clock import micros, seconds
 from ulak.errors import BadInput, ClaimLost, GuardUnavailable, NotSupported, StoreError
-from ulak.idempotency.answer import Answer
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.scope import Answer, Scope
 from ulak.store import codec
 from ulak.store.protocol import Store
-from ulak.store.records import RecordRow
-from ulak.store.transaction import (
-    LoopTransaction,
-    OpenTransaction,
-    TransactionStore,
-    holding,
-)
+from ulak.store.records import RecordRow, RecordStore
+from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore, holding
 
-if TYPE_CHECKING:
-    from ulak.idempotency.renewals import Renewals
+log = logging.getLogger("ulak.idempotency")
 
 T = TypeVar("T")
 
@@ -32,11 +29,7 @@ _current: ContextVar[Execution | None] = ContextVar("ulak-idempotent-execution",
 
 
 def current() -> Execution:
-    """Return the execution that this code is part of.
-
-    Raises:
-        BadInput: it is part of none.
-    """
+    """Return the execution that this code is part of. Raises `BadInput`: it is part of none."""
     execution = _current.get()
     if execution is None:
         raise BadInput("this code runs outside of any protected operation")
@@ -49,12 +42,7 @@ class Execution(ABC):
     def __init__(self, scope: Scope, row: RecordRow) -> None:
         self.scope = scope
         self.row = row
-        self._is_over = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was settled or abandoned."""
-        return self._is_over
+        self.is_over = False
 
     @property
     def attempt(self) -> int:
@@ -64,33 +52,24 @@ class Execution(ABC):
     @property
     @abstractmethod
     def connection(self) -> Any:
-        """The connection whose rows commit with the record, or are taken back with it.
-
-        A refusal that is stored takes them back too. Do not commit or roll it back.
-
-        Raises:
-            BadInput: the scope's mode has no such transaction.
-        """
+        """The connection whose rows commit with the record, or are taken back with it, also by a
+        refusal that is stored. Do not commit or roll it back. Raises `BadInput`: the scope's
+        mode has no such transaction."""
 
     @abstractmethod
     def phase(self, name: str, work: Callable[[Phase], T]) -> T:
-        """Run a part of the operation, unless an execution before this one has ended it: then
-        answer what it answered.
+        """Run a part of the operation; return its earlier answer where an execution before this one
+        has ended it.
 
-        What it answers must be JSON. It and what `work` writes with `phase.connection` are one
-        commit. What it does elsewhere may happen again if the process dies before that.
-
-        Raises:
-            ClaimLost: somebody else has taken over; nothing was kept.
+        What it returns must be JSON. It and what `work` writes with `phase.connection` are one
+        commit. What it does elsewhere may happen again if the process dies before that. Raises
+        `ClaimLost`: somebody else has taken over; nothing was kept.
         """
 
     def settle(self, answer: Answer) -> None:
-        """End it with an answer: store what is to be replayed, and take back the rest.
-
-        Raises:
-            ClaimLost: somebody else has taken over; nothing was stored.
-            GuardUnavailable: nothing was stored, or it is not known.
-        """
+        """End it with an answer: store what is to be replayed, and take back the rest. Raises
+        `ClaimLost` when somebody else has taken over and nothing was stored, `GuardUnavailable`
+        when nothing was stored or it is not known."""
         self._end()
         try:
             if answer.is_kept(self.scope):
@@ -101,19 +80,18 @@ class Execution(ABC):
             raise GuardUnavailable(f"the answer could not be stored: {error}") from error
 
     def _end(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise BadInput("this execution is over")
-        self._is_over = True
+        self.is_over = True
 
     def abandon(self) -> None:
         """End it as if it had never been: another request may execute. Never raises."""
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._give_up()
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Let `current()` answer this one."""
         token = _current.set(self)
         try:
             with self._turn():
@@ -122,7 +100,6 @@ class Execution(ABC):
             _current.reset(token)
 
     def _turn(self) -> AbstractContextManager[None]:
-        """What code inside has that nobody else can have meanwhile."""
         return nullcontext()
 
     @abstractmethod
@@ -264,8 +241,8 @@ class Phase:
 
     @property
     def connection(self) -> Any:
-        """The connection of the phase's transaction, which begins when it is first asked for:
-        do what takes long elsewhere before."""
+        """The connection of the phase's transaction, which begins when it is first asked for: do
+        what takes long elsewhere before."""
         return self._begin().connection
 
 
@@ -273,3 +250,74 @@ def _begin(store: Store) -> OpenTransaction:
     if not store.features.open_transactions:
         raise NotSupported(f"the {store.features.name} store has no transaction for rows of yours")
     return cast(TransactionStore, store).begin()
+
+
+class Renewals:
+    """Renews each lease at a third of it; one thread, which lives while there is something to
+    renew."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._changed = threading.Condition()
+        self._due: dict[Leased, float] = {}
+        self._lost: set[Leased] = set()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def watch(self, execution: Leased) -> None:
+        if self._process != os.getpid():
+            # A forked child: the lock, the thread and what it renews are the parent's.
+            self._process, self._changed = os.getpid(), threading.Condition()
+            self._due, self._lost, self._thread = {}, set(), None
+        with self._changed:
+            self._due[execution] = time.monotonic() + _third(execution)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="ulak-idempotency-renewals", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def unwatch(self, execution: Leased) -> None:
+        with self._changed:
+            self._due.pop(execution, None)
+            self._lost.discard(execution)
+            self._changed.notify()
+
+    def has_lost(self, execution: Leased) -> bool:
+        with self._changed:
+            return execution in self._lost
+
+    def _run(self) -> None:
+        while due := self._wait():
+            try:
+                alive = self._store.renew_records(
+                    [execution.row for execution in due],
+                    lease_us=[micros(execution.scope.lease) for execution in due],
+                )
+                with self._changed:
+                    for execution, is_alive in zip(due, alive, strict=True):
+                        if not is_alive and self._due.pop(execution, None) is not None:
+                            self._lost.add(execution)
+            except StoreError as error:
+                log.warning("leases could not be renewed", extra={"error": str(error)})
+            except BaseException:  # a worker loop: nothing else would renew them
+                log.exception("leases could not be renewed")
+
+    def _wait(self) -> list[Leased]:
+        """Wait until leases are to be renewed; return none when nobody is left."""
+        with self._changed:
+            while self._due:
+                now = time.monotonic()
+                due = [execution for execution, at in self._due.items() if at <= now]
+                if due:
+                    for execution in due:
+                        self._due[execution] = now + _third(execution)
+                    return due
+                self._changed.wait(min(self._due.values()) - now)
+            self._thread = None
+            return []
+
+
+def _third(execution: Leased) -> float:
+    return seconds(execution.scope.lease) / 3

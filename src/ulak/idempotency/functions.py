@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from ulak.core.run import Run
-from ulak.idempotency.answer import Answer
 from ulak.idempotency.execution import Execution
-from ulak.idempotency.fingerprint import fingerprint
 from ulak.idempotency.guard import Asked, Guard
-from ulak.idempotency.key import read_key
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.key import fingerprint, read_key
+from ulak.idempotency.scope import Answer, Scope
 from ulak.store import codec
 
 P = ParamSpec("P")
@@ -30,11 +28,11 @@ def idempotent(
     tenant: Callable[P, str] | None = None,
     actor: Callable[P, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Protect a function, or a stage of a job: under one key it is run once, and whoever calls it
-    again gets what it returned.
+    """Protect a function, or a stage of a job: under one key it is run once, and a repeated call
+    gets what it returned.
 
     What it returns must be JSON of the type that it declares. An exception is let out and stores
-    nothing. `ulak.idempotency.current()` answers the execution inside, with its connection.
+    nothing. `ulak.idempotency.current()` returns the execution inside, with its connection.
     Decorate a stage below `@flow.stage(...)`.
 
     Args:
@@ -44,9 +42,7 @@ def idempotent(
         tenant: Makes the tenant; of a stage it is that of the job, else ''.
         actor: Makes who asks, '' without it.
 
-    Calling it raises:
-        BadKey: `key` made none.
-        IdempotencyError: as `Guard.begin` and `Execution.settle` do.
+    A call raises `BadKey` where `key` made none, and as `Guard.begin` and `Execution.settle` do.
     """
 
     def protect(function: Callable[P, R]) -> Callable[P, R]:
@@ -106,7 +102,7 @@ def idempotent(
 
 
 def _fact(value: Any) -> Any:
-    """What of an argument says what is asked: of a run, the job's payload."""
+    """Return what of an argument says what is asked: of a run, the job's payload."""
     return json.loads(codec.encode(value.payload if isinstance(value, Run) else value))
 
 

@@ -12,23 +12,11 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, cast
 
+from ulak import errors
 from ulak.clock import micros
 from ulak.core.acts import must_act
-from ulak.errors import (
-    BadInput,
-    Contended,
-    GuardUnavailable,
-    IdempotencyConflict,
-    IdempotencyError,
-    InProgress,
-    NotSupported,
-    StoreError,
-    WriteRefused,
-)
-from ulak.idempotency.answer import Answer, answer_in
-from ulak.idempotency.execution import Execution, Leased, Transactional
-from ulak.idempotency.renewals import Renewals
-from ulak.idempotency.scope import Scope
+from ulak.idempotency.execution import Execution, Leased, Renewals, Transactional
+from ulak.idempotency.scope import Answer, Scope, answer_in
 from ulak.store.protocol import Features, Store
 from ulak.store.records import PROCESSING, RecordId, RecordRow
 from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore
@@ -84,13 +72,10 @@ class Guard:
         return self._store.features
 
     def execute(self, asked: Asked, operation: Callable[[Execution], Answer]) -> Answered:
-        """Run an operation unless it was run under this key; answer what it answers, or did.
+        """Run an operation unless it was run under this key; return its answer, of now or of then.
 
         An exception of the operation is let out: nothing of it is stored, and a repeated request
-        runs it again.
-
-        Raises:
-            IdempotencyError: as `begin` and `Execution.settle` do.
+        runs it again. Raises as `begin` and `Execution.settle` do.
         """
         begun = self.begin(asked)
         if isinstance(begun, Answer):
@@ -104,7 +89,7 @@ class Guard:
         return Answered(answer, is_replay=False)
 
     def begin(self, asked: Asked) -> Execution | Answer:
-        """Claim a key, to be ended by whoever asked; or answer what was answered before.
+        """Claim a key, to be ended by the caller; or return what was answered before.
 
         Raises:
             InProgress: somebody else executes it now.
@@ -117,7 +102,7 @@ class Guard:
                 if asked.scope.mode == "lease":
                     return self._lease(asked)
                 return self._claim_in(asked, self._open(asked))
-            except Contended as error:
+            except errors.Contended as error:
                 return self._without_waiting(asked, error)
 
     @cached_property
@@ -127,83 +112,61 @@ class Guard:
 
         return AsyncGuard(self)
 
-    # --- what `aio` begins with ---------------------------------------------------
-
     def open_at_once(self, asked: Asked) -> OpenTransaction | None:
-        """Open a transaction for an operation without waiting for anybody; None when somebody is
-        in the way. For a store with one writer, which asks no server.
-
-        Raises:
-            GuardUnavailable: the store cannot be asked.
-        """
+        """Open a transaction for an operation without waiting; None when somebody is in the way.
+        For a store with one writer, which asks no server."""
         with _asking():
             try:
                 return self._open(asked, patience_ms=0)
-            except Contended:
+            except errors.Contended:
                 return None
 
     def open(self, asked: Asked) -> OpenTransaction | Answer:
-        """Open a transaction for an operation, or answer what was answered meanwhile.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        """Open a transaction for an operation, or return what was answered meanwhile; raises as
+        `begin`."""
         with _asking():
             try:
                 return self._open(asked)
-            except Contended as error:
+            except errors.Contended as error:
                 return self._without_waiting(asked, error)
 
     def begin_within(self, asked: Asked, transaction: OpenTransaction) -> Execution | Answer:
         """Begin an operation as `begin` does, in a transaction that is open. When nothing is to
-        be executed, or it cannot be asked, the transaction is rolled back.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        be executed, or it cannot be asked, the transaction is rolled back."""
         with _asking():
             return self._claim_in(asked, transaction)
 
     async def begin_on_loop(self, asked: Asked) -> Execution | Answer:
         """Begin a transactional operation as `begin` does, while the event loop goes on. For a
-        store with `Features.on_loop`.
-
-        Raises:
-            IdempotencyError: as `begin` does.
-        """
+        store with `Features.on_loop`."""
         with _asking():
             try:
                 transaction = cast(LoopTransaction, self._open(asked))
                 claim = await transaction.claim_record_on_loop(
                     _new_row(asked), ttl_us=micros(asked.scope.ttl), lease_us=None
                 )
-            except Contended as error:
+            except errors.Contended as error:
                 return await asyncio.to_thread(self._without_waiting, asked, error)
         if claim.is_mine:
             return Transactional(asked.scope, claim.row, self._store, transaction)
         await asyncio.to_thread(transaction.roll_back)
         return _told(asked, claim.row)
 
-    # --- looking, and the care of records -----------------------------------------
-
-    def look(self, asked: Sequence[Asked]) -> list[Answer | IdempotencyError | None]:
-        """Tell what became of each: its answer, why it has none, or None when nobody has asked
-        for it before, or whoever did has died. Claims nothing; so many at once cost one read.
-
-        Raises:
-            GuardUnavailable: the store cannot be asked.
-        """
+    def look(self, asked: Sequence[Asked]) -> list[Answer | errors.IdempotencyError | None]:
+        """Return for each its answer, why it has none, or None when it is new or its execution
+        has died. Claims nothing; so many at once cost one read. Raises `GuardUnavailable`: the
+        store cannot be asked."""
         with _asking():
             rows = self._store.find_records([one.id for one in asked])
         now = self._store.clock.now()
-        found: list[Answer | IdempotencyError | None] = []
+        found: list[Answer | errors.IdempotencyError | None] = []
         for one, row in zip(asked, rows, strict=True):
             if row is None or (row.status == PROCESSING and (row.lease_until or 0) <= now):
                 found.append(None)
                 continue
             try:
                 found.append(_told(one, row))
-            except IdempotencyError as refusal:
+            except errors.IdempotencyError as refusal:
                 found.append(refusal)
         return found
 
@@ -212,16 +175,14 @@ class Guard:
         return self._store.find_records([id])[0]
 
     def forget(self, id: RecordId, *, actor: str, note: str = "") -> bool:
-        """Remove a record, so that the next request executes; audited.
-
-        Returns False when there is none.
-        """
+        """Remove a record, so that the next request executes; audited. Return False when there
+        is none."""
         return self._store.forget_record(id, actor=must_act(actor, note), note=note)
 
     def clean_up(self, batch: int = A_BATCH) -> int:
-        """Remove every record that has expired, `batch` in a transaction; answer how many."""
+        """Remove every record that has expired, `batch` in a transaction; return how many."""
         if batch < 1:
-            raise BadInput(f"a batch of {batch} makes no sense; write 1 or more")
+            raise errors.BadInput(f"a batch of {batch} makes no sense; write 1 or more")
         removed = 0
         while gone := self._store.clean_records(batch):
             removed += gone
@@ -243,9 +204,8 @@ class Guard:
         return _told(asked, claim.row)
 
     def _open(self, asked: Asked, patience_ms: int | None = None) -> OpenTransaction:
-        """Begin a transaction that waits as long as the scope says, or so long."""
         if not self._store.features.open_transactions:
-            raise NotSupported(
+            raise errors.NotSupported(
                 f'the scope "{asked.scope.name}" is transactional, and the '
                 f"{self._store.features.name} store has no transaction to share; give it the mode "
                 '"lease", or connect to SQLite or PostgreSQL'
@@ -264,7 +224,7 @@ class Guard:
             return Leased(asked.scope, claim.row, self._store, self._renewals)
         return _told(asked, claim.row)
 
-    def _without_waiting(self, asked: Asked, error: Contended) -> Answer:
+    def _without_waiting(self, asked: Asked, error: errors.Contended) -> Answer:
         """Answer from the record if there is one: whoever is in the way may be another duplicate
         that reads its answer. Else tell who executes the same from who only writes beside."""
         (row,) = self._store.find_records([asked.id])
@@ -272,7 +232,7 @@ class Guard:
             return _told(asked, row)
         if error.holder in (None, digest_of(asked.id)):
             raise in_progress(asked) from error
-        raise GuardUnavailable(TOO_LONG) from error
+        raise errors.GuardUnavailable(TOO_LONG) from error
 
 
 def _new_row(asked: Asked) -> RecordRow:
@@ -283,13 +243,10 @@ def _new_row(asked: Asked) -> RecordRow:
 
 
 def _told(asked: Asked, row: RecordRow) -> Answer:
-    """Answer from the record of another execution.
-
-    Raises:
-        IdempotencyError: it cannot be answered from.
-    """
+    """Return the answer of another execution from its record; raises `IdempotencyError` when
+    there is none."""
     if row.request_hash != asked.request_hash:
-        raise IdempotencyConflict(
+        raise errors.IdempotencyConflict(
             f"the key {asked.key!r} was used for another request; use a new key for a new request"
         )
     if row.status == PROCESSING:
@@ -302,17 +259,16 @@ def _asking() -> Iterator[None]:
     """Say of a store that cannot be asked that nothing was done; what it refuses is let out."""
     try:
         yield
-    except WriteRefused:
+    except errors.WriteRefused:
         raise
-    except StoreError as error:
-        raise GuardUnavailable(
+    except errors.StoreError as error:
+        raise errors.GuardUnavailable(
             f"the store of idempotency records cannot be asked, so nothing was done: {error}"
         ) from error
 
 
-def in_progress(asked: Asked) -> InProgress:
-    """Say that somebody else executes it now."""
-    return InProgress(
+def in_progress(asked: Asked) -> errors.InProgress:
+    return errors.InProgress(
         f"a request with the key {asked.key!r} is being executed; ask again in a moment",
         retry_after=SOON,
     )

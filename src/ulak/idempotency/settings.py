@@ -12,10 +12,6 @@ from ulak.errors import FlowError
 from ulak.idempotency.guard import A_BATCH
 from ulak.idempotency.scope import LARGEST_BODY, LEASE, LOCK_WAIT, TTL, Mode, Scope
 
-PREFIX: Final = "IDEMPOTENCY_"
-BACKENDS: Final = ("sql", "memory")
-DAILY: Final = "0 3 * * *"
-
 
 @dataclass(frozen=True, slots=True)
 class IdempotencySettings:
@@ -28,12 +24,10 @@ class IdempotencySettings:
     lease_seconds: int = int(LEASE.total_seconds())
     lock_wait_ms: int = int(LOCK_WAIT.total_seconds() * 1000)
     max_body_bytes: int = LARGEST_BODY
-    cleanup_cron: str = DAILY
-    """When records that have expired are removed, in UTC."""
+    cleanup_cron: str = "0 3 * * *"
     cleanup_batch: int = A_BATCH
 
     def scope(self, name: str, *, mode: Mode = "transactional") -> Scope:
-        """Make a scope with these settings."""
         return Scope(
             name, mode=mode, ttl=timedelta(seconds=self.ttl_seconds),
             lease=timedelta(seconds=self.lease_seconds),
@@ -43,20 +37,18 @@ class IdempotencySettings:
 
 
 def variable(name: str) -> str:
-    """Name the environment variable of a setting."""
-    return PREFIX + name.upper()
+    return f"IDEMPOTENCY_{name.upper()}"
 
 
 def names() -> tuple[str, ...]:
-    """Every setting, in the order they are shown."""
     return tuple(field.name for field in fields(IdempotencySettings))
 
 
 def _backend(text: str) -> str:
     if text == "redis":
         raise ValueError("there is no Redis backend yet; write sql")
-    if text not in BACKENDS:
-        raise ValueError(f"{text!r} is none; write {' or '.join(BACKENDS)}")
+    if text not in ("sql", "memory"):
+        raise ValueError(f"{text!r} is none; write sql or memory")
     return text
 
 
@@ -88,7 +80,6 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     variable("cleanup_cron"): _cron,
     variable("cleanup_batch"): _number(1, 100_000),
 }
-"""What reads the text of each variable."""
 
 
 def settings_of(found: Mapping[str, Any]) -> IdempotencySettings:

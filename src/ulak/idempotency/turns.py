@@ -35,7 +35,7 @@ class Turn:
     def __init__(self, transaction: PartedTransaction) -> None:
         self._transaction = transaction
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._part: Part | None = None
         self._kept: list[asyncio.Future[None]] = []
         self._parts = 0
@@ -45,25 +45,22 @@ class Turn:
         """Whether somebody will look whether those who have ended wait for too long."""
 
     def begin_part(self) -> Part:
-        """Begin the part of one execution; it ends before the next begins."""
         self._parts += 1
         self._part = Part(self, self._transaction)
         return self._part
 
     @property
     def may_go_on(self) -> bool:
-        """Whether another execution may have its part in this transaction."""
         is_young = self._loop.time() - self._begun_at < LONGEST_S / 2
         return is_young and not self._was_used and self._parts < MOST_PARTS
 
     @property
     def has_kept(self) -> bool:
-        """Whether somebody waits for the commit."""
         return bool(self._kept)
 
     def end_part(self, work: Callable[[], None]) -> asyncio.Future[None] | None:
-        """Do what ends the part; answer what is done with the commit, None when it was dropped."""
-        with self._lock:
+        """Do what ends the part; return what is done with the commit, None when it was dropped."""
+        with self.lock:
             part, self._part = self._part, None
             work()
             if part is None or not part.is_kept:
@@ -76,7 +73,7 @@ class Turn:
     def relieve(self) -> None:
         """Commit what has ended while somebody still executes, if nobody has written with the
         connection; on a thread."""
-        with self._lock, suppress(StoreError):  # whoever executes finds out when it ends
+        with self.lock, suppress(StoreError):  # whoever executes finds out when it ends
             part = self._part
             if self._kept and part is not None and part.is_claimed and not part.was_used:
                 part.begin_anew()
@@ -84,7 +81,7 @@ class Turn:
     def commit(self) -> None:
         """Commit what was kept and give the turn back; on a thread. Never raises: whoever waits
         is told."""
-        with self._lock:
+        with self.lock:
             try:
                 if self._kept:
                     self._transaction.commit()
@@ -96,34 +93,22 @@ class Turn:
                 self._transaction.roll_back()
 
     def tell(self, error: BaseException | None) -> None:
-        """Let those go on who wait for the commit."""
         if error is not None:
             self._was_used = True  # it is over
         kept, self._kept = self._kept, []
         if kept:
             call_on(self._loop, _tell, kept, error)
 
-    def claim(self, claim: Callable[[], RecordClaim]) -> RecordClaim:
-        """Claim while nobody commits."""
-        with self._lock:
-            return claim()
-
-    def drop(self, part: Part) -> None:
-        """Take a part back while nobody commits."""
-        with self._lock:
-            part.drop()
-
     def use(self, part: Part) -> None:
         """Have a part alone in its transaction before it writes."""
-        with self._lock:
+        with self.lock:
             if self._kept:
                 part.begin_anew()
             part.was_used = True
 
 
 class Part:
-    """The transaction of one execution, as far as it can tell
-    (`ulak.store.transaction.OpenTransaction`)."""
+    """The transaction of one execution: an `ulak.store.transaction.OpenTransaction` to it."""
 
     def __init__(self, turn: Turn, transaction: PartedTransaction) -> None:
         self.is_kept = False
@@ -135,7 +120,6 @@ class Part:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether it may be claimed again."""
         return self._claim is not None and not self._is_over
 
     @property
@@ -151,16 +135,14 @@ class Part:
             self._transaction.begin_part(digest_of(row.id))
             return self._transaction.claim_record(row, ttl_us=ttl_us, lease_us=lease_us)
 
-        claimed = self._turn.claim(claim)
+        with self._turn.lock:
+            claimed = claim()
         self._claim = claim
         return claimed
 
     def begin_anew(self) -> None:
         """Let what was kept before be committed, and claim again: nobody else could meanwhile.
-
-        Raises:
-            StoreError: what was kept could not be committed, or this claim could not be repeated.
-        """
+        `StoreError`: one of both failed."""
         self._transaction.drop_part()
         try:
             self._transaction.commit_parts()
@@ -185,17 +167,15 @@ class Part:
         self._is_over = self.is_kept = True
 
     def roll_back(self) -> None:
-        if not self._is_over:
-            self._turn.drop(self)
-
-    def drop(self) -> None:
-        """Take it back; while nobody commits."""
-        self._is_over = True
-        try:
-            self._transaction.drop_part()
-        except (BadInput, StoreError):
-            # It was ended by hand; there is nobody else whom that harms.
-            self._transaction.roll_back()
+        if self._is_over:
+            return
+        with self._turn.lock:
+            self._is_over = True
+            try:
+                self._transaction.drop_part()
+            except (BadInput, StoreError):
+                # It was ended by hand; there is nobody else whom that harms.
+                self._transaction.roll_back()
 
 
 def _tell(kept: list[asyncio.Future[None]], error: BaseException | None) -> None:

@@ -53,8 +53,8 @@ def strict_body(model: type[Model]) -> Any:
 def describe_body(
     model: type[BaseModel], example: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that reads its body by `strict_body`: FastAPI cannot
-    see that it reads one."""
+    """Return the `openapi_extra` of a route that reads its body by `strict_body`, which FastAPI
+    cannot see."""
     schema = model.model_json_schema()
     described = inline_schema(schema, schema.pop("$defs", {}))
     if example is not None:
@@ -64,8 +64,8 @@ def describe_body(
 
 
 def inline_schema(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Return a JSON schema with each definition in the place of its reference: names of the whole
-    OpenAPI document are not known to a route."""
+    """Return a JSON schema with each definition in the place of its reference: a route does not
+    know names of the whole OpenAPI document."""
     if isinstance(schema, list):
         return [inline_schema(part, definitions) for part in schema]
     if not isinstance(schema, dict):

@@ -10,16 +10,7 @@ from ulak.clock import SECOND, Clock, Instant, micros, rfc3339, to_datetime, to_
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
 
-__all__ = [
-    "SECOND",
-    "Clock",
-    "Instant",
-    "micros",
-    "now",
-    "rfc3339",
-    "to_datetime",
-    "to_instant",
-]
+__all__ = ["SECOND", "Clock", "Instant", "micros", "now", "rfc3339", "to_datetime", "to_instant"]
 
 
 def now(engine: Engine) -> datetime:

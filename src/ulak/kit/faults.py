@@ -16,20 +16,16 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9-]+)+")
 class FaultPoint:
     """A named point of a service, declared once in its module:
 
-        STAMPED = FaultPoint("letters.stamped")
+    STAMPED = FaultPoint("letters.stamped")
 
     The service calls `STAMPED()` where it passes the point, which costs one comparison. A test
-    kills the process there: `ulak.testing.faults.run(work, kill_at=STAMPED)`.
-
-    Raises:
-        BadInput: the name is not lower-case words with dots between them, or is a point of a
-            store.
+    kills the process there: `ulak.testing.faults.run(work, kill_at=STAMPED)`. Raises `BadInput`:
+    the name is not lower-case words with dots between them, or is a point of a store.
     """
 
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot be told from the points of stores."""
         if not _NAME.fullmatch(self.name) or self.name.partition(".")[0] in faults.KINDS:
             raise BadInput(
                 f"{self.name!r} is no name of a service's point; write the service and the point, "
@@ -37,5 +33,4 @@ class FaultPoint:
             )
 
     def __call__(self) -> None:
-        """Pass the point."""
         faults.point(self.name)

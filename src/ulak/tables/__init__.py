@@ -14,8 +14,6 @@
 `docs/how-to/write-a-service.md` tells the rest.
 """
 
-from ulak.tables.database import Database, Row, database_of
-from ulak.tables.schema import DeliveryView, Schema
-from ulak.tables.tables import Tables
+from ulak.tables.tables import Database, DeliveryView, Row, Schema, Tables, database_of
 
 __all__ = ["Database", "DeliveryView", "Row", "Schema", "Tables", "database_of"]

@@ -1,38 +1,237 @@
-"""Reading and writing the tables of a service, on the connections of its engine."""
+"""Tables of a service: numbered SQL files, and statements in the words of either database.
+
+A statement is written once: values as `?`, tables as `{schema}.name`, and `{for_update}` where a
+row is to be locked. How the connection is set up - row factories above all - does not matter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import KW_ONLY, dataclass
+from hashlib import sha256
+from importlib.resources.abc import Traversable
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from ulak.clock import Instant
 from ulak.engine.engine import Engine
-from ulak.tables.database import Row, database_of
-from ulak.tables.schema import (
-    Schema,
-    must_be_known,
-    newest,
-    take_turns,
-    upgrade,
-    version_of,
-)
+from ulak.errors import BadInput, NotSupported, StoreError
+from ulak.store.protocol import Features
+from ulak.store.schemas import find_oldest, make_script
+
+Row = tuple[Any, ...]
+
+
+class Database(ABC):
+    """One of the two; `database_of` tells which."""
+
+    name: str
+    schema: str
+    for_update: str
+    """What locks the rows that a SELECT finds, until the transaction ends."""
+    mark: str
+
+    def __init__(self) -> None:
+        self._written: dict[str, str] = {}
+
+    def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:
+        """Run one statement and return its rows; `StoreError`: the database cannot answer now,
+        or a lock was not to be had in time."""
+        text = self._written.get(statement)
+        if text is None:
+            text = statement.format(schema=self.schema, for_update=self.for_update)
+            self._written[statement] = text = text.replace("?", self.mark)
+        return self._run(connection, text, values)
+
+    @abstractmethod
+    def run_script(self, connection: Any, script: str) -> None:
+        """Run the statements of a file, as they are written there."""
+
+    @abstractmethod
+    def translated(self) -> AbstractContextManager[None]:
+        """Raise as StoreError what the driver raises because the database cannot answer, whoever
+        uses the connection inside."""
+
+    @abstractmethod
+    def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]: ...
+
+
+class Sqlite(Database):
+    """The file has one writer at a time, and a transaction of ours is it: no row needs a lock."""
+
+    name = "sqlite"
+    schema = "main"
+    for_update = ""
+    mark = "?"
+
+    def run_script(self, connection: Any, script: str) -> None:
+        # `executescript` would commit first.
+        pending = ""
+        for line in script.splitlines(keepends=True):
+            pending += line
+            if sqlite3.complete_statement(pending):
+                self._run(connection, pending, ())
+                pending = ""
+        # A last statement without its semicolon is one too, as PostgreSQL has it.
+        if pending.strip():
+            self._run(connection, pending, ())
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the database cannot answer: {error}") from error
+
+    def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]:
+        cursor = sqlite3.Cursor(connection)
+        try:
+            with self.translated():
+                return cursor.execute(text, values).fetchall()
+        finally:
+            cursor.close()
+
+
+class Postgresql(Database):
+    """Rows are locked, each for as long as the transaction lasts."""
+
+    name = "postgresql"
+    schema = "ulak"
+    for_update = " FOR UPDATE"
+    mark = "%s"
+
+    def run_script(self, connection: Any, script: str) -> None:
+        self._run(connection, script, ())
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        # Here and not above: whoever has SQLite need not have it.
+        from psycopg import OperationalError
+
+        try:
+            yield
+        except OperationalError as error:
+            raise StoreError(f"the database cannot answer: {error}") from error
+
+    def _run(self, connection: Any, text: str, values: Sequence[Any]) -> list[Row]:
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+
+        with self.translated(), Cursor(connection, row_factory=tuple_row) as cursor:
+            # Without values a script may have many statements.
+            cursor.execute(text, values or None)
+            return [] if cursor.description is None else cursor.fetchall()
+
+
+_DATABASES: Final[dict[str, type[Database]]] = {kind.name: kind for kind in (Sqlite, Postgresql)}
+
+
+def database_of(features: Features, what: str, *, why: str) -> Database:
+    """Return the database of a store. `what` cannot be kept without one, and `why`, are for the
+    sentence of `NotSupported`: the store has none whose transactions could be shared."""
+    if not features.open_transactions or features.dialect not in _DATABASES:
+        raise NotSupported(
+            f"{what} cannot be kept in the {features.name} store: {why}; connect to SQLite or "
+            "PostgreSQL"
+        )
+    return _DATABASES[features.dialect]()
+
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
+_PLAIN: Final = "use lower-case letters, digits and underscores"
+_FILE: Final = re.compile(r"([0-9]{4})\.sql")
+
+_EXISTS: Final = {
+    "sqlite": "SELECT count(*) FROM {schema}.sqlite_master WHERE name = ?",
+    # Not `to_regclass`: asked again behind a lock, it remembers that there was no such table.
+    "postgresql": "SELECT count(*) FROM pg_catalog.pg_tables "
+    "WHERE schemaname = '{schema}' AND tablename = ?",
+}
+# A version table that the first releases made has no such column.
+_NAMES_OLDEST: Final = {
+    "sqlite": "SELECT count(*) FROM pragma_table_info(?) WHERE name = 'oldest'",
+    "postgresql": "SELECT count(*) FROM information_schema.columns "
+    "WHERE table_schema = '{schema}' AND table_name = ? AND column_name = 'oldest'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """A view of the deliveries of one handler, to be joined with rows of the service.
+
+    It has the columns `position`, `key`, `data` and `answer` (JSON, as text), `at`, `state`,
+    `tries`, `not_before`, `give_up_at`, `sent_at` and `error`. A file of the schema may insert
+    there, all but `position` and `answer`, to move the rows of another outbox.
+
+    Args:
+        name: The view. A stored name: begin it with the service's own.
+        handler: Under which name the service declares it (`engine.on`).
+        topic: What it wants.
+
+    Raises:
+        BadInput: one of them could not be part of a statement.
+    """
+
+    name: str
+    _: KW_ONLY
+    handler: str
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInput(f"{self.name!r} cannot be the name of a view: {_PLAIN}")
+        for word in (self.handler, self.topic):
+            if not _WORD.fullmatch(word):
+                raise BadInput(f"{word!r} cannot be shown by a view: {_PLAIN}, dots and hyphens")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one service, as it declares them; nothing is read before they are needed.
+
+    Args:
+        what: What they hold, in the sentences that are raised: `letters`.
+        folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
+            without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
+            stays as it is. One that earlier releases can live with says so in its head:
+            `-- oldest: 1` lets those that know file 1 run on; without the line none may.
+        version_table: The table that holds the number of the last file that was run, and the
+            oldest that a release must know. A stored name: begin it with the service's own.
+        why: Why they need a database with transactions, where the store has none.
+        lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
+            one that follows from `version_table`.
+        deliveries: A view of the engine's deliveries, made before the first file that is run.
+
+    Raises:
+        BadInput: `version_table` is no plain name in lower case.
+    """
+
+    what: str
+    _: KW_ONLY
+    folder: Traversable
+    version_table: str
+    why: str
+    lock: int | None = None
+    deliveries: DeliveryView | None = None
+
+    def __post_init__(self) -> None:
+        # It becomes part of statements.
+        if not _NAME.fullmatch(self.version_table):
+            raise BadInput(f"{self.version_table!r} cannot be the table of a version: {_PLAIN}")
 
 
 class Tables:
     """A service's own tables in its engine's database, made before they are first used.
 
-    Any number of threads and processes may have one of these for the same tables: whoever comes
-    first makes or upgrades them. A statement is written for both databases at once: values as
-    `?`, tables as `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows.
-
-    Args:
-        engine: In whose database they are. Nothing is opened yet.
-        schema: What they are.
-
-    Raises:
-        NotSupported: the store has no transactions to share.
+    Any number of threads and processes may have one of these for the same tables: the first makes
+    or upgrades them. A statement is written for both databases at once: values as `?`, tables as
+    `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows. Nothing is
+    opened before the first use. Raises `NotSupported`: the store has no transactions to share.
     """
 
     def __init__(self, engine: Engine, schema: Schema) -> None:
@@ -48,21 +247,14 @@ class Tables:
         return self._engine.open().store.clock.now()
 
     def read(self, statement: str, *values: Any) -> list[Row]:
-        """Return the rows of one SELECT; nobody waits for it.
-
-        Raises:
-            StoreError: the database does not answer.
-        """
+        """Return the rows of one SELECT, as `reading` does."""
         with self.reading() as connection:
             return self.execute(connection, statement, *values)
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """Lend a connection that only reads, for several SELECTs; nobody waits for it.
-
-        Raises:
-            StoreError: the database does not answer.
-        """
+        """Lend a connection that only reads, for several SELECTs; nobody waits for it. Raises
+        `StoreError`: the database does not answer."""
         self.ensure()
         with self._engine.reading() as connection:
             yield connection
@@ -73,10 +265,8 @@ class Tables:
         everything back.
 
         As `Engine.transaction`, whose promises it has: jobs may be submitted in it with
-        `connection=`, and on SQLite nobody else writes meanwhile.
-
-        Raises:
-            StoreError: nothing was written, or it is not known.
+        `connection=`, and on SQLite nobody else writes meanwhile. Raises `StoreError`: nothing was
+        written, or it is not known.
         """
         self.ensure()
         with self._engine.transaction() as connection:
@@ -84,32 +274,29 @@ class Tables:
 
     def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:
         """Run one statement on a connection of `reading`, of `writing`, or of somebody's open
-        transaction before which `ensure` was called; answer its rows.
-
-        Raises:
-            StoreError: the database cannot answer now, or a lock was not to be had in time.
-        """
+        transaction before which `ensure` was called; return its rows. Raises `StoreError`: the
+        database cannot answer now, or a lock was not to be had in time."""
         return self.database.execute(connection, statement, *values)
 
     def take_turns(self, connection: Any) -> None:
         """Let one transaction at a time go on from here, until it ends; making the tables takes
         its turn too."""
-        take_turns(self._schema, self.database, connection)
+        # On SQLite a transaction that writes is alone by itself.
+        if self.database.name == "postgresql":
+            digest = sha256(self._schema.version_table.encode()).digest()
+            derived = int.from_bytes(digest[:8], "big", signed=True)
+            lock = derived if self._schema.lock is None else self._schema.lock
+            self.execute(connection, "SELECT pg_advisory_xact_lock(?)", lock)
 
     def ensure(self, connection: Any = None) -> None:
-        """Make or upgrade the tables, if need be; safe where many processes do so at once.
-
-        Args:
-            connection: An open transaction to make them in; by default one of its own.
-
-        Raises:
-            StoreError: it cannot be done now, or a newer release has been here and this one must
-                not use what it made.
-        """
+        """Make or upgrade the tables, if need be; safe where many processes do so at once. They
+        are made in `connection`, an open transaction, or in one of their own. Raises
+        `StoreError`: it cannot be done now, or a newer release has been here and this one must
+        not use what it made."""
         if self._are_there:
             return
         if connection is not None:
-            upgrade(self._schema, self.database, connection)
+            self._upgrade(connection)
             return
         with self._one:
             if self._are_there:
@@ -117,9 +304,74 @@ class Tables:
             # Where one writes at a time, a process that starts must not wait for its turn only
             # to find the tables there: it has requests to answer meanwhile.
             with self._engine.reading() as connection:
-                version = version_of(self._schema, self.database, connection)
-                must_be_known(self._schema, self.database, connection, version)
-            if version < newest(self._schema, self.database):
+                is_old = self._read_version(connection) < self._newest()
+            if is_old:
                 with self._engine.transaction() as connection:
-                    upgrade(self._schema, self.database, connection)
+                    self._upgrade(connection)
             self._are_there = True
+
+    def _newest(self) -> int:
+        """Return the number of the last file; `BadInput`: there is none, or one is missing."""
+        folder = self._schema.folder / self.database.name
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
+        if not numbers or numbers != list(range(1, len(numbers) + 1)):
+            raise BadInput(
+                f"the files of {self._schema.what} for {self.database.name} must be 0001.sql, "
+                "0002.sql and so on; there are "
+                f"{', '.join(f'{number:04}.sql' for number in numbers) or 'none'}"
+            )
+        return numbers[-1]
+
+    def _read_version(self, connection: Any) -> int:
+        """Return the version of the tables, 0 when there are none; refuse with `StoreError` those
+        that a newer release has made and this one must not use."""
+        if not self._has(connection, _EXISTS):
+            return 0
+        table, last = self._schema.version_table, self._newest()
+        statement = f"SELECT version FROM {{schema}}.{table}"  # noqa: S608 - checked
+        version = int(self.execute(connection, statement)[0][0])
+        if version <= last:
+            return version
+        oldest: int | None = None
+        if self._has(connection, _NAMES_OLDEST):
+            statement = f"SELECT oldest FROM {{schema}}.{table}"  # noqa: S608 - checked
+            oldest = self.execute(connection, statement)[0][0]
+        if (oldest or version) > last:
+            raise StoreError(
+                f"the tables of {self._schema.what} are at schema {version}, this release knows "
+                f"{last}, and only releases that know {oldest or version} or later may use them: "
+                "a newer one has been here; install that"
+            )
+        return version
+
+    def _upgrade(self, connection: Any) -> None:
+        """Bring the tables to this release in an open transaction; those of a newer one stay."""
+        last, database = self._newest(), self.database
+        self.take_turns(connection)
+        version = self._read_version(connection)
+        if version >= last:
+            return
+        table = f"{{schema}}.{self._schema.version_table}"
+        if version == 0:
+            columns = "version INTEGER NOT NULL, oldest INTEGER"
+            self.execute(connection, f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            self.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
+        elif not self._has(connection, _NAMES_OLDEST):
+            self.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
+
+        def script(number: int) -> str:
+            path = self._schema.folder / database.name / f"{number:04}.sql"
+            return path.read_text(encoding="utf-8")
+
+        if (view := self._schema.deliveries) is not None:
+            words = {"view": view.name, "handler": view.handler, "topic": view.topic}
+            database.run_script(connection, make_script(database.name, **words))
+        for number in range(version + 1, last + 1):
+            database.run_script(connection, script(number))
+        statement = f"UPDATE {table} SET version = ?, oldest = ?"  # noqa: S608 - checked
+        self.execute(connection, statement, last, find_oldest(script, last))
+
+    def _has(self, connection: Any, statements: Mapping[str, str]) -> bool:
+        statement = statements[self.database.name]
+        return bool(self.execute(connection, statement, self._schema.version_table)[0][0])

@@ -9,18 +9,17 @@ from threading import Lock
 
 from ulak.artifacts.storage import (
     Stat,
-    cut,
+    WholeReads,
     must_be_storable,
     must_be_whole,
     parts_of,
     parts_of_prefix,
-    read_life,
 )
-from ulak.clock import Clock, Duration, SystemClock, to_datetime
+from ulak.clock import Clock, SystemClock, to_datetime
 from ulak.errors import ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
 
 
-class MemoryStorage:
+class MemoryStorage(WholeReads):
     """Keeps artifacts of one process until it ends. See `StorageBackend` for what it promises.
 
     Args:
@@ -70,10 +69,6 @@ class MemoryStorage:
         found, data = self._found(ref)
         return must_be_whole(data, found.sha256, ref)
 
-    def read_range(self, ref: str, start: int, end: int) -> bytes:
-        cut(b"", start, end)
-        return cut(self.get_bytes(ref), start, end)
-
     def stat(self, ref: str) -> Stat:
         return self._found(ref)[0]
 
@@ -87,11 +82,6 @@ class MemoryStorage:
         with self._lock:
             self._must_write(ref)
             return self._stored.pop(ref, None) is not None
-
-    def get_presigned_url(self, ref: str, expires_in: Duration = 300) -> str | None:
-        parts_of(ref)
-        read_life(expires_in)
-        return None
 
     def list(self, prefix: str = "", *, older_than: datetime | None = None) -> Iterator[str]:
         below = parts_of_prefix(prefix)

@@ -19,11 +19,11 @@ from tests.web.people import Known, as_
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
 from ulak.service import Service, attach
-from ulak.services.contracts import configuration, routes
+from ulak.services.contracts import routes
 from ulak.services.contracts import service as contracts_service
 from ulak.services.contracts.contracts import TRANSITION, Contracts
 from ulak.services.contracts.ledger import SCHEMA
-from ulak.services.contracts.tables import Versions
+from ulak.services.contracts.tables import Versions, versions_in_force
 from ulak.settings import Settings
 from ulak.tables import Tables
 from ulak.wiring import store_of
@@ -50,7 +50,7 @@ class House:
         self.url = url
         self.engine = Engine(store_of(url, clock=clock))
         self.contracts = Contracts(
-            self.engine, versions or configuration.versions_in_force({}), on_change=on_change,
+            self.engine, versions or versions_in_force({}), on_change=on_change,
             scope=replace(TRANSITION, lock_wait=patience),
         )  # fmt: skip
         service = self._service()

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ulak.services.contracts import rules, tables
-from ulak.services.contracts.configuration import versions_in_force
-from ulak.services.contracts.requests import Transition
-from ulak.services.contracts.rules import Verdict, birth, judge
+from ulak.services.contracts import requests, tables
+from ulak.services.contracts.requests import Transition, Verdict, birth, judge
+from ulak.services.contracts.tables import versions_in_force
 
 VERSION = versions_in_force({}).active
 STATUSES = ["pending", "paid", "failed", "confirmed", "checked_in", "completed", "cancelled"]
@@ -35,19 +34,19 @@ def test_every_question_is_judged_in_the_one_order(
     verdict = judge(VERSION, asked, status, number)
     table = VERSION.tables.get(asked.type)
     if table is None:
-        assert verdict == Verdict(rules.UNKNOWN_SUBJECT_TYPE)
+        assert verdict == Verdict(requests.UNKNOWN_SUBJECT_TYPE)
     elif status is None:
-        assert verdict == Verdict(rules.SUBJECT_NOT_FOUND)
+        assert verdict == Verdict(requests.SUBJECT_NOT_FOUND)
     elif asked.to == status:
         assert verdict == Verdict(None)
     elif asked.from_ not in (None, status):
-        assert verdict == Verdict(rules.STALE_STATUS)
+        assert verdict == Verdict(requests.STALE_STATUS)
     elif asked.expected_version not in (None, number):
-        assert verdict == Verdict(rules.STALE_VERSION)
+        assert verdict == Verdict(requests.STALE_VERSION)
     elif status in table.terminal:
-        assert verdict == Verdict(rules.TERMINAL_STATE)
+        assert verdict == Verdict(requests.TERMINAL_STATE)
     elif asked.to not in table.moves.get(status, ()):
-        assert verdict == Verdict(rules.INVALID_TRANSITION)
+        assert verdict == Verdict(requests.INVALID_TRANSITION)
     else:
         assert verdict == Verdict(None, changes=True)
 
@@ -81,4 +80,4 @@ def test_a_status_that_this_version_does_not_know_leads_nowhere(status: str) -> 
     table = {"initial": "new", "moves": {"new": ["old"]}, "terminal": ["old"]}
     version = tables.read(json.dumps({"version": "x", "types": {"order": table}}), "x")
     verdict = judge(version, ask("order", "old"), status, 1)
-    assert verdict == Verdict(rules.INVALID_TRANSITION)
+    assert verdict == Verdict(requests.INVALID_TRANSITION)

@@ -9,7 +9,7 @@ import pytest
 import ulak
 from ulak.errors import BadInput, NotSupported
 from ulak.services.contracts import service, tables
-from ulak.services.contracts.configuration import TABLES, VERSION, versions_in_force
+from ulak.services.contracts.tables import TABLES, VERSION, versions_in_force
 from ulak.settings import load
 
 SPECIFIED = {

@@ -8,8 +8,7 @@ import pytest
 
 from tests.services.contracts.house import TENANT, House
 from ulak.services.contracts import tables
-from ulak.services.contracts.configuration import versions_in_force
-from ulak.services.contracts.tables import Versions
+from ulak.services.contracts.tables import Versions, versions_in_force
 
 OPEN_AGAIN = {
     "version": "2026-06-01",

@@ -15,7 +15,7 @@ from threading import Semaphore
 
 import pytest
 
-from ulak.artifacts import LocalStorage, directories
+from ulak.artifacts import LocalStorage, local
 from ulak.artifacts import local as local_module
 from ulak.artifacts.local import TEMPORARY
 from ulak.errors import ArtifactError, ArtifactMissing, ArtifactUnreadable, ArtifactWriteFailed
@@ -97,14 +97,14 @@ def test_a_link_that_is_swapped_in_after_the_folder_was_opened_leads_nowhere(
     storage: LocalStorage, base: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.put_bytes("pdfs/4711/first.pdf", DATA, PDF)
-    create = directories.create_file
+    create = local.create_file
 
     def swap_then_create(name: str, folder: int) -> int:
         (base / "pdfs/4711").rename(base / "moved")
         (base / "pdfs/4711").symlink_to(outside)
         return create(name, folder)
 
-    monkeypatch.setattr(directories, "create_file", swap_then_create)
+    monkeypatch.setattr(local, "create_file", swap_then_create)
     storage.put_bytes(KEY, DATA, PDF)
     assert tree(outside) == {"report.pdf": b"not yours"}
     # It went where the folder is that was opened, not where the path leads now.
@@ -252,14 +252,14 @@ def test_writing_goes_on_while_others_remove_the_empty_folder(storage: LocalStor
 def test_a_folder_that_is_removed_before_its_first_file_is_made_again(
     storage: LocalStorage, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, removed = directories.create_file, []
+    create, removed = local.create_file, []
 
     def remove_then_create(name: str, folder: int) -> int:
         if not removed:
             removed.append((base / "pdfs/4711").rmdir())
         return create(name, folder)
 
-    monkeypatch.setattr(directories, "create_file", remove_then_create)
+    monkeypatch.setattr(local, "create_file", remove_then_create)
     storage.put_bytes(KEY, DATA, PDF)
     assert removed
     assert storage.get_bytes(KEY) == DATA

@@ -6,7 +6,7 @@ import pytest
 
 from ulak.errors import AnswerNotStored
 from ulak.idempotency import Answer, Scope
-from ulak.idempotency.answer import answer_in
+from ulak.idempotency.scope import answer_in
 from ulak.store.records import COMPLETED, FAILED, PROCESSING, RecordRow
 
 SCOPE = Scope("orders.charge")

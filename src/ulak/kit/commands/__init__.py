@@ -1,17 +1,8 @@
 """Commands of services that look like ulak's own: options, tables, JSON, and the engine they are
 about. Needs Typer, which the command line has."""
 
-from ulak.kit.commands.output import (
-    JsonOption,
-    complain,
-    note,
-    print_json,
-    print_table,
-    some,
-    when,
-)
-from ulak.kit.commands.person import ActorOption, NoteOption
-from ulak.kit.commands.target import AppOption, reading
+from ulak.kit.commands.output import JsonOption, complain, note, print_json, print_table, some, when
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
 
 __all__ = [
     "ActorOption",

@@ -56,7 +56,6 @@ def note(message: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Write one JSON document on stdout."""
     plain = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     try:
         text = json.dumps(document, ensure_ascii=not plain, indent=2, default=_plain)
@@ -123,7 +122,6 @@ def _print(table: Table) -> None:
 
 
 def role_text(role: str, text: str | None = None) -> Text:
-    """Colour a role, or a text about it."""
     return Text(safe(role if text is None else text), style=STYLES.get(role, ""))
 
 

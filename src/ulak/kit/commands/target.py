@@ -1,8 +1,10 @@
-"""Which program a command is about: finds and loads `module:engine`."""
+"""Which program a command is about, `module:engine`, and who types the command."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import pwd
 import sys
 import traceback
 from collections.abc import Iterator
@@ -29,8 +31,7 @@ AppOption = Annotated[
     typer.Option("--app", "-a", metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
 ]
 AppArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject."),
+    str | None, typer.Argument(metavar="APP", help="module:engine; else ULAK_APP or pyproject.")
 ]
 
 
@@ -41,6 +42,20 @@ ServiceOption = Annotated[
         help="Installed services, with commas between them; else ULAK_SERVICE or pyproject.",
     ),
 ]  # fmt: skip
+
+
+def user_name() -> str:
+    """Return the user of this process, as the system and not the environment knows it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
+ActorOption = Annotated[
+    str, typer.Option(default_factory=user_name, show_default="you", help="Who acts.")
+]
+NoteOption = Annotated[str, typer.Option("--note", "-n", help="Why, for whoever reads the trail.")]
 
 
 @contextmanager
@@ -54,11 +69,8 @@ def reading(app: str | None) -> Iterator[Engine]:
 
 
 def in_force(app: str | None, services: list[str] | None = None) -> Settings:
-    """Return the settings with the APP and the services that were typed, if they were.
-
-    Raises:
-        BadParameter: nobody has named an APP or a service.
-    """
+    """Return the settings with the APP and the services that were typed; `BadParameter`: there
+    are none."""
     try:
         service = read_services(",".join(services)) if services else None
     except ValueError as error:
@@ -75,28 +87,22 @@ def in_force(app: str | None, services: list[str] | None = None) -> Settings:
 
 def load(found: Settings) -> Engine:
     """Return the engine that APP names, or one on the store of the settings, with the services.
-
-    Raises:
-        BadInput: there is no such engine, importing it fails, or a service cannot be used.
-        NotFound: a service is not installed.
-    """
+    Raises `BadInput` when there is no such engine, importing it fails or a service cannot be
+    used, and `NotFound` when a service is not installed."""
     services = [get_service(name) for name in found.services]
-    engine = _named(found) if found.app else _made(found)
+    if found.app:
+        engine = _named(found)
+    elif found.store:
+        engine = connect(found.store)
+    else:
+        found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engine = connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
     for service in services:
         attach(service, engine, found)
     return engine
 
 
-def _made(found: Settings) -> Engine:
-    """Make the engine of services that nobody has named an APP for."""
-    if found.store:
-        return connect(found.store)
-    found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
-
-
 def _named(found: Settings) -> Engine:
-    """Import the module that APP names and answer its engine."""
     app, source = found.app, found.source("app")
     module_name, colon, path = app.partition(":")
     parts = [*module_name.split("."), *path.split(".")]

@@ -17,7 +17,7 @@ from ulak.settings import Settings
 if TYPE_CHECKING:
     import typer
 
-    from ulak.services.contracts.outbox.deciding import Decider
+    from ulak.services.contracts.outbox.modes import Decider
     from ulak.services.contracts.outbox.settings import RemoteSettings
     from ulak.web import Routes
 
@@ -29,7 +29,6 @@ CONTRACT_TRANSITION: Final = AccessScope(
     "contract:transition", "move contract subjects and record proofs", roles={SERVICE, OPERATOR}
 )
 KEY_HEADERS: Final = ("X-HOS-API-KEY",)
-"""The headers in which the keys of callers may come."""
 
 
 def _attach(engine: Engine, settings: Settings) -> tuple[RemoteSettings, Decider]:

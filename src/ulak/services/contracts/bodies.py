@@ -1,8 +1,7 @@
-"""What callers send, by every name that it may have: read once, with the parts that are kept as
-they were written.
+"""Bodies of requests: every member by each of its names, and the parts that are kept as written.
 
-Routes take bytes and read them here, after the caller is known: what nobody may ask is not read,
-and a missing idempotency key is told before anything else is judged.
+Routes read them after the caller is known: what nobody may ask is not read, and a missing
+idempotency key is told before anything else is judged.
 """
 
 from __future__ import annotations
@@ -45,12 +44,10 @@ async def _raw(request: Request) -> RawBody:
 
 
 class RawBody:
-    """What was sent; it is read when somebody asks, in the thread of the route.
+    """A body; it is read on demand, in the thread of the route.
 
-    Args:
-        body: All of it.
-        keys: The lines of the header of idempotency keys.
-        marks: The headers that a problem of this request will have.
+    `keys` are the lines of the header of idempotency keys, `marks` the headers that a problem of
+    this request will have.
     """
 
     def __init__(self, body: bytes, keys: Sequence[str], marks: dict[str, str]) -> None:
@@ -59,12 +56,8 @@ class RawBody:
         self._marks = marks
 
     def key(self, *, required: bool = True) -> str | None:
-        """Return the idempotency key, of the header or of the body; whatever is wrong with the
-        rest, the answer will name it.
-
-        Raises:
-            BadKey: there is none and one is needed, it is no key, or there are two.
-        """
+        """Return the idempotency key, of the header or of the body; the answer names it, also
+        when the rest cannot be used. Raises `BadKey` as `read_key` does."""
         self._marks[REPLAYED] = "false"
         if len(self._keys) == 1 and self._keys[0].strip():
             self._marks[HEADER] = self._keys[0]
@@ -74,11 +67,7 @@ class RawBody:
         return key
 
     def read(self, model: type[Model]) -> Model:
-        """Return the body as a model.
-
-        Raises:
-            HTTPException: 400, naming what is wrong with it.
-        """
+        """Return the body as a model; 400 names what is wrong with it."""
         if self._found.wrong:
             raise HTTPException(400, self._found.wrong)
         try:
@@ -113,16 +102,12 @@ class RawBody:
 
 
 class _Found(NamedTuple):
-    """A body that was read: its members, as values and as they were written."""
-
     members: Mapping[str, Any]
     written: Mapping[str, msgspec.Raw]
     wrong: str = ""
-    """Why it cannot be used."""
 
 
 Sent = Annotated[RawBody, Depends(_raw)]
-"""What a route declares to get its body."""
 
 LONGEST_ID: Final = 200
 LONGEST_TEXT: Final = 500
@@ -134,14 +119,10 @@ T = TypeVar("T")
 
 
 class TenantMismatch(BadInput):
-    """The tenant of the request and that of its subject differ."""
-
     code = "tenant_mismatch"
 
 
 class ReservedKind(BadInput):
-    """Proofs of this kind are written by transitions alone."""
-
     code = "reserved_kind"
 
 
@@ -169,7 +150,6 @@ Name = Annotated[
     str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_not_blank),
     AfterValidator(str.lower),
 ]  # fmt: skip
-"""A type or a status, however it is capitalised."""
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(storable)]
 
 
@@ -213,10 +193,6 @@ class _AboutASubject(Body):
     def target(self) -> str | None:
         return _one("to", self.to, "to_status", self.to_status)
 
-    @property
-    def tenant_of_subject(self) -> str | None:
-        return None if self.subject_ref is None else self.subject_ref.tenant_id
-
 
 class Context(Body):
     """What the caller says beside; `from` may stand for that of the request."""
@@ -244,13 +220,8 @@ class RecordBody(_AboutASubject):
 
 def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> Transition:
     """Read the body of a transition, or of the question whether it would be made: that needs no
-    key, and no subject.
-
-    Raises:
-        BadKey: the idempotency key is missing, or is none.
-        HTTPException: 400, something is missing or cannot be used.
-        TenantMismatch: it names two tenants.
-    """
+    key, and no subject. Raises `BadKey`, 400 for what is missing or cannot be used, and
+    `TenantMismatch`."""
     key = "" if is_question else sent.key()
     body = sent.read(TransitionBody)
     id = body.id if is_question else _given("subject_ref.id", body.id)
@@ -263,23 +234,14 @@ def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> T
         caller=caller,
         from_=_one("from", body.from_, "ctx.from", None if body.ctx is None else body.ctx.from_),
         expected_version=body.expected_version,
-        actor_id=body.actor_id,
-        source=body.source,
         details=_kept(sent.written("meta", "attrs", "ctx")),
-        request_id=body.request_id,
-        contract_version=body.contract_version,
+        **_unchanged(body),
     )
 
 
 def recording_in(sent: RawBody, *, caller: str) -> Recording:
-    """Read the body of a proof that is to be recorded.
-
-    Raises:
-        BadKey: the idempotency key is none.
-        HTTPException: 400, something is missing or cannot be used.
-        TenantMismatch: it names two tenants.
-        ReservedKind: it is of a kind that only transitions leave.
-    """
+    """Read the body of a proof that is to be recorded; raises as `transition_in`, and
+    `ReservedKind` for a kind that only transitions leave."""
     key = sent.key(required=False)
     body = sent.read(RecordBody)
     if body.kind.lower() == STATUS_CHANGE:
@@ -297,15 +259,17 @@ def recording_in(sent: RawBody, *, caller: str) -> Recording:
         id=body.id,
         from_=body.from_,
         to=body.target,
-        actor_id=body.actor_id,
-        source=body.source,
-        request_id=body.request_id,
-        contract_version=body.contract_version,
+        **_unchanged(body),
     )
 
 
+def _unchanged(body: _AboutASubject) -> dict[str, Any]:
+    return body.model_dump(include={"actor_id", "source", "request_id", "contract_version"})
+
+
 def _tenant(body: _AboutASubject, *, required: bool) -> str:
-    tenant, of_subject = body.tenant_id, body.tenant_of_subject
+    tenant = body.tenant_id
+    of_subject = None if body.subject_ref is None else body.subject_ref.tenant_id
     if required:
         tenant = _given("tenant_id", tenant)
     if of_subject is not None and of_subject != tenant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -12,23 +12,29 @@ import msgspec
 from ulak import Engine
 from ulak.errors import GuardUnavailable, IdempotencyConflict, StoreError, WriteRefused
 from ulak.idempotency import Answer, Answered, Asked, Execution, Guard, Scope
-from ulak.services.contracts import rules, verification
+from ulak.services.contracts import requests
 from ulak.services.contracts.ledger import (
     SCHEMA,
     STATUS_CHANGE,
-    Draft,
     Ledger,
     Proof,
+    Report,
     Subject,
+    verify,
 )
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
-from ulak.services.contracts.requests import Recording, Transition
-from ulak.services.contracts.tables import Versions
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
+from ulak.services.contracts.requests import Recording, Transition, Verdict, birth, judge
+from ulak.services.contracts.tables import Versions, versions_in_force
 from ulak.tables import Tables
+from ulak.wiring import idempotency_settings
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
-STATUSES: Final = {rules.STALE_STATUS: 409, rules.STALE_VERSION: 409, rules.SUBJECT_NOT_FOUND: 404}
+STATUSES: Final = {
+    requests.STALE_STATUS: 409,
+    requests.STALE_VERSION: 409,
+    requests.SUBJECT_NOT_FOUND: 404,
+}
 """The HTTP status of a refusal, where it is not 422."""
 JSON: Final = (("Content-Type", "application/json"),)
 
@@ -41,26 +47,14 @@ requests that change nothing. It must not end the transaction or reach over a ne
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A proof that stands."""
-
     proof_id: int
     key: str
     is_replay: bool
-    """Whether it stood there before."""
 
 
 class Contracts:
     """What the service does, without HTTP; any number of threads and processes share a store.
-
-    Args:
-        engine: In whose store everything is.
-        versions: The tables that subjects are judged by.
-        scope: How transitions are protected.
-        on_change: Told of every change of a status, inside its transaction.
-
-    Raises:
-        NotSupported: the store has no transactions to share.
-    """
+    Raises `NotSupported`: the store has no transactions to share."""
 
     def __init__(
         self,
@@ -78,15 +72,10 @@ class Contracts:
 
     def transition(self, asked: Transition) -> Answered:
         """Move a subject, once per key: the claim of the key, the change, its proof and the
-        answer are one commit.
-
-        A refusal is an answer too. Who asks again gets the same bytes; so does who asks after
-        the idempotency record was lost, as long as there is a proof.
-
-        Raises:
-            IdempotencyError: as `Guard.execute` does.
-            UnknownVersion: the request pins a contract version that nobody knows.
-        """
+        answer are one commit. A refusal is an answer too. A repeated request gets the same
+        bytes, also after the idempotency record was lost, as long as there is a proof. Raises as
+        `Guard.execute` does, and `UnknownVersion` when the request pins a contract version that
+        is not known."""
         is_rebuilt = False
 
         def operation(execution: Execution) -> Answer:
@@ -103,67 +92,57 @@ class Contracts:
             answered = self._guard.execute(who, operation)
         return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
 
-    def can_transition(self, asked: Transition) -> tuple[rules.Verdict, str]:
-        """Judge without doing: the verdict, and the version it is by. Writes nothing.
-
-        Without an `id` it is judged as if the subject stood in `from_`.
-
-        Raises:
-            UnknownVersion: the request pins a contract version that nobody knows.
-        """
+    def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
+        """Judge without doing: the verdict, and the version it is by. Writes nothing. Without an
+        `id` it is judged as if the subject stood in `from_`. Raises `UnknownVersion` as
+        `transition` does."""
         version = self.versions.get(asked.contract_version)
+        status: str | None
         if not asked.id:
             status, number = asked.from_ or "", asked.expected_version or 0
-            return rules.judge(version, asked, status, number), version.name
-        subject = self.find_subject(asked.tenant_id, asked.type, asked.id)
-        if subject is None:
-            return rules.judge(version, asked, rules.birth(version, asked)), version.name
-        return rules.judge(version, asked, subject.status, subject.version), version.name
+        elif subject := self.find_subject(asked.tenant_id, asked.type, asked.id):
+            status, number = subject.status, subject.version
+        else:
+            status, number = birth(version, asked), 0
+        return judge(version, asked, status, number), version.name
 
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Return a subject as it stands, None when nobody has heard of it."""
+        """Return a subject, None when there is none."""
         with self._reading() as ledger:
             return ledger.find_subject(tenant_id, type, id)
 
     def record(self, asked: Recording) -> Recorded:
-        """Record a proof, once per tenant, kind and key; without a key, once per content.
-
-        Raises:
-            IdempotencyConflict: the key has a proof of something else.
-            GuardUnavailable: the store cannot be asked; nothing was recorded.
-        """
+        """Record a proof, once per tenant, kind and key; without a key, once per content. Raises
+        `IdempotencyConflict` when the key has a proof of something else, `GuardUnavailable` when
+        the store cannot be asked; then nothing was recorded."""
         draft = asked.draft()
         with self._failing_closed(), self._tables.writing() as connection:
             ledger = self._ledger(connection)
-            before = _proof_of(draft, ledger)
+            named = (draft.tenant_id, draft.kind, str(draft.idempotency_key))
+            before = ledger.find_proof(*named)
             made = None if before else ledger.append(draft)
             # Somebody else may have appended it while we waited for the head of the chain.
-            proof = before or made or _proof_of(draft, ledger)
+            proof = before or made or ledger.find_proof(*named)
         if proof is None or proof.request_hash != draft.request_hash:
             raise _conflict(draft)
         return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
 
     def proofs(
-        self, *, limit: int, before: int | None = None, tenant_id: str | None = None,
-        kind: str | None = None, subject_type: str | None = None, subject_id: str | None = None,
-    ) -> list[Proof]:  # fmt: skip
-        """Return proofs, the newest first; `before` is the number of the last one seen."""
+        self, *, limit: int, before: int | None = None, **columns: str | None
+    ) -> list[Proof]:
+        """Return proofs, as `Ledger.list_proofs` does."""
         with self._reading() as ledger:
-            return ledger.list_proofs(
-                limit=limit, before=before, tenant_id=tenant_id, kind=kind,
-                subject_type=subject_type, subject_id=subject_id,
-            )  # fmt: skip
+            return ledger.list_proofs(limit=limit, before=before, **columns)
 
-    def verify(self) -> verification.Report:
+    def verify(self) -> Report:
         """Check every tenant's chain, head and subjects; return the first finding of each."""
-        return verification.verify(self._reading)
+        return verify(self._reading)
 
     def _carry_out(self, asked: Transition, connection: Any) -> Answered:
         """Do what is asked, unless there is a proof that it was done.
 
-        Then the record of its key is gone, expired or forgotten, and the proof is not: it is
-        told again. Of two that ask the same, the second has waited for the subject, and sees
-        the proof of the first.
+        Then the record of its key is gone, expired or forgotten, and the proof is told again. Of
+        two same requests, the second has waited for the subject, and sees the proof of the first.
         """
         ledger = self._ledger(connection)
         subject = ledger.lock_subject(asked.tenant_id, asked.type, asked.id)
@@ -177,21 +156,17 @@ class Contracts:
     def _decide(
         self, asked: Transition, subject: Subject | None, ledger: Ledger, connection: Any
     ) -> Answer:
-        """Judge, and write what follows."""
         version = self.versions.get(asked.contract_version)
-        if subject is None and (status := rules.birth(version, asked)) is not None:
+        if subject is None and (status := birth(version, asked)) is not None:
             subject = ledger.create_subject(asked.tenant_id, asked.type, asked.id, status=status)
         if subject is None:
-            reason = rules.judge(version, asked, None).reason
+            reason = judge(version, asked, None).reason
             return _refused(str(reason), asked.from_, asked.to, version.name)
-        verdict = rules.judge(version, asked, subject.status, subject.version)
+        verdict = judge(version, asked, subject.status, subject.version)
         if verdict.reason is not None:
             return _refused(verdict.reason, subject.status, asked.to, version.name)
         if not verdict.changes:
-            return _accepted(
-                subject.status, subject.status, version.name, subject.proof_id, subject.version,
-                is_changed=False,
-            )  # fmt: skip
+            return _unchanged(subject, version.name)
         draft = asked.draft(
             status=subject.status, version=subject.version + 1, contract_version=version.name
         )
@@ -224,24 +199,33 @@ class Contracts:
         return Ledger(self._tables.database, connection, self._tables.now)
 
 
-# What is answered: bytes, written once, members in the order of the specification.
+def contracts_of(engine: Engine, *, on_change: OnChange | None = None) -> Contracts:
+    """Make the contracts of an engine, as the settings say; nothing is opened. Raises `BadInput`
+    for a setting that cannot be used, also for how long answers are kept, and `NotSupported` as
+    `Contracts`."""
+    usual = idempotency_settings().scope(TRANSITION.name)
+    scope = replace(usual, fed_for=TRANSITION.fed_for)
+    return Contracts(engine, versions_in_force(), scope=scope, on_change=on_change)
+
+
+# Answers are bytes, written once, members in the order of the specification.
 
 
 def _changed(proof: Proof) -> Answer:
-    """Return a change by the proof that it left, now and ever after."""
-    return _accepted(
-        proof.from_status, proof.to_status, proof.contract_version, proof.proof_id, proof.version,
-        is_changed=True,
-    )  # fmt: skip
-
-
-def _accepted(
-    from_: str | None, to: str | None, contract_version: str | None, proof_id: int | None,
-    version: int, *, is_changed: bool,
-) -> Answer:  # fmt: skip
+    """Return the answer to a change from its proof, now and ever after."""
     document = {
-        "ok": True, "from": from_, "to": to, "contract_version": contract_version,
-        "proof_id": proof_id, "version": version, "changed": is_changed,
+        "ok": True, "from": proof.from_status, "to": proof.to_status,
+        "contract_version": proof.contract_version, "proof_id": proof.proof_id,
+        "version": proof.version, "changed": True,
+    }  # fmt: skip
+    return Answer(200, msgspec.json.encode(document), JSON)
+
+
+def _unchanged(subject: Subject, contract_version: str) -> Answer:
+    document = {
+        "ok": True, "from": subject.status, "to": subject.status,
+        "contract_version": contract_version, "proof_id": subject.proof_id,
+        "version": subject.version, "changed": False,
     }  # fmt: skip
     return Answer(200, msgspec.json.encode(document), JSON)
 
@@ -251,18 +235,14 @@ def _refused(reason: str, from_: str | None, to: str, contract_version: str) -> 
         "ok": False, "reason": reason, "from": from_, "to": to,
         "contract_version": contract_version, "proof_id": None,
     }  # fmt: skip
-    if reason == rules.SUBJECT_NOT_FOUND:
+    if reason == requests.SUBJECT_NOT_FOUND:
         # It may come to be: the event that creates it was overtaken by this one.
         document["retryable"] = True
     return Answer(STATUSES.get(reason, 422), msgspec.json.encode(document), JSON)
 
 
-def _proof_of(draft: Draft, ledger: Ledger) -> Proof | None:
-    return ledger.find_proof(draft.tenant_id, draft.kind, str(draft.idempotency_key))
-
-
-def _conflict(other: Draft | Proof) -> IdempotencyConflict:
+def _conflict(proof: Proof) -> IdempotencyConflict:
     return IdempotencyConflict(
-        f"the key {other.idempotency_key!r} was used for another request, of which there is a "
+        f"the key {proof.idempotency_key!r} was used for another request, of which there is a "
         "proof; use a new key for a new request"
     )

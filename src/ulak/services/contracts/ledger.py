@@ -1,5 +1,4 @@
-"""The ledger: subjects, and proofs of what happened to them, read and written in somebody's open
-transaction.
+"""The ledger: subjects and the proofs of their changes, in an open transaction, and its check.
 
 Locks are taken in one order, so that no two transactions wait for each other: the subject first,
 the head of its tenant's chain last.
@@ -8,7 +7,9 @@ the head of its tenant's chain last.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,6 @@ from ulak.kit.clock import Instant, rfc3339, to_datetime
 from ulak.tables import Database, DeliveryView, Schema
 
 HANDLER: Final = "contracts-remote"
-"""Under which name deliveries to the remote are stored."""
 TOPIC: Final = "contract.status_change"
 
 SCHEMA: Final = Schema(
@@ -36,33 +36,11 @@ SCHEMA: Final = Schema(
 STATUS_CHANGE: Final = "status_change"
 """The kind of proof that a transition leaves; nobody else writes one."""
 FIRST_HASH: Final = "0" * 64
-"""What the first proof of a tenant has as the hash of the one before."""
-
-
-class Draft(NamedTuple):
-    """What is to be proved; the ledger gives it its number, its time and its hashes."""
-
-    tenant_id: str
-    actor_id: str | None
-    """Who acted, as the caller said; None for an event of the system."""
-    source: str
-    """Where it was reported from: what the caller said, or the caller."""
-    kind: str
-    subject_type: str | None
-    subject_id: str | None
-    from_status: str | None
-    to_status: str | None
-    payload: str
-    """JSON, as it was written."""
-    request_id: str | None
-    idempotency_key: str | None
-    request_hash: str
-    """What was asked, so that the same key for something else is told from a repetition."""
-    contract_version: str | None
 
 
 class Proof(NamedTuple):
-    """One row of `hos_proofs`, in the order of its columns."""
+    """One row of `hos_proofs`, in the order of its columns. A draft has no number, time and hashes
+    yet: the ledger gives it those."""
 
     proof_id: int
     occurred_at: Instant
@@ -78,6 +56,7 @@ class Proof(NamedTuple):
     request_id: str | None
     idempotency_key: str | None
     request_hash: str
+    """Tells the same key for something else from a repetition."""
     contract_version: str | None
     prev_hash: str
     hash: str
@@ -88,12 +67,6 @@ class Proof(NamedTuple):
         return int(json.loads(self.payload)["version"])
 
 
-def proved(draft: Draft, *, proof_id: int, at: Instant, prev_hash: str) -> Proof:
-    """Make the next proof of a tenant's chain."""
-    proof = Proof(proof_id, at, *draft, prev_hash, "")
-    return proof._replace(hash=hash_of(proof))
-
-
 def hash_of(proof: Proof) -> str:
     """Return the hash that a proof must have: of everything in it, the hash before included."""
     covered = json.dumps(proof[:-1], ensure_ascii=True, separators=(",", ":"))
@@ -101,14 +74,10 @@ def hash_of(proof: Proof) -> str:
 
 
 def document_of(proof: Proof) -> dict[str, Any]:
-    """Show a proof, its payload as it was written: for `msgspec.json.encode`."""
-    shown = {_SHOWN_AS.get(name, name): value for name, value in proof._asdict().items()}
+    shown = {name.removesuffix("_status"): value for name, value in proof._asdict().items()}
     del shown["request_hash"]
     occurred_at, payload = rfc3339(to_datetime(proof.occurred_at)), proof.payload.encode()
     return shown | {"occurred_at": occurred_at, "payload": msgspec.Raw(payload)}
-
-
-_SHOWN_AS: Final = {"from_status": "from", "to_status": "to"}
 
 
 class Subject(NamedTuple):
@@ -119,7 +88,6 @@ class Subject(NamedTuple):
     id: str
     status: str
     version: int
-    """How often its status has changed."""
     proof_id: int | None
     """The proof of its last change; None before the first."""
     created_at: Instant
@@ -203,13 +171,6 @@ _WITHOUT_SUBJECT = f"""
 """  # noqa: S608 - a word of our own
 
 
-class ChainPage(NamedTuple):
-    """Some links of a tenant's chain, and what its head says at the same moment."""
-
-    head: tuple[int, str] | None
-    links: list[Proof]
-
-
 class Ledger:
     """The statements, on one connection."""
 
@@ -218,10 +179,8 @@ class Ledger:
         self._connection = connection
         self._now = now
 
-    # --- subjects ---------------------------------------------------------------
-
     def find_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
-        """Return a subject as it stands, None when nobody has heard of it."""
+        """Return a subject, None when there is none."""
         return self._subject(_FIND_SUBJECT, tenant_id, type, id)
 
     def lock_subject(self, tenant_id: str, type: str, id: str) -> Subject | None:
@@ -237,38 +196,32 @@ class Ledger:
         return subject
 
     def move_subject(self, subject: Subject, proof: Proof, *, status: str) -> None:
-        """Set the status that a proof is of, one version higher.
-
-        Raises:
-            StoreError: the subject has another version by now; the transaction must not commit.
-        """
+        """Set the status that a proof is of, one version higher; `StoreError` when the subject has
+        another version by now."""
         moved = self._execute(
             _MOVE_SUBJECT, status, subject.version + 1, proof.proof_id, self._now,
             subject.tenant_id, subject.type, subject.id, subject.version,
         )  # fmt: skip
         if not moved:
-            # The row is locked, so this is somebody's mistake: a lock that was left out, a row
-            # that was changed by hand. Better no change than two with the same version.
+            # The row is locked: a lock was left out, or a row was changed by hand. Better no
+            # change than two with the same version.
             raise StoreError(
                 f"the subject {subject.type} {subject.id} no longer has version "
                 f"{subject.version}: it was changed meanwhile; ask again"
             )
 
-    # --- proofs -----------------------------------------------------------------
-
     def find_proof(self, tenant_id: str, kind: str, key: str) -> Proof | None:
         """Return the proof that was written under a key."""
         return next(iter(self._proofs(_PROOF_OF_KEY, tenant_id, kind, key)), None)
 
-    def append(self, draft: Draft) -> Proof | None:
-        """Append a proof to its tenant's chain; None when there is one under its key.
-
-        The head stays locked, so that the chain has no fork; numbers rise along it.
-        """
+    def append(self, draft: Proof) -> Proof | None:
+        """Append a proof to its tenant's chain; None when there is one under its key. The head
+        stays locked, so that the chain has no fork; numbers rise along it."""
         self._execute(_ADD_HEAD, draft.tenant_id, FIRST_HASH)
         ((prev_hash,),) = self._execute(_LOCK_HEAD, draft.tenant_id)
         ((proof_id,),) = self._execute(_NEXT_ID[self._database.name])
-        proof = proved(draft, proof_id=proof_id, at=self._now, prev_hash=prev_hash)
+        proof = draft._replace(proof_id=proof_id, occurred_at=self._now, prev_hash=prev_hash)
+        proof = proof._replace(hash=hash_of(proof))
         if not self._execute(_ADD_PROOF, *proof):
             return None
         self._execute(_MOVE_HEAD, proof_id, proof.hash, draft.tenant_id)
@@ -277,8 +230,8 @@ class Ledger:
     def list_proofs(
         self, *, limit: int, before: int | None = None, **columns: str | None
     ) -> list[Proof]:
-        """Return proofs, the newest first: those with a lower number than `before`, whose columns
-        have these values; None is any."""
+        """Return proofs, the newest first: with a number below `before` and these values; None
+        is any."""
         terms: dict[str, int | str | None] = {"proof_id < ?": before}
         terms |= {f"{name} = ?": value for name, value in columns.items()}
         given = {text: value for text, value in terms.items() if value is not None}
@@ -287,25 +240,23 @@ class Ledger:
         return self._proofs(statement, *given.values(), limit)
 
     def tenants(self) -> list[str]:
-        """Name every tenant that has a chain."""
         return [tenant for (tenant,) in self._execute(_TENANTS)]
 
-    def chain(self, tenant_id: str, *, after: int, limit: int) -> ChainPage:
-        """Return the links of a chain that follow a number."""
+    def chain(
+        self, tenant_id: str, *, after: int, limit: int
+    ) -> tuple[tuple[int, str] | None, list[Proof]]:
+        """Return the head of a tenant's chain and the links that follow a number."""
         rows = self._execute(_CHAIN, tenant_id, after, limit)
         head = None if rows[0][0] is None else (rows[0][0], rows[0][1])
-        return ChainPage(head, [Proof._make(row[2:]) for row in rows if row[2] is not None])
+        return head, [Proof._make(row[2:]) for row in rows if row[2] is not None]
 
     def standings(
         self, *, after: tuple[str, str, str], limit: int
     ) -> list[tuple[Subject, Proof | None]]:
         """Return subjects that follow (tenant, type, id), each with its last change's proof."""
+        n = len(Subject._fields)
         rows = self._execute(_STANDINGS, *after, limit)
-        width = len(Subject._fields)
-        return [
-            (Subject(*row[:width]), None if row[width] is None else Proof(*row[width:]))
-            for row in rows
-        ]
+        return [(Subject(*row[:n]), None if row[n] is None else Proof(*row[n:])) for row in rows]
 
     def without_subject(self) -> dict[str, int]:
         """Return for each tenant the first proof of a change without its subject."""
@@ -320,3 +271,103 @@ class Ledger:
 
     def _execute(self, statement: str, *values: Any) -> Sequence[tuple[Any, ...]]:
         return self._database.execute(self._connection, statement, *values)
+
+
+PAGE: Final = 500
+Reading = Callable[[], AbstractContextManager[Ledger]]
+"""Returns the ledger for one short read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The first broken link of a tenant's chain, or the first subject that contradicts it."""
+
+    tenant_id: str
+    proof_id: int | None
+    """Where it was noticed; None when nothing is left to point at."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    tenants: int
+    proofs: int
+    broken: tuple[Broken, ...]
+
+
+def verify(reading: Reading) -> Report:
+    """Check every chain, and every subject of the whole ones; each link is computed anew, in
+    pages, while others write. Of each tenant only the first finding is returned: what follows
+    stands on it."""
+    with reading() as ledger:
+        tenants = ledger.tenants()
+    walks = [_walk(reading, tenant) for tenant in tenants]
+    broken = [finding for _, finding in walks if finding is not None]
+    broken += _misplaced(reading, {finding.tenant_id for finding in broken})
+    broken.sort(key=lambda each: each.tenant_id)
+    return Report(len(tenants), sum(number for number, _ in walks), tuple(broken))
+
+
+def _misplaced(reading: Reading, found: set[str]) -> Iterator[Broken]:
+    """Find subjects and changes that do not belong together, one for each tenant."""
+    with reading() as ledger:
+        gone = ledger.without_subject()
+    for tenant, proof_id in gone.items():
+        if tenant not in found:
+            found.add(tenant)
+            yield Broken(tenant, proof_id, "the subject that it changed is gone")
+    last = ("", "", "")
+    while True:
+        with reading() as ledger:
+            page = ledger.standings(after=last, limit=PAGE)
+        for subject, proof in page:
+            if subject.tenant_id not in found and (wrong := _misplaces(subject, proof)):
+                found.add(subject.tenant_id)
+                yield Broken(subject.tenant_id, proof and proof.proof_id, wrong)
+        if len(page) < PAGE:
+            return
+        last = page[-1][0][:3]
+
+
+def _walk(reading: Reading, tenant: str) -> tuple[int, Broken | None]:
+    last, expected, number = 0, FIRST_HASH, 0
+    while True:
+        with reading() as ledger:
+            head, links = ledger.chain(tenant, after=last, limit=PAGE)
+        for link in links:
+            number += 1
+            if (wrong := _wrong_with(link, last, expected)) is not None:
+                return number, Broken(tenant, link.proof_id, wrong)
+            last, expected = link.proof_id, link.hash
+        if len(links) < PAGE:
+            break
+    if head == (last, expected):
+        return number, None
+    if head is None:
+        why = "the head of the chain is gone"
+    else:
+        says = f"ends with proof {head[0]}" if head[0] != last else "has another hash"
+        why = f"the chain ends here, and its head says that it {says}"
+    return number, Broken(tenant, last or None, why)
+
+
+def _misplaces(subject: Subject, proof: Proof | None) -> str | None:
+    name = f"the subject {subject.type} {subject.id}"
+    stands = f'{name} stands in "{subject.status}" at version {subject.version}'
+    if proof is None:
+        is_new = subject.version == 0 and subject.proof_id is None
+        return None if is_new else f"{stands}, and no proof says how it came there"
+    if (subject.status, subject.version) != (proof.to_status, proof.version):
+        return f'{stands}, and this proof left it in "{proof.to_status}" at version {proof.version}'
+    if subject.proof_id != proof.proof_id:
+        return f"{name} names proof {subject.proof_id} as its last, and this one is"
+    return None
+
+
+def _wrong_with(link: Proof, last: int, expected: str) -> str | None:
+    if link.prev_hash != expected:
+        before = f"proof {last}" if last else "the beginning"
+        return f"it does not follow {before}: something between was changed or removed"
+    if link.hash != hash_of(link):
+        return "its content is not what was hashed"
+    return None

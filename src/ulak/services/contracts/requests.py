@@ -1,4 +1,4 @@
-"""What is asked of contracts, said in one way however it was written."""
+"""What is asked of contracts, and the judge of it. No I/O; every rule of a transition is here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from typing import Final
 
 from ulak.idempotency import fingerprint
-from ulak.services.contracts.ledger import STATUS_CHANGE, Draft
+from ulak.services.contracts.ledger import STATUS_CHANGE, Proof
+from ulak.services.contracts.tables import Version
 
-_JSON = "application/json"
+UNKNOWN_SUBJECT_TYPE: Final = "unknown_subject_type"
+SUBJECT_NOT_FOUND: Final = "subject_not_found"
+STALE_STATUS: Final = "stale_status"
+STALE_VERSION: Final = "stale_version"
+TERMINAL_STATE: Final = "terminal_state"
+INVALID_TRANSITION: Final = "invalid_transition"
 
 
 @dataclass(frozen=True)
@@ -25,12 +32,11 @@ class Transition:
     key: str
     """The same each time this very request is repeated."""
     caller: str = ""
-    """Who asks; who acts, where no actor is named."""
+    """The client; it acts where no actor is named."""
     from_: str | None = None
-    """The status that the caller believes it has."""
     expected_version: int | None = None
     actor_id: str | None = None
-    """Who acts; None for an event of the system."""
+    """None for an event of the system."""
     source: str | None = None
     """Where it is reported from; None for the caller."""
     details: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +47,7 @@ class Transition:
 
     @cached_property
     def request_hash(self) -> str:
-        """The fingerprint of what is asked: another request id is the same request."""
+        """The fingerprint of the request; another request id is the same request."""
         return _hash(
             "/v1/contract/transition", self.actor_id or self.caller, self.details,
             tenant_id=self.tenant_id, type=self.type, id=self.id, to=self.to, source=self.source,
@@ -49,12 +55,12 @@ class Transition:
             **{"from": self.from_},
         )  # fmt: skip
 
-    def draft(self, *, status: str, version: int, contract_version: str) -> Draft:
-        """Make the proof of the change from a status, to a version, by a contract version."""
-        return Draft(
-            self.tenant_id, self.actor_id, self.source or self.caller, STATUS_CHANGE, self.type,
-            self.id, status, self.to, written({"version": str(version), **self.details}),
-            self.request_id, self.key, self.request_hash, contract_version,
+    def draft(self, *, status: str, version: int, contract_version: str) -> Proof:
+        return Proof(
+            0, 0, self.tenant_id, self.actor_id, self.source or self.caller, STATUS_CHANGE,
+            self.type, self.id, status, self.to,
+            join_object({"version": str(version), **self.details}),
+            self.request_id, self.key, self.request_hash, contract_version, "", "",
         )  # fmt: skip
 
 
@@ -65,10 +71,9 @@ class Recording:
     tenant_id: str
     kind: str
     payload: str
-    """JSON, as it was written."""
     _: KW_ONLY
     key: str | None = None
-    """None for one that is made of the content."""
+    """None for a key that is made of the content."""
     caller: str = ""
     type: str | None = None
     id: str | None = None
@@ -79,30 +84,66 @@ class Recording:
     request_id: str | None = None
     contract_version: str | None = None
 
-    @cached_property
-    def request_hash(self) -> str:
-        """The digest of what is recorded; another request id is the same recording."""
-        return _hash(
+    def draft(self) -> Proof:
+        """Make the proof; another request id is the same recording."""
+        digest = _hash(
             "/v1/proof/record", self.actor_id or self.caller, {"payload": self.payload},
             tenant_id=self.tenant_id, kind=self.kind, type=self.type, id=self.id, to=self.to,
             source=self.source, contract_version=self.contract_version, **{"from": self.from_},
         )  # fmt: skip
-
-    def draft(self) -> Draft:
-        """Make the proof."""
-        return Draft(
-            self.tenant_id, self.actor_id, self.source or self.caller, self.kind, self.type,
+        return Proof(
+            0, 0, self.tenant_id, self.actor_id, self.source or self.caller, self.kind, self.type,
             self.id, self.from_, self.to, self.payload, self.request_id,
-            self.key or f"sha256:{self.request_hash}", self.request_hash, self.contract_version,
+            self.key or f"sha256:{digest}", digest, self.contract_version, "", "",
         )  # fmt: skip
 
 
-def written(members: Mapping[str, str]) -> str:
+def join_object(members: Mapping[str, str]) -> str:
     """Write an object whose members are JSON already."""
     return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in members.items()) + "}"
 
 
 def _hash(path: str, actor: str, details: Mapping[str, str], **facts: str | int | None) -> str:
-    said = {name: json.dumps(value) for name, value in facts.items() if value is not None}
-    body = written({**said, **details}).encode()
-    return fingerprint(method="POST", path=path, actor=actor, body=body, media_type=_JSON)
+    known = {name: json.dumps(value) for name, value in facts.items() if value is not None}
+    body = join_object({**known, **details}).encode()
+    return fingerprint(
+        method="POST", path=path, actor=actor, body=body, media_type="application/json"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgment of a request."""
+
+    reason: str | None
+    changes: bool = False
+    """Whether the status changes: it does not where the subject stands there already."""
+
+
+def birth(version: Version, asked: Transition) -> str | None:
+    """Return the status in which a new subject begins; None when it must not: an event that
+    overtook the creation of its subject would otherwise create it in whatever status it was
+    about."""
+    table = version.tables.get(asked.type)
+    return table.initial if table is not None and asked.from_ == table.initial else None
+
+
+def judge(version: Version, asked: Transition, status: str | None, number: int = 0) -> Verdict:
+    """Judge a request against the status of its subject (None when there is no subject) and how
+    often that has changed. The order of the checks is a promise."""
+    table = version.tables.get(asked.type)
+    if table is None:
+        return Verdict(UNKNOWN_SUBJECT_TYPE)
+    if status is None:
+        return Verdict(SUBJECT_NOT_FOUND)
+    if asked.to == status:
+        return Verdict(None)
+    if asked.from_ is not None and asked.from_ != status:
+        return Verdict(STALE_STATUS)
+    if asked.expected_version is not None and asked.expected_version != number:
+        return Verdict(STALE_VERSION)
+    if status in table.terminal:
+        return Verdict(TERMINAL_STATE)
+    if not table.allows(status, asked.to):
+        return Verdict(INVALID_TRANSITION)
+    return Verdict(None, changes=True)

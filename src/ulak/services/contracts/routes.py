@@ -17,8 +17,8 @@ from ulak.kit.bodies import describe_body
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS, bodies
 from ulak.services.contracts.bodies import Sent
-from ulak.services.contracts.ledger import Subject, document_of
-from ulak.services.contracts.outbox.deciding import Decider
+from ulak.services.contracts.ledger import document_of
+from ulak.services.contracts.outbox.modes import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.routes.health import StoreProbe
@@ -203,10 +203,8 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         asked = bodies.transition_in(sent, caller=principal.name)
         _must_be_of(principal, asked.tenant_id)
         answered = contracts.transition(asked)
-        return Response(
-            answered.answer.body, answered.answer.status,
-            headers=dict(answered.answer.headers) | _told(asked.key, is_replay=answered.is_replay),
-        )  # fmt: skip
+        done, headers = answered.answer, _key_headers(asked.key, is_replay=answered.is_replay)
+        return Response(done.body, done.status, headers=dict(done.headers) | headers)
 
     @router.post(
         "/v1/contract/can-transition",
@@ -222,12 +220,8 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         elif asked.from_ is None:
             raise HTTPException(400, "say the subject's id, or the status it would move from")
         verdict, version = contracts.can_transition(asked)
-        return answer(
-            {
-                "allowed": verdict.reason is None, "reason": verdict.reason,
-                "contract_version": version,
-            }
-        )  # fmt: skip
+        reason = verdict.reason
+        return answer({"allowed": reason is None, "reason": reason, "contract_version": version})
 
     @router.get("/v1/contract", response_model=Contract)
     def list_versions() -> Response:
@@ -250,7 +244,10 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         found = contracts.find_subject(tenant, type, id) if principal.sees(tenant) else None
         if found is None:
             raise NotFound(f"there is no {type} {id}")
-        return answer(_subject_document(found))
+        document: dict[str, Any] = dict(zip(SubjectView.model_fields, found, strict=True))
+        for name in ("created_at", "updated_at"):
+            document[name] = rfc3339(to_datetime(document[name]))
+        return answer(document)
 
     @router.post(
         "/v1/proof/record",
@@ -262,9 +259,9 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         per content."""
         asked = bodies.recording_in(sent, caller=principal.name)
         _must_be_of(principal, asked.tenant_id)
-        recorded = contracts.record(asked)
-        told = _told(recorded.key, is_replay=recorded.is_replay)
-        return answer({"proof_id": recorded.proof_id}, headers=told)
+        done = contracts.record(asked)
+        headers = _key_headers(done.key, is_replay=done.is_replay)
+        return answer({"proof_id": done.proof_id}, headers=headers)
 
     @router.get("/v1/proof", response_model=ProofPage)
     def list_proofs(query: Annotated[ProofsQuery, Query()], principal: Caller) -> Response:
@@ -279,7 +276,10 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
             subject_type=query.subject_type, subject_id=query.subject_id,
         )  # fmt: skip
         page = found[: query.limit]
-        following = _cursor_of(page[-1].proof_id) if len(found) > len(page) else None
+        following = None
+        if len(found) > len(page):
+            text = f"proof:{page[-1].proof_id}".encode()
+            following = urlsafe_b64encode(text).decode().rstrip("=")
         return answer({"items": [document_of(proof) for proof in page], "next": following})
 
     @router.get("/v1/health", response_model=Well)
@@ -302,21 +302,8 @@ def _must_be_of(principal: Principal, tenant: str) -> None:
         raise Forbidden(f"{principal.name} acts for its own tenant only, not for {tenant!r}")
 
 
-def _told(key: str, *, is_replay: bool) -> dict[str, str]:
+def _key_headers(key: str, *, is_replay: bool) -> dict[str, str]:
     return {HEADER: key, REPLAYED: "true" if is_replay else "false"}
-
-
-def _subject_document(subject: Subject) -> dict[str, Any]:
-    return {
-        "tenant_id": subject.tenant_id, "type": subject.type, "id": subject.id,
-        "status": subject.status, "version": subject.version, "last_proof_id": subject.proof_id,
-        "created_at": rfc3339(to_datetime(subject.created_at)),
-        "updated_at": rfc3339(to_datetime(subject.updated_at)),
-    }  # fmt: skip
-
-
-def _cursor_of(proof_id: int) -> str:
-    return urlsafe_b64encode(f"proof:{proof_id}".encode()).decode().rstrip("=")
 
 
 def _number_in(cursor: str) -> int:

@@ -1,7 +1,7 @@
 """Contract versions: which statuses a type of subject has, and which may follow which.
 
-A version is a file of data, `versions/2025-12-28.json`; a folder of an operator's own may hold
-more. Files are checked when they are read, so that nothing is judged by a table with a hole.
+A version is a file of data, `versions/2025-12-28.json`; a folder of the operator may hold more.
+Files are checked when they are read, so that nothing is judged by a table with a hole.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
+from ulak.settings import read_variables
 
-LONGEST_NAME = 100
+VERSION: Final = "HOS_CONTRACT_VERSION"
+TABLES: Final = "HOS_CONTRACT_TABLES"
+DEFAULT_VERSION: Final = "2025-12-28"
+LONGEST_NAME: Final = 100
 """Of a type or a status; with ids of their length, every index of PostgreSQL can hold them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One type of subject: where it begins, and what may follow."""
+    """One type of subject."""
 
     initial: str
     moves: Mapping[str, tuple[str, ...]]
-    """What may follow each status that anything may follow, in the order of the file."""
     terminal: frozenset[str]
-    """The statuses that nothing follows."""
 
     def allows(self, source: str, target: str) -> bool:
-        """Tell whether one status may follow another."""
         return target in self.moves.get(source, ())
 
 
@@ -46,9 +47,13 @@ class Version:
 
 
 class UnknownVersion(BadInput):
-    """A contract version was asked for that nobody has brought."""
+    """There is no contract version of this name."""
 
     code = "unknown_contract_version"
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(known))
+        super().__init__(f"there is no contract version {name!r}; known are {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +64,24 @@ class Versions:
     active: Version
 
     def get(self, name: str | None) -> Version:
-        """Return the version of a name; the active one for None.
-
-        Raises:
-            UnknownVersion: naming those that are known.
-        """
+        """Return the version of a name, the active one for None. Raises `UnknownVersion`: naming
+        those that are known."""
         if name is None:
             return self.active
-        try:
-            return self.known[name]
-        except KeyError:
-            raise _unknown(name, self.known) from None
+        if name not in self.known:
+            raise UnknownVersion(name, self.known)
+        return self.known[name]
+
+
+def versions_in_force(environ: Mapping[str, str] | None = None) -> Versions:
+    """Read the versions that the settings name; raises as `load`."""
+    found = read_variables({VERSION: str, TABLES: _folder}, environ)
+    return load(found.get(VERSION, DEFAULT_VERSION), found.get(TABLES))
 
 
 def load(active: str, folder: Path | None = None) -> Versions:
-    """Read the versions that ulak brings and those of a folder.
-
-    Raises:
-        BadInput: a file is no contract version, or two say they are the same one.
-        UnknownVersion: none is called as the active one should be.
-    """
+    """Read the versions that ulak brings and those of a folder. Raises `BadInput`: a file is no
+    contract version, two have the same name, or the active one is not among them."""
     known: dict[str, Version] = {}
     for source, text in _files(folder):
         version = read(text, source)
@@ -86,20 +89,13 @@ def load(active: str, folder: Path | None = None) -> Versions:
             raise BadInput(f"{source}: there is a contract version {version.name!r} already")
         known[version.name] = version
     if active not in known:
-        raise _unknown(active, known)
+        raise UnknownVersion(active, known)
     return Versions(MappingProxyType(known), known[active])
 
 
 def read(text: str, source: str) -> Version:
-    """Read and check one version.
-
-    Args:
-        text: The file.
-        source: What it is called in what is raised.
-
-    Raises:
-        BadInput: naming the file, the type and what is wrong with it.
-    """
+    """Read and check one version. `BadInput` names the source, the type and what is wrong with
+    it."""
     try:
         document = read_json(text)
         version = _text(_member(document, "version"))
@@ -125,6 +121,13 @@ def written(version: Version) -> dict[str, Any]:
     }
 
 
+def _folder(text: str) -> Path:
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {text}")
+    return folder
+
+
 def _files(folder: Path | None) -> Iterator[tuple[str, str]]:
     shipped: Iterable[Traversable] = (files(__package__) / "versions").iterdir()
     if folder is not None and not folder.is_dir():
@@ -142,10 +145,10 @@ def _files(folder: Path | None) -> Iterator[tuple[str, str]]:
 def _table(kind: str, document: Any) -> Table:
     try:
         initial = _text(_member(document, "initial"))
-        said = _member(document, "moves")
-        if not isinstance(said, dict):
+        listed = _member(document, "moves")
+        if not isinstance(listed, dict):
             raise ValueError("its moves are no object")
-        moves = {_text(source): _texts(targets) for source, targets in said.items()}
+        moves = {_text(source): _texts(targets) for source, targets in listed.items()}
         terminal = frozenset(_texts(_member(document, "terminal")))
         _check(initial, moves, terminal)
     except ValueError as error:
@@ -194,12 +197,6 @@ def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise ValueError(f"{values!r} is no list of statuses")
     return tuple(_text(value) for value in values)
-
-
-def _unknown(name: str, known: Iterable[str]) -> UnknownVersion:
-    return UnknownVersion(
-        f"there is no contract version {name!r}; known are {', '.join(sorted(known))}"
-    )
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -7,10 +7,14 @@
 `docs/idempotency.md` tells the rest.
 """
 
-from ulak.web.idempotency.middleware import IdempotencyMiddleware, Protection
-from ulak.web.idempotency.requests import Policy, Requested
 from ulak.web.idempotency.routes import IdempotentRoute, check, idempotent_route
-from ulak.web.idempotency.visit import EXECUTION
+from ulak.web.idempotency.visit import (
+    EXECUTION,
+    IdempotencyMiddleware,
+    Policy,
+    Protection,
+    Requested,
+)
 
 __all__ = [
     "EXECUTION",

@@ -32,8 +32,7 @@ from ulak.errors import IdempotencyError, UlakError
 from ulak.idempotency import Answer, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
 from ulak.web.access import each_route
-from ulak.web.idempotency.requests import Fingerprint, Policy, Rule
-from ulak.web.idempotency.visit import Visit
+from ulak.web.idempotency.visit import Fingerprint, Policy, Protection, Visit
 
 _PENDING: Final = object()
 """Stands for the execution among what a handler is called with, until there is one."""
@@ -52,7 +51,7 @@ class _Protecting:
     """What a dependency of ours says of its route."""
 
     guard: AsyncGuard
-    rule: Rule
+    rule: Protection
     identify: Callable[[Request], Any] | None
     """Tells who asks of the request alone; None when FastAPI must be asked."""
 
@@ -69,23 +68,19 @@ def idempotent_route(
 ) -> Callable[..., Any]:
     """Make the dependency that protects a route of the class `IdempotentRoute`.
 
-    The key is claimed after every dependency has been solved and everything that was sent has
-    been validated, right before the handler is called: whoever may not ask, and whatever cannot
-    be read, is refused as without it, also when a request is repeated. The handler gets the
-    execution, or None when it runs without a key.
+    The key is claimed after every dependency has been solved and everything that was sent has been
+    validated, right before the handler is called: a caller without a right, and a request that
+    cannot be read, are refused as without it, also when repeated. The handler gets the execution,
+    or None when it runs without a key.
 
     Args:
         guard: Where the records are.
         scope: What the operation is called in them.
-        identify: A dependency of its own that answers the tenant and the actor. One that takes
+        identify: A dependency of its own that returns the tenant and the actor. One that takes
             nothing but the request is asked last, so it may read what others have left there.
-        policy: `required`, `optional` or `off`.
-        in_body: The member of a JSON body that may hold the key too.
-        fingerprint: What must be the same under one key, instead of everything that is asked.
-        wait: How long a duplicate waits for the first answer, instead of 409; the caller's
-            `Prefer: wait=N` wins, and 30 s are the most.
+        policy: This and the rest as in `Protection`.
     """
-    rule = Rule(scope, policy, in_body, fingerprint, wait)
+    rule = Protection("", scope, policy=policy, in_body=in_body, fingerprint=fingerprint, wait=wait)
     takes_request = _takes_only_the_request(identify)
     protecting = _Protecting(guard.aio, rule, identify if takes_request else None)
 
@@ -120,7 +115,7 @@ def _takes_only_the_request(identify: Callable[..., Any]) -> bool:
 
 
 async def _read(visit: Visit, request: Request, who: Any) -> None:
-    """Learn what is asked, as soon as it is known who asks."""
+    """Read what is asked, as soon as it is known who asks."""
     if visit.body is None:  # nothing of the handler's has asked for it
         await request.body()
     tenant, actor = who
@@ -130,11 +125,9 @@ async def _read(visit: Visit, request: Request, who: Any) -> None:
 class IdempotentRoute(APIRoute):
     """A route that `idempotent_route(...)` can protect; without it, as any other.
 
-    An exception of the handler takes back what it did and frees the key. Only `HTTPException` is
-    an answer, stored like any other of its status.
-
-    Raises:
-        UlakError: the handler is a generator, whose answer would begin before it is stored.
+    An exception of the handler takes back what it did and frees the key. Only `HTTPException` is an
+    answer, stored like any other of its status. A handler that is a generator raises `UlakError`:
+    its answer would begin before it is stored.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -152,7 +145,7 @@ class IdempotentRoute(APIRoute):
             raise UlakError(f"{path}: a protected handler returns its answer, it does not yield it")
 
     async def handle(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Serve one request; whoever gives up waiting for its answer does not stop it."""
+        """Serve one request, also when its client goes away."""
         if self._protecting is None or self._protecting.rule.policy == "off":
             await super().handle(scope, receive, send)
             return
@@ -172,11 +165,8 @@ class IdempotentRoute(APIRoute):
 
 
 def check(app: FastAPI) -> None:
-    """Refuse to start with a route that wants to be protected and would not be.
-
-    Raises:
-        UlakError: naming the routes.
-    """
+    """Refuse to start with a route that wants to be protected and would not be: `UlakError`
+    names them."""
     lacking = [
         str(route.path)
         for route in each_route(app.routes)
@@ -216,7 +206,6 @@ def _claiming(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with(values: dict[str, Any], execution: Execution | None) -> dict[str, Any]:
-    """Return what a handler is called with."""
     return {name: execution if value is _PENDING else value for name, value in values.items()}
 
 
@@ -227,7 +216,6 @@ async def _called(endpoint: Callable[..., Any], values: dict[str, Any]) -> Any:
 
 
 def _marks_of(dependant: Any) -> Iterator[_Protecting]:
-    """Find what dependencies of ours say, however deep they are."""
     if dependant is None:
         return
     found = _mark_of(dependant.call)

@@ -1,29 +1,125 @@
-"""One visit to a protected route: its answer is held back until the record is stored."""
+"""Protected requests: what counts of one, an answer that is held back until its record is stored,
+and the middleware that protects any ASGI application."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Literal, NamedTuple
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Send
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from ulak.errors import IdempotencyError
-from ulak.idempotency import Answer, Asked, Execution
+from ulak.clock import Duration, read_micros, seconds
+from ulak.errors import IdempotencyError, UlakError
+from ulak.idempotency import Answer, Asked, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
-from ulak.idempotency.key import HEADER, REPLAYED
+from ulak.idempotency.key import HEADER, REPLAYED, fingerprint, read_key
 from ulak.web import problems
-from ulak.web.idempotency.requests import Rule, key_lines
 from ulak.web.middleware import LARGEST, too_large
 
+Policy = Literal["required", "optional", "off"]
+METHODS: Final = ("POST", "PATCH")
 EXECUTION: Final = "ulak.idempotency"
 """Where a handler finds its execution in the connection's scope; None when it has no key."""
 
-_OURS: Final = frozenset({HEADER.lower().encode(), REPLAYED.lower().encode()})
+LONGEST_WAIT_S: Final = 30
+_WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?:$|[,;\s])")
+_KEY: Final = HEADER.lower().encode()
+_OURS: Final = frozenset({_KEY, REPLAYED.lower().encode()})
 _WITHOUT_BODY: Final = frozenset({204, 304})
+# Above this a fingerprint takes longer than a loop should be held up: some ten milliseconds.
+LARGE_BYTES: Final = 256 * 1024
+
+
+class Requested(NamedTuple):
+    """What a fingerprint is made of."""
+
+    method: str
+    path: str
+    query: str
+    actor: str
+    body: bytes
+    media_type: str
+
+
+Fingerprint = Callable[[Requested], str]
+"""Makes of a request the text that must be the same under one key, for a route that knows better;
+at most 64 characters, as a SHA-256 in hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Which requests are protected, and how; of several lines that fit, the first holds."""
+
+    path: str
+    """Such as `/orders/{id}`, below the path at which the application is mounted."""
+    scope: Scope
+    _: KW_ONLY
+    policy: Policy = "required"
+    """`required` refuses a request without a key, `optional` lets it through unprotected, and
+    `off` protects nothing, also what a later line would."""
+    methods: Sequence[str] = METHODS
+    in_body: str | None = None
+    """The member of a JSON body that may hold the key too."""
+    fingerprint: Fingerprint | None = None
+    wait: Duration = 0
+    """How long a duplicate waits for the first answer, instead of 409; the caller's
+    `Prefer: wait=N` wins, and 30 s are the most."""
+
+    def __post_init__(self) -> None:
+        read_micros(self.wait, f'the idempotency scope "{self.scope.name}": wait=')
+
+    async def read(
+        self, connection: Connection, body: bytes, tenant: str, actor: str
+    ) -> Asked | None:
+        """Return the request with its key; None when it has none, and needs none. Raises
+        `BadKey`: it needs one, or has one that is none."""
+        lines, is_required = _key_lines(connection), self.policy == "required"
+        key = read_key(lines, self._key_in(body, connection), required=is_required)
+        if key is None:
+            return None
+        requested = Requested(
+            connection["method"], connection["path"],
+            connection.get("query_string", b"").decode("latin-1"), actor, body,
+            _header(connection, b"content-type"),
+        )  # fmt: skip
+        if len(body) > LARGE_BYTES:
+            digest = await asyncio.to_thread(self._digest, requested)
+        else:
+            digest = self._digest(requested)
+        return Asked(self.scope, key, request_hash=digest, tenant=tenant, actor=actor)
+
+    def patience(self, connection: Connection) -> float:
+        """Return for how many seconds the caller would wait for another answer."""
+        wish = _WAIT.search(_header(connection, b"prefer"))
+        return min(seconds(self.wait) if wish is None else int(wish[1]), LONGEST_WAIT_S)
+
+    def _digest(self, requested: Requested) -> str:
+        if self.fingerprint is not None:
+            return self.fingerprint(requested)
+        return fingerprint(**requested._asdict(), fields=self.scope.fingerprint_fields)
+
+    def _key_in(self, body: bytes, connection: Connection) -> Any:
+        if self.in_body is None or "json" not in _header(connection, b"content-type"):
+            return None
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            return None  # whoever reads the body says what is wrong with it
+        return document.get(self.in_body) if isinstance(document, dict) else None
+
+
+Identify = Callable[[Connection], tuple[str, str] | Awaitable[tuple[str, str]]]
+"""Answers the tenant and the actor of a request, or raises `Unauthenticated` or `Forbidden`."""
 
 
 class Visit:
@@ -34,18 +130,22 @@ class Visit:
     """
 
     def __init__(
-        self, guard: AsyncGuard, rule: Rule, connection: Connection, receive: Receive, send: Send
+        self,
+        guard: AsyncGuard,
+        rule: Protection,
+        connection: Connection,
+        receive: Receive,
+        send: Send,
     ) -> None:
         self.guard = guard
         self.rule = rule
         self.connection = connection
         self.asked: Asked | None = None
         self.identify: Callable[[Request], Any] | None = None
-        """Tells who asks, if that is to be asked right before the claim."""
+        """Returns the tenant and the actor, if that is to be asked right before the claim."""
         self.is_replay = False
         self.body: bytes | None = None
-        """What was sent, once all of it is here."""
-        lines = key_lines(connection)
+        lines = _key_lines(connection)
         self._echo = lines[0].encode("latin-1") if len(lines) == 1 and lines[0].strip() else None
         self._receive = receive
         self._send = send
@@ -130,15 +230,12 @@ class Visit:
         assert self._start is not None  # noqa: S101 - a body without a start is no ASGI
         body = b"".join(self._chunks)
         headers = list(self._start.get("headers", ()))
-        answer = Answer(
-            self._start["status"], body,
-            tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in headers),
-        )  # fmt: skip
+        texts = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in headers)
         try:
-            await self.guard.settle(execution, answer)
+            await self.guard.settle(execution, Answer(self._start["status"], body, texts))
         except IdempotencyError as error:
             await self.refuse(error)
-            self._execution = execution  # whatever else the handler says is of no interest
+            self._execution = execution  # whatever else the handler sends is dropped
         else:
             await self._send({**self._start, "headers": self._marked(headers)})
             await self._send({"type": "http.response.body", "body": body})
@@ -156,3 +253,93 @@ class Visit:
         if self._echo is not None:
             marks[HEADER] = self._echo.decode("latin-1")
         return marks
+
+
+class IdempotencyMiddleware:
+    """Lets every request with a key have one effect, and answers its repetitions from the record.
+
+    Place it inside of what authenticates: a repetition is answered without the application, so a
+    caller without a right must be refused before, or by `identify`. That returns for a connection's
+    scope the tenant and the actor, `("", "")` where there are none; it may be async, and may refuse
+    by an error of ulak.
+    """
+
+    def __init__(
+        self, app: ASGIApp, guard: Guard, *, routes: Iterable[Protection], identify: Identify
+    ) -> None:
+        self._app = app
+        self._guard = guard.aio
+        self._identify = identify
+        self._lines = [
+            (compile_path(line.path)[0], frozenset(line.methods), line) for line in routes
+        ]
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        rule = self._rule_of(scope) if scope["type"] == "http" else None
+        if rule is None:
+            await self._app(scope, receive, send)
+            return
+        visit = Visit(self._guard, rule, scope, receive, send)
+        await self._guard.carry_out(self._serve(visit))
+
+    def _rule_of(self, scope: Connection) -> Protection | None:
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"]
+        below = path[len(root) :] if root and path.startswith(f"{root}/") else path
+        for pattern, methods, rule in self._lines:
+            if scope["method"] in methods and pattern.match(below):
+                return None if rule.policy == "off" else rule
+        return None
+
+    async def _serve(self, visit: Visit) -> None:
+        connection, rule = visit.connection, visit.rule
+        try:
+            who = self._identify(connection)
+            tenant, actor = await who if inspect.isawaitable(who) else who
+            while visit.body is None:
+                if (await visit.receive())["type"] == "http.disconnect":
+                    return
+            asked = await rule.read(connection, visit.body, tenant, actor)
+            begun = None
+            if asked is not None:
+                begun = await self._guard.begin(asked, wait=rule.patience(connection))
+        except UlakError as error:
+            await visit.answer(problems.problem_of(Request(connection), error))
+            return
+        except HTTPException as error:
+            await visit.answer(problems.http_problem(Request(connection), error))
+            return
+        if isinstance(begun, Answer):
+            await visit.answer(visit.replayed(begun))
+            return
+        receive = _again(visit.body, visit.receive)
+        if begun is None:
+            await self._app(connection, receive, visit.send)
+            return
+        visit.begin(begun)
+        try:
+            with begun.as_current():
+                await self._app(connection, receive, visit.send)
+        finally:
+            await visit.abandon()
+
+
+def _key_lines(connection: Connection) -> list[str]:
+    return [value.decode("latin-1") for name, value in connection["headers"] if name == _KEY]
+
+
+def _header(connection: Connection, name: bytes) -> str:
+    value: bytes = next((value for found, value in connection["headers"] if found == name), b"")
+    return value.decode("latin-1")
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Hand on a body that was read already, then what else there is to hear."""
+    waiting = [body]
+
+    async def again() -> dict[str, object]:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return dict(await receive())
+
+    return again

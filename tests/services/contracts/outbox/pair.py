@@ -22,8 +22,7 @@ from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION
 from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox import modes
 from ulak.services.contracts.outbox.desk import Desk, Event
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
-from ulak.services.contracts.outbox.remote import Remote
+from ulak.services.contracts.outbox.remote import Fault, Remote, Reply
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
 from ulak.web.server import Server

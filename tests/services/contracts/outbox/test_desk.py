@@ -13,7 +13,7 @@ from ulak.clock import micros
 from ulak.errors import NotFound
 from ulak.idempotency.scope import TTL
 from ulak.services.contracts.outbox.desk import NotNow
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
 
 
 def kill(outbox: Outbox, *proofs: int) -> None:

@@ -23,8 +23,8 @@ from ulak.services.contracts.outbox import figures
 from ulak.services.contracts.outbox.commands import A_FEW, _go_on
 from ulak.services.contracts.outbox.desk import Event, emit
 from ulak.services.contracts.outbox.figures import Limits
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.services.contracts.outbox.sending import MOST_ATTEMPTS
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
 from ulak.store.protocol import OutboxRow, Settled
 
 LEASE = timedelta(seconds=60)

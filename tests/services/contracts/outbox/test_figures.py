@@ -1,5 +1,6 @@
 """Whether the remote keeps up, and how anybody can know."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -52,7 +53,7 @@ def test_the_figures_are_those_of_the_table_in_every_process(
     answers = {"0": accept, "1": refuse, "2": lambda request: httpx.Response(400), "3": away}
 
     def answer(request: httpx.Request) -> httpx.Response:
-        return answers[outbox.remote.bodies[-1]["subject_ref"]["id"]](request)
+        return answers[json.loads(request.content)["subject_ref"]["id"]](request)
 
     outbox.remote.answer = answer
     outbox.send()

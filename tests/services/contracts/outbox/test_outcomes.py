@@ -13,15 +13,16 @@ from ulak import Message, Refused, RetryLater
 from ulak.clock import SECOND, micros, to_datetime, to_instant
 from ulak.core import delivery
 from ulak.core.delivery import Terms, Verdict
-from ulak.services.contracts.outbox.outcomes import (
-    LONGEST_RETRY,
-    Fault,
+from ulak.services.contracts.outbox.remote import Fault, Reply
+from ulak.services.contracts.outbox.sending import (
+    MOST_ATTEMPTS,
+    RETRY,
     Outcome,
-    Reply,
+    Sender,
     judge,
     seconds_of,
 )
-from ulak.services.contracts.outbox.sending import MOST_ATTEMPTS, RETRY, Sender
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
 
 NOW = to_instant(datetime(2026, 1, 1, tzinfo=UTC))
 GIVE_UP_AT = NOW + micros(LONGEST_RETRY)

@@ -13,8 +13,7 @@ import pytest
 from tests.services.contracts.outbox.conftest import SETTINGS
 from ulak.errors import BadInput
 from ulak.services.contracts.outbox import remote as asking
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
-from ulak.services.contracts.outbox.remote import LARGEST_ANSWER, TRANSITION, Remote
+from ulak.services.contracts.outbox.remote import LARGEST_ANSWER, TRANSITION, Fault, Remote, Reply
 from ulak.services.contracts.outbox.settings import RemoteSettings
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -1,5 +1,4 @@
-"""`ulak outbox dispatch`, `list`, `redrive` and `discard`: events of contracts on their way to a
-remote."""
+"""`ulak outbox`: events of contracts on their way to a remote."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from threading import Event as Flag
 from typing import Annotated, Any, Final
 
@@ -32,16 +32,7 @@ from ulak.kit.commands import (
     when,
 )
 from ulak.services.contracts.ledger import HANDLER
-from ulak.services.contracts.outbox import settings
-from ulak.services.contracts.outbox.desk import (
-    DEAD,
-    DISCARDED,
-    REDRIVEN,
-    STATUSES,
-    Desk,
-    Event,
-    NotNow,
-)
+from ulak.services.contracts.outbox import desk, settings
 from ulak.services.contracts.outbox.remote import Remote
 from ulak.services.contracts.outbox.sending import declare
 
@@ -51,6 +42,7 @@ outbox = typer.Typer(no_args_is_help=True, help="Events of contracts on their wa
 
 VERDICTS: Final = {"sent": "sent", "rejected": "refused", "dead": "dead", "retry": "pending"}
 """For each word of `dispatch` the state of the delivery."""
+DUE: Final = ("pending", "processing")
 A_ROUND: Final = 50
 # How many a loop sends before it looks whether it is to stop: as many as go at once.
 A_FEW: Final = 8
@@ -105,13 +97,13 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List events in the order of their numbers; without --status all that are not sent."""
-    wanted = status or [name for name in STATUSES if name != "sent"]
-    if unknown := sorted(set(wanted) - set(STATUSES)):
+    wanted = status or [name for name in desk.STATUSES if name != "sent"]
+    if unknown := sorted(set(wanted) - set(desk.STATUSES)):
         raise typer.BadParameter(
-            f"{', '.join(unknown)}; write {', '.join(STATUSES)}", param_hint="--status"
+            f"{', '.join(unknown)}; write {', '.join(desk.STATUSES)}", param_hint="--status"
         )
     with reading(app) as engine:
-        found = Desk(engine).events(
+        found = desk.Desk(engine).events(
             statuses=wanted, tenant_id=tenant, aggregate=aggregate, after=after, limit=limit
         )
     if as_json:
@@ -122,7 +114,9 @@ def list_(
             [
                 (
                     str(event.id), event.tenant_id, event.aggregate, event.status,
-                    str(event.attempts), when(_due(event)), event.last_error or "-",
+                    str(event.attempts),
+                    when(to_datetime(event.available_at) if event.status in DUE else None),
+                    event.last_error or "-",
                 )
                 for event in found
             ],
@@ -152,13 +146,12 @@ def redrive(
         raise typer.BadParameter("name the events, or say --all", param_hint="EVENT")
     ttl = settings.load().ttl
     with reading(app) as engine:
-        desk = Desk(engine)
+        redriver = desk.Desk(engine)
         if every:
-            events = [event.id for event in desk.events(statuses=(DEAD,), limit=MOST_REDRIVEN)]
-        _each(
-            REDRIVEN, events or [], as_json=as_json,
-            act=lambda id: desk.redrive(id, actor=actor, note=why, ttl=ttl, force=force),
-        )  # fmt: skip
+            found = redriver.events(statuses=(desk.DEAD,), limit=MOST_REDRIVEN)
+            events = [event.id for event in found]
+        act = partial(redriver.redrive, actor=actor, note=why, ttl=ttl, force=force)
+        _each(desk.REDRIVEN, events or [], act, as_json=as_json)
 
 
 @outbox.command("discard")
@@ -173,19 +166,15 @@ def discard(
     if not events:
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
-        desk = Desk(engine)
-        _each(
-            DISCARDED, events, lambda id: desk.discard(id, actor=actor, note=why), as_json=as_json
-        )
+        act = partial(desk.Desk(engine).discard, actor=actor, note=why)
+        _each(desk.DISCARDED, events, act, as_json=as_json)
 
 
 def _go_on(engine: Engine, every: float) -> None:
     """Send until SIGTERM or Ctrl-C: what is being sent is awaited; twice is once."""
     stopping = Flag()
-    before = {
-        number: signal.signal(number, lambda *_: stopping.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: stopping.set()) for each in signals}
     try:
         while not stopping.is_set():
             try:
@@ -209,7 +198,7 @@ def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: b
         try:
             act(id)
             done.append(id)
-        except (NotFound, NotNow) as error:
+        except (NotFound, desk.NotNow) as error:
             refused[str(id)] = str(error)
     if as_json:
         print_json({name: done, "refused": refused})
@@ -221,12 +210,7 @@ def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: b
         raise typer.Exit(1)
 
 
-def _due(event: Event) -> Any:
-    """When somebody does something about it; None when nobody does."""
-    return to_datetime(event.available_at) if event.status in ("pending", "processing") else None
-
-
-def _document(event: Event) -> dict[str, Any]:
+def _document(event: desk.Event) -> dict[str, Any]:
     document = asdict(event) | {"payload": event.body, "acts": json.loads(event.acts)}
     for name, value in document.items():
         if name.endswith(("_at", "_until")) and value is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,20 +15,15 @@ from ulak import Engine
 from ulak.errors import NotFound, UlakError
 from ulak.kit.clock import Instant, micros, rfc3339, to_datetime
 from ulak.services.contracts.ledger import HANDLER, SCHEMA, STATUS_CHANGE, TOPIC, Proof
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
+from ulak.services.contracts.outbox.settings import KEY_PREFIX, LONGEST_RETRY
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
 
-KEY_PREFIX: Final = "pazar"
-"""Whose proofs they are; two systems that tell the same remote need two."""
-
 PENDING: Final = "pending"
-PROCESSING: Final = "processing"
-SENT: Final = "sent"
 REJECTED: Final = "rejected"
 DEAD: Final = "dead"
-STATUSES: Final = (PENDING, PROCESSING, SENT, REJECTED, DEAD)
+STATUSES: Final = (PENDING, "processing", "sent", REJECTED, DEAD)
 REDRIVEN: Final = "redriven"
 DISCARDED: Final = "discarded"
 
@@ -64,7 +60,6 @@ class Event:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """The payload as a document."""
         found: dict[str, Any] = json.loads(self.payload)
         return found
 
@@ -85,10 +80,10 @@ def key_of(proof_id: int, prefix: str = KEY_PREFIX) -> str:
 
 
 def emit(engine: Engine, connection: Any, proof: Proof, *, key_prefix: str = KEY_PREFIX) -> None:
-    """Write the event of a change in the transaction of the change and its proof.
+    """Write the event of a change in the transaction of the change and its proof. No request is
+    made.
 
-    A change holds the row of its subject, so that the events are in the order of the changes. No
-    request is made here.
+    A change holds the row of its subject, so that the events are in the order of the changes.
     """
     tenant, aggregate = proof.tenant_id, f"{proof.subject_type}:{proof.subject_id}"
     key = key_of(proof.proof_id, key_prefix)
@@ -122,15 +117,8 @@ class Desk:
         after: int = 0,
         limit: int = 50,
     ) -> list[Event]:
-        """Return events in the order of their ids; those that were discarded are left out.
-
-        Args:
-            statuses: Which ones; none means all.
-            tenant_id: Of which tenant; None means all.
-            aggregate: Of which subject, as `order:42`; None means all.
-            after: Only events with a higher id.
-            limit: How many at most.
-        """
+        """Return events in the order of their ids; those that were discarded are left out. No
+        status, or None, means all; `aggregate` is a subject, as `order:42`."""
         terms = {"id > ?": after, "tenant_id = ?": tenant_id, "aggregate = ?": aggregate}
         given = {text: value for text, value in terms.items() if value is not None}
         marks = ", ".join("?" for _ in statuses)
@@ -144,25 +132,12 @@ class Desk:
     def redrive(
         self, id: int, *, actor: str, note: str = "", ttl: timedelta, force: bool = False
     ) -> None:
-        """Have a dead or rejected event sent again, under its own key, with all its attempts.
-
-        Args:
-            id: Which.
-            actor: Who wants it.
-            note: Why.
-            ttl: For how long the remote remembers a key.
-            force: Send it although the remote may have forgotten that it has executed it.
-
-        Raises:
-            NotFound: there is none.
-            NotNow: it is neither dead nor rejected, or it is too old.
-        """
-        event, delivery, now = self._find(id), self._delivery(id), self._tables.now
-        if event.status not in (DEAD, REJECTED) or event.discarded_at is not None:
-            raise NotNow(
-                f"event {id} is {_standing(event)}; only what is dead or rejected is redriven"
-            )
-        left = timedelta(microseconds=event.created_at + micros(ttl) - now)
+        """Have a dead or rejected event sent again, under its own key, with all its attempts;
+        with `force` although the remote, which remembers a key for `ttl`, may have forgotten it.
+        Raises `NotFound`, or `NotNow` when it is neither dead nor rejected, or too old."""
+        refusal = "only what is dead or rejected is redriven"
+        event, delivery = self._find(id, (DEAD, REJECTED), refusal)
+        left = timedelta(microseconds=event.created_at + micros(ttl) - self._tables.now)
         if left <= timedelta() and not force:
             raise NotNow(
                 f"event {id} is of {_date(event.created_at)} and the remote remembers keys for "
@@ -171,51 +146,49 @@ class Desk:
                 "the subject there, then discard the event, or redrive it with --force"
             )
         give_up = LONGEST_RETRY if force else min(LONGEST_RETRY, left)
-        with self._tables.writing() as connection:
+        forced = {"forced": "yes"} if force else {}
+        with self._acting(event, REDRIVEN, actor, note, **forced) as connection:
             self._engine.outbox.redrive(
                 delivery, actor=actor, note=note, give_up=give_up, connection=connection
             )
-            forced = {"forced": "yes"} if force else {}
-            self._note(connection, event, REDRIVEN, actor, note, **forced)
-        log.info("an event is redriven", extra=_facts(event, actor, note))
 
     def discard(self, id: int, *, actor: str, note: str = "") -> None:
-        """Give an event up: it is never sent, and what follows in its subject is.
-
-        Raises:
-            NotFound: there is none.
-            NotNow: it is being sent, or was sent or discarded already.
-        """
-        event, delivery = self._find(id), self._delivery(id)
-        if event.status not in (PENDING, DEAD, REJECTED) or event.discarded_at is not None:
-            raise NotNow(f"event {id} is {_standing(event)}; it cannot be discarded")
-        with self._tables.writing() as connection:
+        """Give an event up: it is never sent, and what follows in its subject is. Raises
+        `NotFound`, or `NotNow` when it is being sent, or was sent or discarded already."""
+        statuses = (PENDING, DEAD, REJECTED)
+        event, delivery = self._find(id, statuses, "it cannot be discarded")
+        with self._acting(event, DISCARDED, actor, note) as connection:
             self._engine.outbox.discard(delivery, actor=actor, note=note, connection=connection)
-            self._note(connection, event, DISCARDED, actor, note)
-        log.info("an event is discarded", extra=_facts(event, actor, note))
 
-    def _find(self, id: int) -> Event:
+    def _find(self, id: int, statuses: Sequence[str], refusal: str) -> tuple[Event, str]:
+        """Return an event that has one of these statuses, and its id in the engine."""
         rows = self._tables.read(f"{_FIND} WHERE id = ?", id)
         if not rows:
             raise NotFound(f"there is no event {id} in the outbox")
-        return Event(*rows[0])
-
-    def _delivery(self, id: int) -> str:
-        """Return the id by which the engine knows an event."""
+        event = Event(*rows[0])
+        if event.status not in statuses or event.discarded_at is not None:
+            status = event.status if event.discarded_at is None else DISCARDED
+            raise NotNow(f"event {id} is {status}; {refusal}")
         (found,) = self._engine.outbox.deliveries(handler=HANDLER, after=id - 1, limit=1)
-        return found.id
+        return event, found.id
 
-    def _note(
-        self, connection: Any, event: Event, act: str, actor: str, note: str, **more: str
-    ) -> None:
-        """Add an act to what was done with an event."""
-        now = self._tables.now
+    @contextmanager
+    def _acting(self, event: Event, act: str, actor: str, note: str, **more: str) -> Iterator[Any]:
+        """Open the transaction of an act; it is added to those of the event, and logged."""
+        now, message = self._tables.now, f"an event is {act}"
         line = {"act": act, "actor": actor, "note": note, "at": _date(now), "was": event.status}
         acts = json.dumps([*json.loads(event.acts), line | more], ensure_ascii=False)
-        self._tables.execute(
-            connection, _NOTE, event.tenant_id, event.idempotency_key,
-            now if act == DISCARDED else None, acts, now,
-        )  # fmt: skip
+        with self._tables.writing() as connection:
+            yield connection
+            self._tables.execute(
+                connection, _NOTE, event.tenant_id, event.idempotency_key,
+                now if act == DISCARDED else None, acts, now,
+            )  # fmt: skip
+        facts = {
+            "event_id": event.id, "tenant": event.tenant_id, "aggregate": event.aggregate,
+            "key": event.idempotency_key, "was": event.status, "actor": actor, "note": note,
+        }  # fmt: skip
+        log.info(message, extra=facts)
 
 
 def _payload(proof: Proof, key: str) -> str:
@@ -234,20 +207,9 @@ def _payload(proof: Proof, key: str) -> str:
             "local_contract_version": proof.contract_version,
         },
     }
-    said = {name: value for name, value in members.items() if value}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-
-
-def _standing(event: Event) -> str:
-    return event.status if event.discarded_at is None else DISCARDED
+    known = {name: value for name, value in members.items() if value}
+    return json.dumps(known, ensure_ascii=False, separators=(",", ":"))
 
 
 def _date(instant: Instant) -> str:
     return rfc3339(to_datetime(instant), "seconds")
-
-
-def _facts(event: Event, actor: str, note: str) -> dict[str, object]:
-    return {
-        "event_id": event.id, "tenant": event.tenant_id, "aggregate": event.aggregate,
-        "key": event.idempotency_key, "was": event.status, "actor": actor, "note": note,
-    }  # fmt: skip

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import threading
 import weakref
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ulak.errors import BadInput, NotSupported
-from ulak.services.contracts.outbox.outcomes import Fault, Reply
 from ulak.services.contracts.outbox.settings import RemoteSettings
 
 if TYPE_CHECKING:
@@ -28,17 +30,45 @@ LARGEST_ANSWER: Final = 1024 * 1024
 KEPT: Final = timedelta(seconds=2)
 
 
+PASSING_STATUSES: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)  # fmt: skip
+"""Statuses below 500 that say nothing about the event itself: a key that is set anew, a pause."""
+FOREIGN: Final = "no answer of the remote, which says ok or repeats the key; see HOS_BASE_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back from the remote."""
+
+    status: int
+    _: KW_ONLY
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The body, if it is a JSON object; else an empty one."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Fault(NamedTuple):
+    """No answer came, and why."""
+
+    why: str
+
+
 class Remote:
-    """Where the remote is and how it is asked; may be used by many threads at once.
-
-    Args:
-        settings: Its address, its key, and how patient we are.
-        transport: What carries the requests, by default the network.
-
-    Raises:
-        BadInput: the address or the key is not set.
-        NotSupported: the extra is not installed.
-    """
+    """Where the remote is and how it is asked; may be used by many threads at once. `transport`
+    carries the requests, by default over the network. Raises `BadInput` when the address or the
+    key is not set, `NotSupported` when the extra is not installed."""
 
     def __init__(
         self, settings: RemoteSettings, *, transport: httpx.AsyncBaseTransport | None = None
@@ -65,7 +95,7 @@ class Remote:
     ) -> Reply | Fault:
         """Post a body, or read where there is none, and wait for the answer; not on an event loop.
 
-        A question that found nobody is repeated at once, as often as is set. Only what is safe to
+        A request that found nobody is repeated at once, as often as is set. Only what is safe to
         repeat is asked: every change carries its key.
         """
         idle = self._idle.setdefault(os.getpid(), [])
@@ -73,7 +103,10 @@ class Remote:
             line = idle.pop()
         except IndexError:
             line = _Line(asyncio.Runner(loop_factory=asyncio.new_event_loop), self._make_client())
-        answer = line.loop.run(self._ask(line.client, path, body, headers))
+        for _ in range(1 + self.settings.retries):
+            answer = line.loop.run(self._ask(line.client, path, body, headers))
+            if not _found_nobody(answer):
+                break
         idle.append(line)
         return answer
 
@@ -101,20 +134,6 @@ class Remote:
         body: bytes | None,
         headers: dict[str, str] | None,
     ) -> Reply | Fault:
-        answer = await self._once(client, path, body, headers)
-        for _ in range(self.settings.retries):
-            if not _found_nobody(answer):
-                break
-            answer = await self._once(client, path, body, headers)
-        return answer
-
-    async def _once(
-        self,
-        client: httpx.AsyncClient,
-        path: str,
-        body: bytes | None,
-        headers: dict[str, str] | None,
-    ) -> Reply | Fault:
         import httpx
 
         method, timeout_s = "GET" if body is None else "POST", self.settings.timeout.total_seconds()
@@ -130,9 +149,8 @@ class Remote:
                     content += chunk
                     if len(content) > LARGEST_ANSWER:
                         return Fault(f"the answer is larger than {LARGEST_ANSWER} bytes")
-                return Reply(
-                    response.status_code, body=bytes(content), headers=dict(response.headers)
-                )
+                headers = dict(response.headers)
+                return Reply(response.status_code, body=bytes(content), headers=headers)
         except (TimeoutError, httpx.TimeoutException):
             return Fault(f"no answer within {timeout_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -161,4 +179,22 @@ def _found_nobody(answer: Reply | Fault) -> bool:
     if isinstance(answer, Fault):
         return True
     is_down = HTTPStatus.BAD_GATEWAY <= answer.status <= HTTPStatus.GATEWAY_TIMEOUT
-    return is_down and answer.retry_after is None
+    return is_down and "retry-after" not in answer.headers
+
+
+def is_of_the_remote(reply: Reply, key: str, *, verdict: str = "ok") -> bool:
+    """Tell whether an answer is the remote's and no login page or proxy: it has the member of
+    a verdict, repeats the key ('' for none), or is a refusal that says why in a word."""
+    document = reply.document
+    if isinstance(document.get(verdict), bool):
+        return True
+    if key and key in (document.get("idempotency_key"), reply.headers.get("idempotency-key")):
+        return True
+    is_refusal = reply.status >= HTTPStatus.BAD_REQUEST
+    return is_refusal and any(isinstance(document.get(word), str) for word in ("code", "reason"))
+
+
+def is_passing(status: int) -> bool:
+    """Whether a status says nothing about what was sent: a redirect is an address that is wrong."""
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
+    return is_redirect or status in PASSING_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,19 +1,34 @@
-"""Sends events: asks the remote and writes down what it said. The engine says which event is next,
-when it is tried again and when it is given up; any number of processes may send."""
+"""Sends events, and decides by the answers of the remote what becomes of each.
+
+The engine says which event is next, when it is tried again and when it is given up; any number of
+processes may send.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Final, Literal
 
 from ulak import Backoff, Engine, Message, Refused, RetryLater
-from ulak.kit.clock import micros, to_instant
+from ulak.kit.clock import SECOND, Instant, micros, to_instant
 from ulak.services.contracts.ledger import HANDLER, SCHEMA, TOPIC
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY, Outcome, Reply, judge
-from ulak.services.contracts.outbox.remote import TRANSITION, Remote
+from ulak.services.contracts.outbox.remote import (
+    FOREIGN,
+    TRANSITION,
+    Fault,
+    Remote,
+    Reply,
+    is_of_the_remote,
+    is_passing,
+)
+from ulak.services.contracts.outbox.settings import LONGEST_RETRY
 from ulak.tables import Tables
 
 log = logging.getLogger("ulak.contracts.outbox")
@@ -55,11 +70,7 @@ _KEPT_DAYS: Final = 8
 
 def declare(engine: Engine, remote: Remote, *, retry: Backoff = RETRY) -> None:
     """Have the workers of an engine tell a remote of changes, in order per subject. An event that
-    is rejected or dead stops its subject.
-
-    Raises:
-        FlowError: it is declared already.
-    """
+    is rejected or dead stops its subject. Raises `FlowError`: it is declared already."""
     sender = Sender(engine, remote, retry)
     engine.on(TOPIC, name=HANDLER, retry=retry, give_up=LONGEST_RETRY, block=True)(sender)
 
@@ -74,24 +85,21 @@ class Sender:
         self._pruned_on = 0
 
     def __call__(self, message: Message) -> None:
-        """Tell the remote of one change.
-
-        Raises:
-            Refused: the remote has rejected it, or will never take it.
-            RetryLater: it is to be sent again.
-        """
-        payload, event = json.loads(message.data["payload"]), _name(message)
+        """Tell the remote of one change. Raises `Refused` when the remote has rejected it or
+        will never take it, `RetryLater` when it is to be sent again."""
+        payload, key = message.data["payload"], message.data["idempotency_key"]
+        event = (message.data["tenant_id"], key)
         self._begin(message, event)
         begun = time.monotonic()
-        reply = self._remote.ask(
-            TRANSITION, message.data["payload"].encode(), headers={"Idempotency-Key": event[1]}
-        )
+        reply = self._remote.ask(TRANSITION, payload.encode(), headers={"Idempotency-Key": key})
         took = timedelta(seconds=time.monotonic() - begun)
         now = self._tables.now
-        outcome = judge(reply, payload, now=now)
-        status, body = (
-            (reply.status, _text(reply.body)) if isinstance(reply, Reply) else (None, None)
-        )
+        outcome = judge(reply, json.loads(payload), now=now)
+        status, body = None, None
+        if isinstance(reply, Reply):
+            # As text that a database takes.
+            status, body = reply.status, reply.body.decode("utf-8", "replace")
+            body = body.replace("\x00", "\N{REPLACEMENT CHARACTER}")
         with self._tables.writing() as connection:
             self._tables.execute(
                 connection, _END, now, micros(took), now if outcome.is_failure else None, status,
@@ -100,10 +108,8 @@ class Sender:
         self._end(message, outcome)
 
     def _begin(self, message: Message, event: tuple[str, str]) -> None:
-        """Write down that a request is about to be made, unless that is too late.
-
-        An event that was never tried is sent however late: nobody can have forgotten its key.
-        """
+        """Write down that a request is about to be made, unless that is too late: an event that
+        was never tried is sent however late, since nobody can have forgotten its key."""
         with self._tables.writing() as connection:
             known = self._tables.execute(connection, _KNOWN, *event)
             now = self._tables.now
@@ -143,17 +149,115 @@ class Sender:
             raise RetryLater(wait, spend_attempt=outcome.is_counted, why=outcome.why)
 
 
-def _name(message: Message) -> tuple[str, str]:
-    return message.data["tenant_id"], message.data["idempotency_key"]
-
-
 def _may_be_known_there(under_way: int, attempted_at: int | None, acts: str) -> bool:
     """Whether the remote may have heard of an event, and no operator sends it all the same."""
-    done: list[dict[str, Any]] = json.loads(acts)
-    is_forced = bool(done) and "forced" in done[-1]
+    is_forced = "forced" in (json.loads(acts) or [{}])[-1]
     return not is_forced and bool(under_way or attempted_at is not None)
 
 
-def _text(body: bytes) -> str:
-    """Write an answer as text that a database takes."""
-    return body.decode("utf-8", "replace").replace("\x00", "\N{REPLACEMENT CHARACTER}")
+Verdict = Literal["sent", "rejected", "dead", "retry"]
+
+SHORTEST_WAIT: Final = timedelta(seconds=1)
+"""How long an execution that is under way is left alone at least."""
+# Beyond this a wait is no number that anybody means, and no date that can be told.
+_LONGEST_WAIT_S: Final = timedelta(days=366).total_seconds()
+_LONGEST_QUOTE: Final = 200
+
+IN_PROGRESS: Final = "idempotency_in_progress"
+SUBJECT_NOT_FOUND: Final = "subject_not_found"
+PASSING: Final = frozenset(
+    {SUBJECT_NOT_FOUND, "idempotency_lease_lost", "idempotency_store_unavailable"}
+)
+"""Codes and reasons that another attempt, later and with the same key, may find gone."""
+LASTING: Final = frozenset(
+    {
+        "idempotency_key_reused", "idempotency_response_not_stored", "idempotency_key_required",
+        "idempotency_key_invalid", "idempotency_key_conflict",
+    }
+)  # fmt: skip
+COMPARED: Final = ("from", "to", "contract_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is done with the event, and why."""
+
+    verdict: Verdict
+    _: KW_ONLY
+    why: str = ""
+    """What `last_error` says; '' for what was sent."""
+    wait: timedelta = timedelta()
+    """How long the next attempt must wait at least, of a retry."""
+    is_counted: bool = True
+    drift: str | None = None
+    """In what the remote differs; None when it does not, or has not judged."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the remote has not judged the event although it should have."""
+        return self.verdict == "dead" or (self.verdict == "retry" and self.is_counted)
+
+
+def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> Outcome:
+    """Decide what becomes of an event, by what the answer says before by its status."""
+    if isinstance(reply, Fault):
+        return Outcome("retry", why=reply.why)
+    document = reply.document
+    why = _quote(reply, document)
+    wait = timedelta(seconds=seconds_of(reply.headers.get("retry-after"), now))
+    said = {word for word in (document.get("code"), document.get("reason")) if type(word) is str}
+    if IN_PROGRESS in said:
+        # What was not judged does not count.
+        return Outcome("retry", why=why, wait=max(SHORTEST_WAIT, wait), is_counted=False)
+    if said & LASTING:
+        return Outcome("dead", why=why)
+    if said & PASSING or is_passing(reply.status):
+        return Outcome("retry", why=why, wait=wait)
+    if document.get("ok") is False:
+        return Outcome("rejected", why=why, drift=why)
+    if reply.status == HTTPStatus.CONFLICT:  # with whom it does not say; conflicts pass
+        return Outcome("retry", why=why, wait=wait)
+    if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
+        return Outcome("dead", why=why)
+    if is_of_the_remote(reply, payload["idempotency_key"]):
+        return Outcome("sent", drift=_compare(payload, document))
+    # A login page, a proxy, another program: nobody there has judged the event.
+    why = f"{why}: {FOREIGN}"
+    return Outcome("retry", why=why, wait=wait, drift=why)
+
+
+def seconds_of(retry_after: str | None, now: Instant) -> float:
+    """Read `Retry-After`, a number of seconds or an HTTP date; 0 when it says nothing usable."""
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit():
+        return _LONGEST_WAIT_S if len(text) > 9 else min(float(text), _LONGEST_WAIT_S)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    if moment.tzinfo is None:  # "-0000": UTC, of which the sender says no more
+        moment = moment.replace(tzinfo=UTC)
+    return min(max(0.0, (to_instant(moment) - now) / SECOND), _LONGEST_WAIT_S)
+
+
+def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """Say in what an acceptance differs, of the members that both know: a remote that stood
+    elsewhere has come to the same status by another way, and one with another contract version may
+    not do so the next time."""
+    local = {**payload, "contract_version": payload.get("meta", {}).get("local_contract_version")}
+    differences = [
+        f"{name} is {answer[name]!r} there and {local[name]!r} here"
+        for name in COMPARED
+        if name in answer and local.get(name) is not None and answer[name] != local[name]
+    ]
+    return "; ".join(differences) or None
+
+
+def _quote(reply: Reply, document: Mapping[str, Any]) -> str:
+    """Say in a line what was answered."""
+    words = [document.get(name) for name in ("reason", "code", "detail")]
+    said = ": ".join(dict.fromkeys(word for word in words if isinstance(word, str) and word))
+    text = f"HTTP {reply.status}" + (f": {said}" if said else "")
+    # A body is anybody's: lone surrogates, which no database takes, and lines without end.
+    text = " ".join(text.encode("utf-8", "replace").decode().replace("\x00", " ").split())
+    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."

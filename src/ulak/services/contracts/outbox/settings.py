@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.services.contracts.outbox.desk import KEY_PREFIX
-from ulak.services.contracts.outbox.outcomes import LONGEST_RETRY
 from ulak.settings import read_variables
 
 Mode = Literal["embedded", "hybrid", "remote"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 
-TIMEOUT: Final = timedelta(milliseconds=1500)
-RETRIES: Final = 1
-TTL: Final = timedelta(days=7)
+LONGEST_RETRY: Final = timedelta(days=3)
+"""For how long an event is tried again; whoever remembers its key must do so for longer."""
+KEY_PREFIX: Final = "pazar"
+"""Whose proofs they are; two systems that tell the same remote need two."""
+
 # Guesses: who waits longer than a minute or asks more often at once has another problem.
 LONGEST_TIMEOUT_MS: Final = 60_000
 MOST_RETRIES: Final = 10
@@ -28,11 +28,7 @@ LONGEST_PREFIX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """What the environment says of the remote service.
-
-    Raises:
-        BadInput: these cannot be used together; says what would work.
-    """
+    """The settings of the remote service; `BadInput` when these cannot be used together."""
 
     _: KW_ONLY
     mode: Mode = "embedded"
@@ -42,42 +38,36 @@ class RemoteSettings:
     """Where the remote is, without a slash at the end; '' when nobody has said it."""
     api_key: str = field(default="", repr=False)
     """The key that the remote knows this service by; '' when nobody has said it."""
-    timeout: timedelta = TIMEOUT
+    timeout: timedelta = timedelta(milliseconds=1500)
     """How long a request may take, from connecting to the last byte of the answer."""
-    retries: int = RETRIES
+    retries: int = 1
     """How often a request that found nobody is repeated at once, inside one attempt."""
-    ttl: timedelta = TTL
-    """For how long the remote remembers the key of a request."""
+    ttl: timedelta = timedelta(days=7)
     key_prefix: str = KEY_PREFIX
     """What the keys of events begin with: of two systems that tell one remote, each has its own,
     since both count their proofs from 1."""
 
     def __post_init__(self) -> None:
-        if self.mode != "embedded" and (lacking := self.lacking):
+        if self.mode == "embedded":
+            return
+        if lacking := self.lacking:
             raise BadInput(
                 f"HOS_MODE={self.mode} needs {' and '.join(lacking)}; set "
                 f"{'it' if len(lacking) == 1 else 'them'}, or HOS_MODE=embedded for no remote"
             )
-        if self.mode != "embedded":
-            # A key that the remote forgets while we still try would be a second change.
-            Scope("HOS_REMOTE_TTL_SECONDS", ttl=self.ttl, fed_for=LONGEST_RETRY)
+        # A key that the remote forgets while we still try would be a second change.
+        Scope("HOS_REMOTE_TTL_SECONDS", ttl=self.ttl, fed_for=LONGEST_RETRY)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Which variables must be set before anything can be sent."""
+        """The variables that must be set before anything can be sent."""
         said = {"HOS_BASE_URL": self.base_url, "HOS_API_KEY": self.api_key}
         return tuple(name for name, value in said.items() if not value)
 
 
 def load(environ: Mapping[str, str] | None = None) -> RemoteSettings:
-    """Read the settings of this process.
-
-    Args:
-        environ: The environment, by default the process's own.
-
-    Raises:
-        BadInput: naming every value that cannot be used, or what is missing.
-    """
+    """Read the settings of this process; `BadInput` names every value that cannot be used or is
+    missing."""
     found = read_variables({name: read for name, (_, read) in _VARIABLES.items()}, environ)
     return RemoteSettings(**{_VARIABLES[name][0]: value for name, value in found.items()})
 
