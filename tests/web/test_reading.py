@@ -11,7 +11,7 @@ import pytest
 import ulak.web
 from tests.web.people import Known, as_
 from ulak import Flow, Lifecycle, Limit
-from ulak.engine.documents import JOB_FIELDS
+from ulak.engine.view import JOB_FIELDS
 from ulak.web import jobs, schemas
 
 NOWHERE = "0192e4a0-5b6c-7d10-8a4e-0f2b6c9d1e33"

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from ulak.auth.principal import ANONYMOUS, ROLES, SCOPES, AccessScope, Principal, Scopes, holders
+from ulak.core.bounds import storable_key
 from ulak.core.event import ENGINE
-from ulak.core.keys import storable_key
 from ulak.errors import BadInput, Forbidden
 
 # Trails would not tell these from what the engine does, or from callers that nobody asked.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ulak.engine.documents import delivery_document
+from ulak.engine.view import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.kit.commands.output import JsonOption, note, print_json, print_table, some, when
 from ulak.kit.commands.person import ActorOption, NoteOption

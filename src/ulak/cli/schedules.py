@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ulak.clock import rfc3339
-from ulak.engine.documents import job_document
 from ulak.engine.engine import Engine
 from ulak.engine.schedules import Schedule, ScheduleTick
+from ulak.engine.view import job_document
 from ulak.errors import JobNotFound
 from ulak.kit.commands.output import (
     JsonOption,

@@ -13,14 +13,12 @@ from typing import Any, Final
 from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
-from ulak.core.arrival import INDIRECT, enter
 from ulak.core.bounds import must_be_short
-from ulak.core.change import EVERY_STAGE, RELEASED_ACT, RETRIED_ACT, Change
+from ulak.core.change import EVERY_STAGE, RELEASED_ACT, RETRIED_ACT, Change, Draft, frees_key
 from ulak.core.checks import refusals_of
-from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
-from ulak.core.job import JobRow, Result
-from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
+from ulak.core.job import OF_STATE, JobRow, Result
+from ulak.core.lifecycle import BUSY, CLAIMABLE, FAILED, FINAL, HELD, READY, UNDOING, WAITING, Same
 from ulak.core.outcome import (
     AddNote,
     Asked,
@@ -34,6 +32,7 @@ from ulak.core.outcome import (
 )
 from ulak.core.policy import SUBMITTER, Until
 from ulak.core.table import Place, enterable, find_missing
+from ulak.core.undo import INDIRECT, enter
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 
@@ -352,3 +351,33 @@ def _deadline(draft: Draft) -> Change:
         code = kinds.EXPIRED_CODE if target.role in INDIRECT and target.gate is None else None
         enter(draft, target, kind=kinds.WAITED, code=code)
     return draft.change()
+
+
+def can_be_taken(job: JobRow, now: Instant) -> bool:
+    """Tell whether a claim could lease the job now: it is due, and nobody has it."""
+    return (
+        job.role in CLAIMABLE
+        and job.leased_by is None
+        and job.parked_on is None
+        and job.not_before <= now
+    )
+
+
+def taken(
+    flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes
+) -> Change:  # fmt: skip
+    """Return the change that leases a job to a worker, entering its busy state on the way.
+
+    It is guarded by the version, and a leased job takes no such change: of two who take a job,
+    or take and claim it, one has it.
+    """
+    draft = Draft(flow, job, now, commit_id=commit_id, actor=worker)
+    busy = flow.table.entries.get(job.state) if job.role == READY else None
+    if busy is not None:
+        slot = job.slot
+        if slot is not None and job.state in flow.table.keeps:
+            slot = OF_STATE + slot
+        draft.row = job._replace(state=busy, role=BUSY, changed_at=now, slot=slot)
+    draft.note(kinds.TAKEN if busy is None else kinds.ENTERED, from_state=job.state)
+    draft.row = draft.row._replace(leased_by=worker, leased_at=now, token=job.token + 1, stood=1)
+    return draft.change(keep=True)

@@ -12,6 +12,7 @@ from ulak.errors import BadInput
 # Larger ones belong into files: a row that big would slow every claim of its job, and a relay
 # takes many messages at once.
 LARGEST_DATA: Final = 256 * 1024
+LONGEST_KEY: Final = 500
 LONGEST_NOTE: Final = 4000
 # Of one stage's messages and spawned jobs: a commit that writes for long holds up all others.
 MOST_ADDED: Final = 10_000
@@ -62,3 +63,37 @@ def must_be_short(note: str) -> str:
     if len(note) > LONGEST_NOTE:
         raise BadInput(f"this note has {len(note):,} characters; {LONGEST_NOTE:,} are allowed")
     return note
+
+
+def storable_key(key: object, where: str) -> str:
+    """Return a key that every store can keep.
+
+    Raises:
+        BadInput: it is none; `where` says whose it is.
+    """
+    if not isinstance(key, str) or not key:
+        raise BadInput(f"{where} is {key!r}; it must be a text that is not empty")
+    if len(key) > LONGEST_KEY:
+        raise BadInput(f"{where} has {len(key)} characters; {LONGEST_KEY} are allowed")
+    if "\x00" in key or not is_utf8(key):
+        raise BadInput(f"{where} is {key!r}, which holds a character that no store can keep")
+    return key
+
+
+def short_key(key: str) -> str:
+    """Keep a dedup key as it is when it is short, else by its digest: keys are compared, not
+    read."""
+    if len(key) <= 200:
+        return key
+    import hashlib
+
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether a text has no unpaired surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ulak.clock import Duration, duration_complaint, micros
-from ulak.core import admission, on_end
+from ulak.core import admission
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
@@ -523,7 +523,27 @@ def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
 
 
 def _on_end_makes_sense(flow: Flow[Any]) -> Complaints:
-    return on_end.complaints(flow, moves_of(flow), roles_of(flow))
+    if flow.on_end is None:
+        return
+    if not hasattr(flow.on_end, "complaint"):
+        yield f"on_end={flow.on_end!r} cannot be used; write on_end=OnEnd(flow, payload=f)"
+        return
+    wrong = flow.on_end.complaint()
+    if wrong is not None:
+        yield wrong
+    moves, roles = moves_of(flow), roles_of(flow)
+    ends = {state for state, role in roles.items() if role in FINAL}
+    for state in sorted(ends):
+        reached, look = set[str](), {state}
+        while look:
+            look = {to for s in look for to in moves.get(s, ()) if to in ends} - reached
+            reached |= look
+        if state in reached:
+            yield (
+                f'on_end= submits once for each final state, and "{state}" can be entered again '
+                "from another one; take that move away"
+            )
+            return
 
 
 _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ulak.clock import SECOND, Instant, read_micros
-from ulak.core.draft import clean
+from ulak.core.change import clean
 from ulak.core.job import Event, Message
 from ulak.core.outcome import Refused, RetryLater
 from ulak.core.policy import Backoff

@@ -26,7 +26,7 @@ from ulak.errors import FlowError
 
 if TYPE_CHECKING:
     from ulak.core.admission import Intake
-    from ulak.core.on_end import EndJob
+    from ulak.core.change import EndJob
     from ulak.core.outcome import Goto, Hold, RetryLater
     from ulak.core.run import Run
     from ulak.core.table import Table
@@ -552,7 +552,7 @@ class Flow(Generic[P]):
 
     def mermaid(self) -> str:
         """Draw the lifecycle as a Mermaid state diagram."""
-        from ulak.core.drawing import mermaid
+        from ulak.core.table import mermaid
 
         return mermaid(self)
 

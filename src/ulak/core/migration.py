@@ -14,13 +14,11 @@ from typing import Any
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.change import Change
-from ulak.core.draft import Draft, frees_key
+from ulak.core.change import Change, Draft, frees_key
 from ulak.core.flow import Flow, names
 from ulak.core.job import OF_UNDO, JobRow, Result, held_slot, lane_for
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import BUSY, CLAIMABLE, FINAL, HELD, READY, UNDOING, WAITING
-from ulak.core.table import Place, find_missing, knows
+from ulak.core.table import Place, find_missing, knows, needs_of
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, overload
 
 from ulak.clock import Instant, to_datetime
-from ulak.core.bounds import must_be_short
+from ulak.core.bounds import must_be_short, storable_key
 from ulak.core.change import RELEASED_ACT, RETRIED_ACT
-from ulak.core.decision import Decision, PastAct
 from ulak.core.event import check_kind
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
 from ulak.core.job import JobRow
-from ulak.core.keys import storable_key
 from ulak.core.lifecycle import UNDOING
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
@@ -24,6 +24,29 @@ P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[D]):
+    """One recorded answer."""
+
+    choice: str
+    actor: str
+    note: str
+    at: datetime
+    data: D
+
+
+@dataclass(frozen=True, slots=True)
+class PastAct:
+    """An operator's release or retry of a job."""
+
+    round: int
+    """The round in which the job went on."""
+    seq: int
+    """The number of its line in the trail."""
+    at: datetime
+    actor: str
 
 
 class Stopped(BaseException):
@@ -38,41 +61,20 @@ class Stopped(BaseException):
 class Host(Protocol):
     """What the engine does for a run. `Run` is the words, the host is the work."""
 
-    def payload(self) -> Any:
-        """Return the decoded payload."""
-
-    def now(self) -> Instant:
-        """Return the store's time."""
-
+    def payload(self) -> Any: ...
+    def now(self) -> Instant: ...
     def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
         """Return whether the stage has a result in this round or an earlier one, and which."""
 
-    def find_decision(self, gate: Gate[Any]) -> Any:
-        """Return the recorded decision of a gate, or None."""
-
-    def find_act(self, kind: str, code: str) -> PastAct | None:
-        """Return the last act of an operator of this kind, by the code that was dealt with."""
-
-    def once(self, name: str, function: Callable[[str], Any]) -> Any:
-        """Run an effect unless its result is recorded; record it durably before answering."""
-
-    def emit(self, topic: str, data: object, key: str | None) -> None:
-        """Put a message into the outbox of this run's commit."""
-
-    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]:
-        """Add jobs to this run's commit and answer their ids."""
-
-    def progress(self, fraction: float, note: str | None) -> None:
-        """Remember how far the stage is."""
-
-    def note(self, kind: str, message: str, details: dict[str, object]) -> None:
-        """Write a line into the trail with the commit that ends this run."""
-
-    def resource(self, kind: type[T]) -> T:
-        """Return the worker's own resource of this type."""
-
-    def connection(self) -> Any:
-        """Return the connection of the run's own transaction."""
+    def find_decision(self, gate: Gate[Any]) -> Any: ...
+    def find_act(self, kind: str, code: str) -> PastAct | None: ...
+    def once(self, name: str, function: Callable[[str], Any]) -> Any: ...
+    def emit(self, topic: str, data: object, key: str | None) -> None: ...
+    def spawn(self, flow: Flow[Any], payloads: Iterable[object], options: Any) -> list[str]: ...
+    def progress(self, fraction: float, note: str | None) -> None: ...
+    def note(self, kind: str, message: str, details: dict[str, object]) -> None: ...
+    def resource(self, kind: type[T]) -> T: ...
+    def connection(self) -> Any: ...
 
 
 class Run(Generic[P]):
@@ -81,8 +83,7 @@ class Run(Generic[P]):
     __slots__ = ("_host", "_job", "_stop")
 
     log = logging.getLogger("ulak.run")
-    """A logger: it tells what happened to the process, the trail what happened to the job. Its
-    lines carry job id, flow, state and attempt, as those of every other logger do."""
+    """Its lines carry job id, flow, state and attempt, as those of every other logger do."""
 
     def __init__(self, job: JobRow, host: Host, stop: Callable[[], bool]) -> None:
         self._job = job
@@ -123,8 +124,7 @@ class Run(Generic[P]):
     @property
     def payload(self) -> P:
         """What the job was submitted with."""
-        payload: P = self._host.payload()
-        return payload
+        return self._host.payload()  # type: ignore[no-any-return]
 
     @property
     def attempt(self) -> int:
@@ -190,8 +190,7 @@ class Run(Generic[P]):
                 f'job {self.job_id}: the stage for "{stage.state}" has left no result; '
                 "use find_result if that may be"
             )
-        answer: R = value
-        return answer
+        return value  # type: ignore[no-any-return]
 
     def find_result(self, stage: Stage[Any, R]) -> R | None:
         """Return what an earlier stage returned, or None when it left nothing."""
@@ -225,8 +224,7 @@ class Run(Generic[P]):
         found, value = self._host.find_result(wait.state, wait)
         if not found:
             raise ResultNotReady(f'job {self.job_id}: no signal has ended "{wait.state}"')
-        answer: D = value
-        return answer
+        return value  # type: ignore[no-any-return]
 
     @overload
     def once(self, name: str, function: Callable[[str], Awaitable[T]]) -> Awaitable[T]: ...
@@ -307,3 +305,56 @@ def effect_key(job: JobRow, name: str) -> str:
 def effect_name(job: JobRow, name: str) -> str:
     """Name an effect as its result is stored."""
     return f"undo/{name}" if job.role == UNDOING else name
+
+
+_FACTS: Final = ("job_id", "flow", "state", "attempt")
+
+# A context variable: whatever a stage calls, in tasks of its own and on threads that copy its
+# context, belongs to its run. It holds the row of the job alone: were it the run, then a task, its
+# context and its run would keep each other alive.
+_NOW: ContextVar[JobRow | None] = ContextVar("ulak_run", default=None)
+
+set_logged_run: Final[Callable[[JobRow], Token[JobRow | None]]] = _NOW.set
+"""Say which job's stage runs in this context, for the log."""
+reset_logged_run: Final[Callable[[Token[JobRow | None]], None]] = _NOW.reset
+"""Say that the stage has ended; takes what `set_logged_run` has returned."""
+
+
+def run_facts(row: JobRow) -> dict[str, object]:
+    """Return what a line of the log says of a run."""
+    return {
+        "job_id": to_text(row.id), "flow": row.flow, "state": row.state,
+        "attempt": row.attempt + 1,
+    }  # fmt: skip
+
+
+def mark_records() -> None:
+    """Have every record that a stage makes carry its run, whichever logger makes it.
+
+    For the whole process, and once: handlers and formats stay as the program has set them up.
+    """
+    usual = logging.getLogRecordFactory()
+    if not isinstance(usual, _Marking):
+        logging.setLogRecordFactory(_Marking(usual))
+
+
+class _Marking:
+    """Makes records as the program does, and adds the run that is under way."""
+
+    def __init__(self, usual: Callable[..., logging.LogRecord]) -> None:
+        self._usual = usual
+
+    def __call__(self, *arguments: Any, **options: Any) -> logging.LogRecord:
+        record = self._usual(*arguments, **options)
+        row = _NOW.get()
+        if row is not None:
+            record.__dict__ = _Attributes(run_facts(row) | record.__dict__)
+        return record
+
+
+class _Attributes(dict[str, Any]):
+    """The attributes of a record. Logging refuses an `extra=` that is there already, and a line
+    may well say another state: that of the run does not count as being there."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in _FACTS and super().__contains__(name)

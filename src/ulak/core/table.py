@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ulak.clock import micros
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
-from ulak.core.job import BY_ENTRY, OF_STATE, JobRow, is_of_state, lane_of
+from ulak.core.job import BY_ENTRY, OF_STATE, JobRow, is_of_state, lane_for, lane_of
 from ulak.core.lifecycle import (
     BUSY,
     DONE,
@@ -23,6 +24,12 @@ from ulak.core.lifecycle import (
     Same,
 )
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
+
+SLOT, RATE, COST = "slot", "rate", "cost"
+"""What is stored under the name of a stage."""
+
+NO_KEY = ""
+"""The key of jobs that were submitted before their flow asked for one; they share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,15 @@ class Place:
     is_final: bool = False
 
 
+class Needs(NamedTuple):
+    """What a claim must have for one run of a stage."""
+
+    lane: str
+    slot: str | None
+    rate: str | None
+    cost: int
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A flow, resolved: nothing here needs the declaration again."""
@@ -88,6 +104,23 @@ class Table:
     """Where a stage that returns nothing leads, if that is all there is to such a move."""
     asks: bool = False
     """Whether a submit asks the flow if it takes the job now."""
+
+
+def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
+    """Return what a job with these keys needs in a place."""
+    lane = lane_for(place.lane, tenant)
+    if place.stage is None or not (place.slot or place.rate):
+        return Needs(lane, None, None, 0)
+    own = {} if keys is None else json.loads(keys).get(place.stage.state, {})
+    slot, rate = place.slot, place.rate
+    if place.keys_slot:
+        slot = f"{slot}/{own.get(SLOT, NO_KEY)}"
+    if place.keys_rate:
+        rate = f"{rate}/{own.get(RATE, NO_KEY)}"
+    cost = place.cost
+    if rate is not None and not cost:
+        cost = own.get(COST, 1)
+    return Needs(lane, slot, rate, cost)
 
 
 def find_missing(table: Table, job: JobRow) -> str | None:
@@ -315,3 +348,46 @@ def _legal(
             if stage.before_function is not None:
                 legal.add((stage.state, flow.retry_via))
     return frozenset(legal)
+
+
+def mermaid(flow: Flow[Any]) -> str:
+    """Draw a flow as a Mermaid state diagram: the declared moves, and what makes each."""
+    table = flow.table
+    moves = checks.moves_of(flow)
+    shown = dict.fromkeys([flow.lifecycle.initial])
+    for state, ways in moves.items():
+        shown.update(dict.fromkeys([state, *ways]))
+    alias = {state: f"s{n}" for n, state in enumerate(shown)}
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f'    state "{state} ({table.places[state].role})" as {alias[state]}' for state in shown
+    ]
+    lines.append(f"    [*] --> {alias[flow.lifecycle.initial]}")
+    for state, ways in moves.items():
+        for to in ways:
+            label = _label(flow, state, to)
+            lines.append(f"    {alias[state]} --> {alias[to]}" + (f" : {label}" if label else ""))
+    lines += [f"    {alias[s]} --> [*]" for s in shown if table.places[s].role in FINAL]
+    undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
+    if undos:
+        last = alias[flow.lifecycle.initial]
+        # On lines of its own: Mermaid ends a note of one line at its second colon.
+        lines.append(f"    note right of {last}")
+        lines.append(f"        undone in reverse order, if started - {', '.join(undos)}")
+        lines.append("    end note")
+    return "\n".join(lines) + "\n"
+
+
+def _label(flow: Flow[Any], state: str, to: str) -> str:
+    place = flow.table.places[state]
+    if place.gate is not None:
+        choices = [c for c, target in place.gate.choices.items() if target == to]
+        if place.gate.on_expiry == to:
+            choices.append("deadline")
+        return ", ".join(choices)
+    if place.wait is not None:
+        said = [place.wait.signal] if place.wait.to == to and place.wait.signal else []
+        return ", ".join([*said, *(["time"] if place.wait.on_expiry == to else [])])
+    if place.stage is not None and place.stage.during != to:
+        return getattr(place.stage.function, "__name__", "")
+    return ""

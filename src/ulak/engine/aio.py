@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -13,24 +14,25 @@ from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
 from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
-from ulak.engine.admission import add_steps, find_asking, must_admit
 from ulak.engine.crossing import call_on
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
-from ulak.engine.inspect import Inspect
+from ulak.engine.inspect import Inspect, Owners
 from ulak.engine.kernel import next_part
+from ulak.engine.new_jobs import add_steps, find_asking, must_admit
 from ulak.engine.outbox import Outbox
-from ulak.engine.owners import Owners
+from ulak.engine.ports import WorkerSettings
+from ulak.engine.reads import Waiting, must_wait_for
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job
-from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.store import caller
 from ulak.store.protocol import Added
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
+
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -306,3 +308,44 @@ class AsyncEngine:
     async def result(self, job: Job[Any] | str) -> Any:
         """Return what the last stage that returned something has returned, or None."""
         return await asyncio.to_thread(self._engine.result, job)
+
+
+log = logging.getLogger("ulak.lifespan")
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+
+def lifespan_of(engine: Engine, settings: WorkerSettings | None) -> Lifespan:
+    """Make what FastAPI and Starlette take as `lifespan=`; no settings, no worker."""
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        await asyncio.to_thread(engine.open)
+        try:
+            if settings is None:
+                yield
+            else:
+                async with _working(engine, settings):
+                    yield
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    return lifespan
+
+
+@asynccontextmanager
+async def _working(engine: Engine, settings: WorkerSettings) -> AsyncIterator[None]:
+    worker = engine.worker(settings)
+    working = asyncio.create_task(worker.run(), name="ulak-worker")
+    working.add_done_callback(_tell_of_an_early_end)
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
+
+
+def _tell_of_an_early_end(working: asyncio.Task[None]) -> None:
+    """A worker that fails must be heard of now, not when the program ends."""
+    if not working.cancelled() and (error := working.exception()) is not None:
+        log.error("the worker has ended", exc_info=error)

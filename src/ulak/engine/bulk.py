@@ -22,7 +22,7 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import BUSY, FAILED, HELD, READY, WAITING
 from ulak.core.outcome import Asked, Cancel, Release, Retry
-from ulak.engine.asking import approving, decision, with_reason
+from ulak.engine.acts import approving, decision, with_reason
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput, Contended, StaleJob, TransitionNotAllowed, UlakError
 from ulak.errors import KeyTaken as KeyTakenError

@@ -30,15 +30,14 @@ from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
-from ulak.engine.admission import add_steps
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
-from ulak.engine.inspect import Inspect
+from ulak.engine.inspect import Inspect, Owners
 from ulak.engine.kernel import Kernel
+from ulak.engine.new_jobs import add_steps
 from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
-from ulak.engine.owners import Owners
 from ulak.engine.ports import (
     FollowFunction,
     Receiver,
@@ -46,12 +45,12 @@ from ulak.engine.ports import (
     ResourceFactory,
     WorkerSettings,
 )
+from ulak.engine.reads import Waiting, must_wait_for
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.transactions import Transactions
 from ulak.engine.view import Job, message_id
-from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.errors import BadInput
 from ulak.store import caller
 from ulak.store.protocol import Store
@@ -512,6 +511,6 @@ class Engine(Acts, Transactions):
         """Return what FastAPI and Starlette take as `lifespan=`: the engine is opened with the
         application and closed with it, and with `workers` a worker runs on its loop and drains.
         """
-        from ulak.engine.lifespan import lifespan_of
+        from ulak.engine.aio import lifespan_of
 
         return lifespan_of(self, settings if workers else None)

@@ -20,9 +20,9 @@ from ulak.clock import (
 )
 from ulak.core.acts import must_act
 from ulak.core.admission import EVERY_TENANT, StopRow
+from ulak.core.bounds import storable_key
 from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
-from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName

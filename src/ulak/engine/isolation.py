@@ -17,12 +17,10 @@ from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ulak.clock import Instant
-from ulak.core import run_log
-from ulak.core.decision import PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
-from ulak.core.run import Run, effect_key
+from ulak.core.run import PastAct, Run, effect_key, set_logged_run
 from ulak.engine.abandon import Abandoned
 from ulak.engine.function import JobFunction
 from ulak.engine.results import Results, read_payload
@@ -257,7 +255,7 @@ def _child(
     root = logging.getLogger()
     root.addHandler(_ToTheWorker(pipe))
     root.setLevel(level)
-    run_log.begin(row)
+    set_logged_run(row)
     outcome: Outcome
     try:
         stage = _find(where)

@@ -15,10 +15,10 @@ from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
-from ulak.engine import admission, flow_control, together
+from ulak.engine import flow_control, together
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
-from ulak.engine.new_jobs import fit, make_job
+from ulak.engine.new_jobs import find_asking, fit, make_job, must_admit
 from ulak.engine.ports import Apart, Handler, Resource
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import Tracing
@@ -291,9 +291,9 @@ class Kernel:
             Overloaded: their flow takes none of them now, or the intake is full.
             UnknownOutcome: a transaction was not acknowledged in time; names every job.
         """
-        flow = admission.find_asking(self, jobs)
+        flow = find_asking(self, jobs)
         if flow is not None and not jobs[0].is_admitted:
-            admission.must_admit(self, flow, jobs)
+            must_admit(self, flow, jobs)
         added: list[Added] = []
         try:
             if len(jobs) == 1:

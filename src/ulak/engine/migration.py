@@ -16,8 +16,8 @@ from typing import Any, Final
 from ulak.core.acts import must_act
 from ulak.core.change import Change, Committed, Stale
 from ulak.core.flow import Flow, names
+from ulak.core.intake import keys_of
 from ulak.core.job import JobRow, Result
-from ulak.core.keys import keys_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
 from ulak.engine.bulk import MOST_TOLD, Refusal

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
+from ulak.core.change import frees_key
 from ulak.core.delivery import EVENT
-from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import CLAIMABLE, FAILED, FINAL, HELD, ROLES, UNDOING, WAITING

@@ -7,9 +7,9 @@ from typing import Any
 
 from ulak.clock import to_datetime
 from ulak.core.bounds import must_fit
-from ulak.core.decision import Decision, PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import Payload, Result
+from ulak.core.run import Decision, PastAct
 from ulak.engine.runner import PayloadUnreadable, returns
 from ulak.errors import BadInput
 from ulak.store import codec

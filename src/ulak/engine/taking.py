@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Duration, read_micros
-from ulak.core.acts import must_know
+from ulak.core.acts import can_be_taken, must_know, taken
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.job import Request
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
-from ulak.core.taking import can_be_taken, taken
 from ulak.engine.failure_log import log_lapse
 from ulak.engine.lease import Lease
 from ulak.engine.results import read_payload

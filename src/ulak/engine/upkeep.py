@@ -20,7 +20,7 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.core.table import find_missing
-from ulak.engine.asking import read_note
+from ulak.engine.acts import read_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.ticker import Ticker
 from ulak.engine.troubles import Troubles

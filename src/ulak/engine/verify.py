@@ -13,12 +13,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak.clock import SECOND, Instant, rfc3339, to_datetime
-from ulak.core.draft import proof_body
+from ulak.core.change import proof_body
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow, held_slot, limit_name
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.schedule import SUBMITTER_PREFIX
+from ulak.core.table import needs_of
 from ulak.engine import replay
 from ulak.engine.replay import (
     Damage,

@@ -1,12 +1,16 @@
-"""A job as its users see it: times are datetimes, the id is text, secrets stay hidden."""
+"""A job as its users see it, and as plain JSON data for the command line and HTTP.
+
+Times are datetimes, the id is text, secrets stay hidden.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
-from ulak.clock import Instant, to_datetime
+from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.job import Message as StoredMessage
@@ -17,6 +21,10 @@ from ulak.store import codec
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from ulak.core.backlog import Backlog
+    from ulak.engine.outbox import Delivery
+    from ulak.engine.why import Why
+
     R = TypeVar("R", default=Any)
 else:  # a default of a type variable is known to checkers, and not yet to every Python
     from typing import TypeVar
@@ -24,6 +32,19 @@ else:  # a default of a type variable is known to checkers, and not yet to every
     R = TypeVar("R")
 
 HIDDEN = "***"
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
+
+
+def _column(name: str, about: str) -> Any:
+    """Return the property of a job that shows a column of its row."""
+    return property(attrgetter(f"_row.{name}"), doc=about)
+
+
+def _date(name: str, about: str) -> Any:
+    return property(lambda job: _moment(getattr(job._row, name)), doc=about)
 
 
 class Job(Generic[R]):
@@ -34,6 +55,29 @@ class Job(Generic[R]):
 
     # A view, not a copy: a submit answers one each time, and few callers read more than its id.
     __slots__ = ("_row", "cancel_requested", "created")
+
+    flow: str = _column("flow", "The name of its flow.")
+    version: int = _column(
+        "flow_version", "The version of the flow that this job follows to its end."
+    )
+    state: str = _column("state", "Where it stands, in the flow's own words.")
+    role: str = _column("role", "What the engine may do with it there.")
+    tenant: str = _column("tenant", "Whose job it is, '' when nobody said.")
+    submitter: str = _column("submitter", "Who submitted it, '' when nobody said.")
+    priority: int = _column("priority", "0 is the most urgent of 0..3.")
+    round: int = _column("round", "1, and one more with every retry by an operator.")
+    attempt: int = _column("attempt", "Failed attempts at this stage.")
+    lapses: int = _column("lapses", "Workers that vanished while they ran this stage.")
+    code: str | None = _column("code", "Why it is held, failed or being undone.")
+    created_at: datetime = _date("created_at", "When it was accepted.")
+    changed_at: datetime = _date("changed_at", "When it last changed its state.")
+    not_before: datetime = _date("not_before", "No worker begins before this.")
+    expires_at: datetime | None = _date("expires_at", "When it ends as expired, if ever.")
+    scheduled_for: datetime | None = _date(
+        "scheduled_for", "The date of the schedule that submitted it, if one did."
+    )
+    leased_by: str | None = _column("leased_by", "The worker that runs it now.")
+    parked_on: str | None = _column("parked_on", "The limit of which it waits for a slot.")
 
     def __init__(
         self, row: JobRow, *, created: bool = True, cancel_requested: bool = False
@@ -48,96 +92,6 @@ class Job(Generic[R]):
     def id(self) -> str:
         """Its id."""
         return to_text(self._row.id)
-
-    @property
-    def flow(self) -> str:
-        """The name of its flow."""
-        return self._row.flow
-
-    @property
-    def version(self) -> int:
-        """The version of the flow that this job follows to its end."""
-        return self._row.flow_version
-
-    @property
-    def state(self) -> str:
-        """Where it stands, in the flow's own words."""
-        return self._row.state
-
-    @property
-    def role(self) -> str:
-        """What the engine may do with it there."""
-        return self._row.role
-
-    @property
-    def tenant(self) -> str:
-        """Whose job it is, '' when nobody said."""
-        return self._row.tenant
-
-    @property
-    def submitter(self) -> str:
-        """Who submitted it, '' when nobody said."""
-        return self._row.submitter
-
-    @property
-    def priority(self) -> int:
-        """0 is the most urgent of 0..3."""
-        return self._row.priority
-
-    @property
-    def round(self) -> int:
-        """1, and one more with every retry by an operator."""
-        return self._row.round
-
-    @property
-    def attempt(self) -> int:
-        """Failed attempts at this stage."""
-        return self._row.attempt
-
-    @property
-    def lapses(self) -> int:
-        """Workers that vanished while they ran this stage."""
-        return self._row.lapses
-
-    @property
-    def code(self) -> str | None:
-        """Why it is held, failed or being undone."""
-        return self._row.code
-
-    @property
-    def created_at(self) -> datetime:
-        """When it was accepted."""
-        return to_datetime(self._row.created_at)
-
-    @property
-    def changed_at(self) -> datetime:
-        """When it last changed its state."""
-        return to_datetime(self._row.changed_at)
-
-    @property
-    def not_before(self) -> datetime:
-        """No worker begins before this."""
-        return to_datetime(self._row.not_before)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When it ends as expired, if ever."""
-        return _moment(self._row.expires_at)
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        """The date of the schedule that submitted it, if one did."""
-        return _moment(self._row.scheduled_for)
-
-    @property
-    def leased_by(self) -> str | None:
-        """The worker that runs it now."""
-        return self._row.leased_by
-
-    @property
-    def parked_on(self) -> str | None:
-        """The limit of which it waits for a slot."""
-        return self._row.parked_on
 
     @property
     def is_final(self) -> bool:
@@ -227,12 +181,70 @@ def event_view(event: Event) -> TrailEvent:
     )  # fmt: skip
 
 
-def _moment(instant: Instant | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
-
-
 def hide(flow: Flow[Any] | None, plain: Any) -> Any:
     """Hide the secret fields of a payload; all of it where nobody knows which they are."""
     if not isinstance(plain, dict):
         return HIDDEN if flow is None else plain
     return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
+
+
+JOB_FIELDS = (
+    "id",
+    "flow",
+    "version",
+    "state",
+    "role",
+    "tenant",
+    "submitter",
+    "priority",
+    "round",
+    "attempt",
+    "lapses",
+    "code",
+    "created_at",
+    "changed_at",
+    "not_before",
+    "expires_at",
+    "scheduled_for",
+    "leased_by",
+    "parked_on",
+    "cancel_requested",
+    "is_final",
+)
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """Show a job; what a submit alone knows is left out."""
+    return _with_times({name: getattr(job, name) for name in JOB_FIELDS})
+
+
+def event_document(event: TrailEvent) -> dict[str, Any]:
+    """Show one line of a trail."""
+    return _with_times(asdict(event))
+
+
+def why_document(why: Why) -> dict[str, Any]:
+    """Show why a job stands where it stands."""
+    return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
+
+
+DELIVERY_FIELDS = (
+    "id", "handler", "job_id", "topic", "key", "state", "tries", "at", "sent_at", "error",
+)  # fmt: skip
+
+
+def delivery_document(delivery: Delivery) -> dict[str, Any]:
+    """Show a delivery, but for what it carries."""
+    return _with_times({name: getattr(delivery, name) for name in DELIVERY_FIELDS})
+
+
+def backlog_document(row: Backlog) -> dict[str, Any]:
+    """Show how the jobs of a flow stand in a queue."""
+    return _with_times({**asdict(row), "at_least": sorted(row.at_least)})
+
+
+def _with_times(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: rfc3339(value) if isinstance(value, datetime) else value
+        for name, value in document.items()
+    }

@@ -7,9 +7,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
-from ulak.engine.documents import job_document
 from ulak.engine.engine import Engine
-from ulak.engine.view import Job
+from ulak.engine.view import Job, job_document
 from ulak.web import schemas
 from ulak.web.answers import answer
 from ulak.web.callers import Caller, guarded_router

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ulak.auth.principal import Principal
 from ulak.core.lifecycle import FAILED
 from ulak.engine.bulk import RETRY, Bulk, BulkAct
-from ulak.engine.documents import delivery_document
 from ulak.engine.engine import Engine
 from ulak.engine.outbox import Delivery
+from ulak.engine.view import delivery_document
 from ulak.store.protocol import JobFilter
 from ulak.web import schemas
 from ulak.web.acts import MOVED, moved

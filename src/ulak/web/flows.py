@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ulak.clock import Duration, seconds
 from ulak.core import checks
-from ulak.core.drawing import mermaid
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.lifecycle import Role
 from ulak.core.policy import SUBMITTER
-from ulak.core.table import slot_name
+from ulak.core.table import mermaid, slot_name
 from ulak.engine.engine import Engine
 from ulak.errors import UnknownName
 from ulak.store.protocol import CountRow

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ulak.core.keys import LONGEST_KEY
+from ulak.core.bounds import LONGEST_KEY
 from ulak.core.policy import Rate
 from ulak.engine.engine import Engine
 from ulak.engine.flow_control import StageLimit, StageRate, Weight

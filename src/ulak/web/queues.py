@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ulak.clock import to_datetime
 from ulak.core.job import flow_of, queue_of
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
-from ulak.engine.documents import backlog_document
 from ulak.engine.engine import Engine
 from ulak.engine.flow_control import Pause
+from ulak.engine.view import backlog_document
 from ulak.store.flow_control import QUEUE
 from ulak.store.protocol import WorkerRow
 from ulak.web.callers import Caller, guarded_router

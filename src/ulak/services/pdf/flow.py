@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobFilter, Lifecycle, Limit, OnEnd, Run
 from ulak.core import event as kinds
-from ulak.core.keys import short_key
+from ulak.core.bounds import short_key
 from ulak.engine.view import TrailEvent
 from ulak.errors import BadInput, FlowError
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, TransientPdfError

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ulak import Engine, JobFilter
-from ulak.engine.owners import Owned
+from ulak.engine.inspect import Owned
 from ulak.errors import BadInput, JobNotFound
 from ulak.kit.clock import Instant, now, to_datetime, to_instant
 from ulak.services.pdf.flow import FLOW, STATUSES, walk

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from ulak.core.draft import proof_body
+from ulak.core.change import proof_body
 from ulak.core.job import Event, JobRow, Result
 from ulak.store.sql.session import Row
 from ulak.store.sqlite.rows import (
