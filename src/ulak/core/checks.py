@@ -12,9 +12,7 @@ from ulak.core import admission
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
-    CANCELLED,
     DONE,
-    EXPIRED,
     FAILED,
     FINAL,
     HELD,
@@ -23,9 +21,15 @@ from ulak.core.lifecycle import (
     WAITING,
     Role,
     Same,
+    ends_of,
+    moves_of,
+    named_roles,
+    states_of,
 )
 from ulak.core.policy import Backoff, Until
 from ulak.errors import FlowError
+
+Complaints = Iterator[str]
 
 STORABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
@@ -41,29 +45,14 @@ def check(flow: Flow[Any]) -> None:
             raise FlowError(f"{flow.name}: {complaint}")
 
 
-def moves_of(flow: Flow[Any]) -> dict[str, tuple[str, ...]]:
-    """Return the declared moves; a single state may be written without its list."""
-    return {
-        state: (ways,) if isinstance(ways, str) else tuple(ways)
-        for state, ways in flow.lifecycle.moves.items()
-    }
-
-
-def ends_of(flow: Flow[Any]) -> frozenset[str]:
-    """The states to which every unfinished state may move without a line in the table."""
-    life = flow.lifecycle
-    named = (life.held, life.failed, life.expired, life.cancelled, life.undoing, life.undone)
-    return frozenset(s for s in named if s is not None)
-
-
 def roles_of(flow: Flow[Any]) -> dict[str, Role]:
     """Return every state of the flow with its role."""
     life = flow.lifecycle
-    roles: dict[str, Role] = dict.fromkeys(_states(flow), READY)
+    roles: dict[str, Role] = dict.fromkeys(states_of(flow.lifecycle), READY)
     roles.update({s.during: BUSY for s in flow.declared.stages if s.during is not None})
     roles.update({g.state: HELD for g in flow.declared.gates})
     roles.update({w.state: WAITING for w in flow.declared.waits})
-    roles.update(_declared_roles(flow))
+    roles.update(named_roles(flow.lifecycle))
     if life.undoing is not None:
         roles[life.undoing] = UNDOING
     return roles
@@ -71,40 +60,16 @@ def roles_of(flow: Flow[Any]) -> dict[str, Role]:
 
 def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
     """Return the choices of a gate that undo what was done."""
-    bad = {s for s, role in _declared_roles(flow).items() if role in FINAL and role != DONE}
+    bad = {s for s, role in named_roles(flow.lifecycle).items() if role in FINAL and role != DONE}
     undone = frozenset(choice for choice, to in gate.choices.items() if to in bad)
     return undone if gate.refusals is None else undone | gate.refusals
-
-
-def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
-    life = flow.lifecycle
-    roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
-    # A flow may have one state for cancelled and expired jobs, or its failed state for either.
-    roles |= {life.cancelled: CANCELLED, life.expired: EXPIRED, life.failed: FAILED}
-    roles[life.held] = HELD
-    if life.undone is not None:
-        roles[life.undone] = FAILED
-    return roles
-
-
-def _states(flow: Flow[Any]) -> list[str]:
-    """Every state, in the order the table first names it."""
-    seen = dict.fromkeys([flow.lifecycle.initial])
-    for state, ways in moves_of(flow).items():
-        seen.update(dict.fromkeys([state, *ways]))
-    seen.update(dict.fromkeys(flow.lifecycle.done_states()))
-    seen.update(dict.fromkeys(sorted(ends_of(flow))))
-    return list(seen)
-
-
-Complaints = Iterator[str]
 
 
 def _names_are_storable(flow: Flow[Any]) -> Complaints:
     for what, name in [("flow", flow.name), ("queue", flow.queue)]:
         if not STORABLE_NAME.fullmatch(name):
             yield f"{what} name {name!r} cannot be stored; use letters, digits and . _ : - (100)"
-    for state in _states(flow):
+    for state in states_of(flow.lifecycle):
         if not STORABLE_NAME.fullmatch(state):
             yield f"state {state!r} cannot be stored; use letters, digits and . _ : - (100)"
     if flow.version < 1 or flow.schema < 1:
@@ -112,10 +77,10 @@ def _names_are_storable(flow: Flow[Any]) -> Complaints:
 
 
 def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
-    life, moves = flow.lifecycle, moves_of(flow)
+    life, moves = flow.lifecycle, moves_of(flow.lifecycle)
     if life.initial not in moves:
         yield f'the initial state "{life.initial}" has no moves; give it a line in the table'
-    if life.initial in _declared_roles(flow) or life.initial == life.undoing:
+    if life.initial in named_roles(flow.lifecycle) or life.initial == life.undoing:
         yield (
             f'a job cannot begin in "{life.initial}", where no work leaves it; '
             "begin in a state with a stage, a gate or a wait"
@@ -134,7 +99,7 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
         if state in roles:
             yield f'"{state}" is both {roles[state]} and {role}; a state has one role'
         roles[state] = role
-    for state in _states(flow):
+    for state in states_of(flow.lifecycle):
         if state not in moves and state not in roles:
             came = next(a for a, ways in moves.items() if state in ways)
             yield (
@@ -144,8 +109,8 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
 
 
 def _everything_is_reached(flow: Flow[Any]) -> Complaints:
-    life, moves = flow.lifecycle, moves_of(flow)
-    seen = {life.initial, *ends_of(flow)}
+    life, moves = flow.lifecycle, moves_of(flow.lifecycle)
+    seen = {life.initial, *ends_of(flow.lifecycle)}
     seen |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
     todo = list(seen)
     while todo:
@@ -159,7 +124,11 @@ def _everything_is_reached(flow: Flow[Any]) -> Complaints:
 
 
 def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    moves, roles, known = (
+        moves_of(flow.lifecycle),
+        named_roles(flow.lifecycle),
+        set(states_of(flow.lifecycle)),
+    )
     taken: dict[str, str] = {}
     for stage in flow.declared.stages:
         state = stage.state
@@ -181,7 +150,7 @@ def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
 
 
 def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
-    moves, owners = moves_of(flow), dict[str, str]()
+    moves, owners = moves_of(flow.lifecycle), dict[str, str]()
     asked = {g.state for g in flow.declared.gates} | {w.state for w in flow.declared.waits}
     for stage in flow.declared.stages:
         during = stage.during
@@ -198,7 +167,7 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
                 f'the stage for "{stage.state}" runs during "{during}", but the table has no '
                 f'move "{stage.state}" to "{during}"; add it'
             )
-        own = {*taken, *asked, *_declared_roles(flow), flow.lifecycle.undoing}
+        own = {*taken, *asked, *named_roles(flow.lifecycle), flow.lifecycle.undoing}
         if during in own or during == flow.lifecycle.initial:
             yield (
                 f'"{during}" is a during state and cannot begin a job or have a stage, a gate, a '
@@ -210,7 +179,7 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
 
 
 def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
-    moves, life = moves_of(flow), flow.lifecycle
+    moves, life = moves_of(flow.lifecycle), flow.lifecycle
     for stage in flow.declared.stages:
         is_limited = stage.limit is not None and stage.limit.of == "state"
         if is_limited and stage.during is None:
@@ -236,7 +205,7 @@ def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
 
 
 def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
-    moves, ends = moves_of(flow), ends_of(flow)
+    moves, ends = moves_of(flow.lifecycle), ends_of(flow.lifecycle)
     for stage in flow.declared.stages:
         origin = stage.during or stage.state
         ways = moves.get(origin, ())
@@ -364,7 +333,7 @@ def _is_odd(jitter: float | str) -> bool:
 
 
 def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
-    moves, declared = moves_of(flow), flow.declared
+    moves, declared = moves_of(flow.lifecycle), flow.declared
     asked = [g.state for g in declared.gates] + [w.state for w in declared.waits]
     for state in asked:
         if asked.count(state) > 1 or state in {s.state for s in declared.stages}:
@@ -377,7 +346,11 @@ def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
 
 
 def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    moves, roles, known = (
+        moves_of(flow.lifecycle),
+        named_roles(flow.lifecycle),
+        set(states_of(flow.lifecycle)),
+    )
     for gate in flow.declared.gates:
         where = f'the gate in "{gate.state}"'
         if gate.state not in known:
@@ -387,7 +360,7 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
             yield f'{where} asks nobody: "{gate.state}" is {role}; ask in a state of its own'
         if not gate.choices:
             yield f"{where} has no choices; nobody could answer it"
-        ways = (*moves.get(gate.state, ()), *ends_of(flow))
+        ways = (*moves.get(gate.state, ()), *ends_of(flow.lifecycle))
         for choice, to in gate.choices.items():
             if to not in ways:
                 yield (
@@ -409,7 +382,7 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
 
 
 def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), roles_of(flow), set(_states(flow))
+    moves, roles, known = moves_of(flow.lifecycle), roles_of(flow), set(states_of(flow.lifecycle))
     for wait in flow.declared.waits:
         where = f'the wait in "{wait.state}"'
         if wait.state not in known:
@@ -428,7 +401,11 @@ def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
             yield f"{where} needs both deadline= and on_expiry=, or neither"
         if wait.deadline is not None and micros(wait.deadline) <= 0:
             yield f"{where} takes {wait.deadline}; it must take some time"
-        ways = moves.get(wait.state, ()) if final else (*moves.get(wait.state, ()), *ends_of(flow))
+        ways = (
+            moves.get(wait.state, ())
+            if final
+            else (*moves.get(wait.state, ()), *ends_of(flow.lifecycle))
+        )
         for to in (wait.to, wait.on_expiry):
             if to is not None and to not in ways:
                 yield f'{where} leads to "{to}", but "{wait.state}" may move to {names(ways)}'
@@ -531,7 +508,7 @@ def _on_end_makes_sense(flow: Flow[Any]) -> Complaints:
     wrong = flow.on_end.complaint()
     if wrong is not None:
         yield wrong
-    moves, roles = moves_of(flow), roles_of(flow)
+    moves, roles = moves_of(flow.lifecycle), roles_of(flow)
     ends = {state for state, role in roles.items() if role in FINAL}
     for state in sorted(ends):
         reached, look = set[str](), {state}

@@ -12,6 +12,8 @@ from typing import (
     Any,
     Generic,
     Literal,
+    Protocol,
+    Required,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -46,43 +48,28 @@ DEFAULT_TIMEOUT = timedelta(minutes=15)
 MAX_PAYLOAD = 4 * 1024 * 1024
 
 
+@dataclass(eq=False, repr=False)
 class Stage(Generic[P, R_co]):
     """The work that leaves one state. Its stored name is that state's.
 
     The decorated function stays callable, so a test may call it with a `Run` of its own.
     """
 
-    def __init__(
-        self,
-        flow: Flow[P],
-        state: str,
-        function: Callable[[Run[P]], Any],
-        *,
-        during: str | None,
-        to: str | None,
-        retry: Backoff | None,
-        timeout: Duration,
-        limit: Limit | None,
-        rate: Rate | None,
-        isolate: str | None,
-        transaction: bool,
-        queue: str | None,
-    ) -> None:
-        self.flow = flow
-        self.state = state
-        self.function = function
-        self.during = during
-        self.to = to
-        self.retry = retry
-        self.timeout = timeout
-        self.limit = limit
-        self.rate = rate
-        self.isolate = isolate
-        self.transaction = transaction
-        self.queue = queue
-        self.undo_function: Callable[[Run[P]], object] | None = None
-        self.undo_wait: Duration | None = None
-        self.before_function: Callable[[Run[P]], Any] | None = None
+    flow: Flow[P]
+    state: str
+    function: Callable[[Run[P]], Any]
+    during: str | None
+    to: str | None
+    retry: Backoff | None
+    timeout: Duration
+    limit: Limit | None
+    rate: Rate | None
+    isolate: str | None
+    transaction: bool
+    queue: str | None
+    undo_function: Callable[[Run[P]], object] | None = None
+    undo_wait: Duration | None = None
+    before_function: Callable[[Run[P]], Any] | None = None
 
     def __call__(self, run: Run[P]) -> Any:
         return self.function(run)
@@ -138,30 +125,20 @@ class Stage(Generic[P, R_co]):
         return f"<stage {self.flow.name}/{self.state}>"
 
 
-class StageDecorator(Generic[P]):
-    """What `flow.stage(...)` answers: it turns a function into that stage.
+class StageDecorator(Protocol[P]):
+    """Turns a function into a stage.
 
     The type of the stage is that of its result: a `Goto`, `Hold` or `RetryLater` is none.
     """
 
-    def __init__(self, flow: Flow[P], state: str, options: dict[str, Any]) -> None:
-        self._flow = flow
-        self._state = state
-        self._options = options
-
     @overload
     def __call__(
-        self, function: Callable[[Run[P]], Awaitable[R | Goto | Hold | RetryLater]]
+        self, function: Callable[[Run[P]], Awaitable[R | Goto | Hold | RetryLater]], /
     ) -> Stage[P, R]: ...
     @overload
     def __call__(
-        self, function: Callable[[Run[P]], R | Goto | Hold | RetryLater]
+        self, function: Callable[[Run[P]], R | Goto | Hold | RetryLater], /
     ) -> Stage[P, R]: ...
-    def __call__(self, function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
-        self._flow.must_be_open()
-        made: Stage[P, Any] = Stage(self._flow, self._state, function, **self._options)
-        self._flow.declared.stages.append(made)
-        return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,6 +206,27 @@ class FlowOptions(TypedDict, total=False):
     max_waiting: int | None
     on_end: EndJob | None
     owners: bool
+
+
+class GateOptions(TypedDict, total=False):
+    """The options of a gate, for type checkers; `Flow.gate` says what each means."""
+
+    choices: Required[Mapping[str, str]]
+    by: Collection[str]
+    not_by: str | Submitter | Collection[str | Submitter]
+    deadline: Duration | None
+    on_expiry: str | None
+    refusals: Collection[str] | None
+
+
+class WaitOptions(TypedDict, total=False):
+    """The options of a wait, for type checkers; `Flow.wait` says what each means."""
+
+    signal: str | None
+    to: str | None
+    after: Duration | None
+    deadline: Duration | None
+    on_expiry: str | None
 
 
 class Flow(Generic[P]):
@@ -405,47 +403,34 @@ class Flow(Generic[P]):
             queue: Replaces the flow's queue.
         """
 
-        return StageDecorator(
-            self,
-            state,
-            {
-                "during": during,
-                "to": to,
-                "retry": None if retry is None else as_backoff(retry),
-                "timeout": timeout,
-                "limit": limit,
-                "rate": rate,
-                "isolate": isolate,
-                "transaction": transaction,
-                "queue": queue,
-            },
-        )
+        own = None if retry is None else as_backoff(retry)
+
+        def declare(function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
+            self.must_be_open()
+            made: Stage[P, Any] = Stage(
+                self,
+                state,
+                function,
+                during,
+                to,
+                own,
+                timeout,
+                limit,
+                rate,
+                isolate,
+                transaction,
+                queue,
+            )
+            self.declared.stages.append(made)
+            return made
+
+        return declare
 
     @overload
-    def gate(
-        self,
-        state: str,
-        *,
-        choices: Mapping[str, str],
-        data: type[D],
-        by: Collection[str] = (),
-        not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-        refusals: Collection[str] | None = None,
-    ) -> Gate[D]: ...
+    def gate(self, state: str, *, data: type[D], **options: Unpack[GateOptions]) -> Gate[D]: ...
     @overload
     def gate(
-        self,
-        state: str,
-        *,
-        choices: Mapping[str, str],
-        data: None = None,
-        by: Collection[str] = (),
-        not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-        refusals: Collection[str] | None = None,
+        self, state: str, *, data: None = None, **options: Unpack[GateOptions]
     ) -> Gate[Any]: ...
     def gate(
         self,
@@ -482,28 +467,10 @@ class Flow(Generic[P]):
         return made
 
     @overload
-    def wait(
-        self,
-        state: str,
-        *,
-        signal: str | None = None,
-        to: str | None = None,
-        data: type[D],
-        after: Duration | None = None,
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-    ) -> Wait[D]: ...
+    def wait(self, state: str, *, data: type[D], **options: Unpack[WaitOptions]) -> Wait[D]: ...
     @overload
     def wait(
-        self,
-        state: str,
-        *,
-        signal: str | None = None,
-        to: str | None = None,
-        data: None = None,
-        after: Duration | None = None,
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
+        self, state: str, *, data: None = None, **options: Unpack[WaitOptions]
     ) -> Wait[Any]: ...
     def wait(
         self,

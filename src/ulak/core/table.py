@@ -22,6 +22,8 @@ from ulak.core.lifecycle import (
     WAITING,
     Role,
     Same,
+    ends_of,
+    moves_of,
 )
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 
@@ -251,7 +253,7 @@ def slot_name(flow: Flow[Any], stage: Stage[Any, Any]) -> str:
 
 
 def _place(flow: Flow[Any], state: str, role: Role) -> Place:
-    moves = checks.moves_of(flow)
+    moves = moves_of(flow.lifecycle)
     wait = next((w for w in flow.declared.waits if w.state == state), None)
     deadline = None if wait is None else wait.deadline
     if role in FINAL:
@@ -273,7 +275,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     if stage.before_function is not None and state == stage.state:
         enters, origin = stage.during, state
     ways = tuple(way for way in moves.get(origin, ()) if way != enters)
-    onward = [s for s in ways if s not in checks.ends_of(flow)] or list(ways)
+    onward = [s for s in ways if s not in ends_of(flow.lifecycle)] or list(ways)
     to = stage.to or (onward[0] if len(onward) == 1 else None)
     limit, rate = stage.limit, stage.rate
     keys_slot = limit is not None and limit.key is not None
@@ -320,7 +322,7 @@ def _legal(
 ) -> frozenset[tuple[str, str]]:
     """Every move that may ever be written, the declared ones and those that roles imply."""
     lifecycle = flow.lifecycle
-    legal = {(a, b) for a, ways in checks.moves_of(flow).items() for b in ways}
+    legal = {(a, b) for a, ways in moves_of(flow.lifecycle).items() for b in ways}
     unfinished = {s for s, role in roles.items() if role not in FINAL}
     ends = {lifecycle.held, lifecycle.failed, lifecycle.cancelled, lifecycle.expired}
     ends |= {s for s in (lifecycle.undoing, lifecycle.undone) if s is not None}
@@ -353,7 +355,7 @@ def _legal(
 def mermaid(flow: Flow[Any]) -> str:
     """Draw a flow as a Mermaid state diagram: the declared moves, and what makes each."""
     table = flow.table
-    moves = checks.moves_of(flow)
+    moves = moves_of(flow.lifecycle)
     shown = dict.fromkeys([flow.lifecycle.initial])
     for state, ways in moves.items():
         shown.update(dict.fromkeys([state, *ways]))

@@ -20,10 +20,10 @@ from ulak.core.intake import keys_of
 from ulak.core.job import JobRow, Result
 from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
-from ulak.engine.bulk import MOST_TOLD, Refusal
+from ulak.engine.bulk import Refusal, Refusals
 from ulak.engine.kernel import Kernel
 from ulak.engine.results import read_payload
-from ulak.errors import BadInput, Contended, TransitionNotAllowed, UlakError, WriteRefused
+from ulak.errors import BadInput, Contended, TransitionNotAllowed, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH_BYTES, CountRow, JobFilter
 
@@ -123,13 +123,12 @@ class _Work:
         self._renames = any(old != new for old, new in migration.states.items())
         self._moved: Counter[tuple[str, str]] = Counter()
         self._leased = 0
-        self._left: list[Refusal] = []
-        self._left_count = 0
+        self._left = Refusals()
 
     def sweep(self) -> int:
         """Look at every job of the map once; return how many were moved."""
         before = self._moved.total()
-        self._leased, self._left, self._left_count = 0, [], 0
+        self._leased, self._left = 0, Refusals()
         for state in self._migration.states:
             where = JobFilter(flow=self._migration.target.name, state=state)
             after: bytes | None = None
@@ -148,7 +147,8 @@ class _Work:
                 standing[count.state] += count.jobs
         return Migrated(
             migration.target.name, migration.from_version, migration.target.version,
-            dict(self._moved), self._leased, self._left, self._left_count, dict(standing),
+            dict(self._moved), self._leased, self._left.first, self._left.count,
+            dict(standing),
         )  # fmt: skip
 
     def _is_concerned(self, row: JobRow) -> bool:
@@ -166,7 +166,7 @@ class _Work:
             try:
                 change = self._change(row)
             except (BadInput, TransitionNotAllowed) as error:
-                self._leave(row, error)
+                self._left.add(row, error)
                 continue
             changes.append((row, change))
             size += sum(len(result.data) for result in change.results)
@@ -212,7 +212,7 @@ class _Work:
             receipts = self._store.commit(batch)
         except (Contended, WriteRefused) as error:
             if len(changes) == 1:
-                self._leave(changes[0][0], error)
+                self._left.add(changes[0][0], error)
                 return
             half = len(changes) // 2
             self._commit(changes[:half])
@@ -226,8 +226,3 @@ class _Work:
                 self._leased += 1
             # Else it has moved by itself meanwhile: if it is still of the map, another look finds
             # it where it stands now.
-
-    def _leave(self, row: JobRow, error: UlakError) -> None:
-        self._left_count += 1
-        if len(self._left) < MOST_TOLD:
-            self._left.append(Refusal(to_text(row.id), error.code, str(error)))

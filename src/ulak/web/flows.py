@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ulak.clock import Duration, seconds
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait
-from ulak.core.lifecycle import Role
+from ulak.core.lifecycle import Role, moves_of
 from ulak.core.policy import SUBMITTER
 from ulak.core.table import mermaid, slot_name
 from ulak.engine.engine import Engine
@@ -224,7 +224,7 @@ def _detail(engine: Engine, flow: Flow[Any]) -> FlowDetail:
         proofs=flow.proofs,
         initial=flow.lifecycle.initial,
         states={state: place.role for state, place in flow.table.places.items()},
-        moves={state: list(ways) for state, ways in checks.moves_of(flow).items()},
+        moves={state: list(ways) for state, ways in moves_of(flow.lifecycle).items()},
         stages=[_stage(flow, stage) for stage in flow.declared.stages],
         gates=[_gate(flow, gate) for gate in flow.declared.gates],
         waits=[_wait(wait) for wait in flow.declared.waits],
